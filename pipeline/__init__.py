@@ -1,0 +1,1 @@
+"""A multi-method batch build system for ExecuTorch packages."""

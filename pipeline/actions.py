@@ -1,0 +1,187 @@
+"""Actions: what a build does, each a pure function of its key, and how keys are made.
+
+Nothing here reads a file or imports torch. The digest of a key names the action, and its result in
+the store; everything that can change the result is in the key, and nothing else is, so neither is
+any path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from pipeline import digest
+from pipeline.backends import BACKENDS
+from pipeline.config import MethodConfig, PackageConfig
+from pipeline.digest import Digest
+from pipeline.sources import MethodSource
+from pipeline.toolchain import KEY_VERSION, host, toolchain
+
+Kind = Literal["export", "compile", "link", "validate"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """`where` tells a worker where the inputs stand that the key describes by content."""
+
+    kind: Kind
+    model: str
+    package: str | None
+    method: str | None
+    key: Mapping[str, Any]
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> Digest:
+        return digest.of_json(self.key)
+
+    @property
+    def title(self) -> str:
+        names = (self.package or self.model, self.method)
+        return f"{self.kind} {'/'.join(name for name in names if name)}"
+
+
+def reads_key(model: str, source: Digest) -> dict[str, Any]:
+    """Names the record of what an exporter of this content read when it last ran."""
+    return {**_common("reads"), "model": model, "source": source}
+
+
+def export_action(
+    model: str,
+    source: Digest,
+    reads: Mapping[str, Digest | None],
+    distributions: Sequence[str],
+    path: str,
+) -> Action:
+    """`reads` are the files of the workspace that the exporter imports or opens, by their path
+    in it; None stands for one that is not there."""
+    key = {**_common("export", distributions), "model": model, "source": source, "reads": reads}
+    return Action("export", model, None, None, key, {"path": path})
+
+
+def compile_units(config: PackageConfig) -> list[tuple[str, ...]]:
+    """Methods that are compiled together: those whose backends see all methods, then singles."""
+    joint = tuple(
+        name
+        for name, method in config.methods.items()
+        if any(BACKENDS[spec.name].joint for spec in method.partitioners)
+    )
+    singles = [(name,) for name in config.methods if name not in joint]
+    return [joint, *singles] if joint else singles
+
+
+def unit_name(unit: Sequence[str]) -> str:
+    return "+".join(unit)
+
+
+def compile_action(
+    config: PackageConfig, unit: Sequence[str], methods: Mapping[str, MethodSource]
+) -> Action:
+    programs = {
+        name: {
+            "program": methods[name].program,
+            "calibration": calibration_of(config.methods[name], methods[name]),
+            **config.methods[name].resolved(),
+        }
+        for name in unit
+    }
+    distributions = {
+        name
+        for method in unit
+        for spec in config.methods[method].partitioners
+        for name in BACKENDS[spec.name].distributions
+    }
+    key = {
+        **_common("compile", sorted(distributions)),
+        "methods": programs,
+        "emit": config.emit.resolved(),
+    }
+    if any(program["calibration"] for program in programs.values()):
+        key["host"] = host()
+    where = {
+        "sources": {name: methods[name] for name in unit},
+        "configs": {name: config.methods[name] for name in unit},
+        "emit": config.emit,
+    }
+    return Action("compile", config.model, config.package, unit_name(unit), key, where)
+
+
+def calibration_of(method: MethodConfig, source: MethodSource) -> Digest | None:
+    """The inputs that a static quantization observes: the model's own, else its examples."""
+    if method.quantize is None or method.quantize.dynamic:
+        return None
+    return source.calibration or source.examples
+
+
+def link_action(
+    config: PackageConfig, compiles: Sequence[Action], methods: Mapping[str, MethodSource]
+) -> Action:
+    """Keyed by the compile actions, not by their objects: a fresh checkout finds the package
+    without looking at any object. Methods are linked in the order of the model source."""
+    key = {
+        **_common("link"),
+        "package": config.package,
+        "model": config.model,
+        "target": config.target,
+        "order": list(methods),
+        "compiles": {action.method: action.digest for action in compiles},
+        "constant_methods": [[name, value] for name, value in config.constant_methods.items()],
+    }
+    where = {
+        "compiles": {action.method: action.digest for action in compiles},
+        "lowering": {name: method.resolved() for name, method in config.methods.items()},
+        "emit": config.emit.resolved(),
+        "programs": {name: source.program for name, source in methods.items()},
+    }
+    return Action("link", config.model, config.package, None, key, where)
+
+
+def validate_action(
+    config: PackageConfig, files: Mapping[str, Digest], methods: Mapping[str, MethodSource]
+) -> Action:
+    """`files` are the digests of the package on disk, which is what gets validated."""
+    key = {
+        **_common("validate"),
+        "files": files,
+        "programs": {name: [m.program, m.examples] for name, m in methods.items()},
+        "constant_methods": config.constant_methods,
+        "settings": config.validation.resolved(),
+        "host": host(),
+    }
+    where = {
+        "sources": dict(methods),
+        "constant_methods": config.constant_methods,
+        "settings": config.validation,
+    }
+    return Action("validate", config.model, config.package, None, key, where)
+
+
+def _common(kind: str, distributions: Sequence[str] = ()) -> dict[str, Any]:
+    return {"kind": kind, "version": KEY_VERSION, "toolchain": toolchain(distributions)}
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """What changed between two keys, as `path: was -> is`; digests only say that they changed."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted(old.keys() | new.keys(), key=str):
+            inner = f"{path}.{name}" if path else str(name)
+            if name not in old:
+                yield f"{inner} is new"
+            elif name not in new:
+                yield f"{inner} is gone"
+            else:
+                yield from differences(old[name], new[name], inner)
+    elif old != new:
+        told = not (_is_digest(old) or _is_digest(new))
+        yield f"{path}: {_short(old)} -> {_short(new)}" if told else f"{path} changed"
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

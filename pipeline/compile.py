@@ -1,0 +1,94 @@
+"""Compile: one method, or one joint group, from its program to an object in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from pipeline import sources
+from pipeline.actions import Action
+from pipeline.backends import make_partitioners
+from pipeline.delegation import count_delegation
+from pipeline.errors import SourceError
+from pipeline.inputs import InputSet, as_input_sets, load_inputs
+from pipeline.lowering import emit, lower
+from pipeline.objects import make_object
+from pipeline.programs import load_example_inputs, load_program
+from pipeline.quantize import quantize
+from pipeline.sources import MethodSource
+from pipeline.stages import Stages
+from pipeline.store import Store
+from pipeline.workspace import Workspace
+
+
+def compile_unit(action: Action, workspace: Workspace, stages: Stages) -> dict[str, Any]:
+    """Compiles the methods of one action and records the result.
+
+    Returns:
+        The action's result: the object, its blobs, and the delegation of each method.
+
+    Raises:
+        SourceError: a program can't be read, or is not the one that was planned.
+    """
+    methods: Mapping[str, MethodSource] = action.where["sources"]
+    configs, settings = action.where["configs"], action.where["emit"]
+    with stages.stage("load"):
+        programs = {name: load_method(source, workspace.store) for name, source in methods.items()}
+    with stages.stage("quantize"):
+        for name, config in configs.items():
+            if config.quantize is not None:
+                calibration = _calibration(action, name, workspace.store)
+                programs[name] = quantize(programs[name], config.quantize, calibration)
+    with stages.stage("lower"):
+        partitioners = {n: make_partitioners(config.partitioners) for n, config in configs.items()}
+        lowered = lower(programs, partitioners)
+        delegation = {
+            name: count_delegation(lowered.exported_program(name)).to_json() for name in methods
+        }
+    with stages.stage("emit"):
+        emitted = emit(lowered, settings.external_constants, settings.initialized_buffers)
+    with stages.stage("store"):
+        compiled = make_object(emitted, workspace.store)
+        result = {
+            "object": compiled.to_json(),
+            "blobs": sorted({blob.digest for blob in compiled.blobs()}),
+            "delegation": delegation,
+        }
+        workspace.store.put_result(action.key, result)
+    return result
+
+
+def load_method(source: MethodSource, store: Store) -> ExportedProgram:
+    """The program, if it is still the one whose digest is in the key.
+
+    Raises:
+        SourceError: a file of the user's changed since the plan, or can't be read.
+        MissingBlob: the archive of an exporter is no longer whole.
+    """
+    if source.exported:
+        archive = store.verified_path(store.blob_of(source.archive))
+        return load_program(archive, source.entry)
+    program = load_program(source.archive, source.entry)
+    now = {entry: content for entry, content, _ in sources.program_digests(source.archive)}
+    if now.get(source.entry) != source.program:
+        raise SourceError(f"{source.archive.name}: changed while the build ran; run again")
+    return program
+
+
+def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
+    """The example inputs of a method, from its archive or from what its exporter gave."""
+    if source.exported:
+        return load_inputs(store.read(source.examples)) if source.examples else []
+    inputs = load_example_inputs(source.archive, source.entry)
+    return as_input_sets([inputs], "example") if inputs else []
+
+
+def _calibration(action: Action, method: str, store: Store) -> list[InputSet]:
+    source: MethodSource = action.where["sources"][method]
+    if action.key["methods"][method]["calibration"] is None:
+        return []
+    if source.calibration is not None:
+        return load_inputs(store.read(source.calibration))
+    return load_examples(source, store)

@@ -1,0 +1,206 @@
+"""From the plain data of a config to models, collecting every mistake with its path.
+
+pydantic checks the values of a mapping; its errors are told in this project's words. The mapping's
+keys and its inner parts are walked here, where the path is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from pipeline.backends import BACKENDS, Options, PartitionerSpec, QuantizeConfig
+from pipeline.config_models import (
+    METHOD_PATTERN,
+    RULES,
+    EmitConfig,
+    Gates,
+    MethodConfig,
+    PackageConfig,
+    ValidateConfig,
+)
+from pipeline.errors import Problem, did_you_mean
+from pipeline.strict_yaml import join
+
+_M = TypeVar("_M", bound=Options)
+_QUANTIZERS = {b.name: b.quantizer for b in BACKENDS.values() if b.quantizer is not None}
+PORTABLE = "write `partitioners: []` for portable operators only"
+_REMEDIES = {
+    "model": "name one of models/",
+    "methods": "name every method of the model",
+    "partitioners": PORTABLE,
+}
+# By pydantic's type of error. One that is not here gets a sentence that is true of all.
+_MUST_BE = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "finite_number": "must be a finite number",
+    "float_type": "must be a number",
+    "greater_than_equal": "must be at least {ge:.15g}",
+    "int_type": "must be a whole number",
+    "less_than_equal": "must be at most {le:.15g}",
+    "string_type": "must be text",
+    "string_unicode": "must be text",
+    "too_short": "must name at least one",
+    "tuple_type": "must be a list",
+}
+
+
+class Parser:
+    """Collects the problems of one file while it makes models of its data.
+
+    What it cannot make it leaves out; the caller looks at `problems` in the end.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+        self._parts: dict[type[Options], dict[str, Callable[[Any, str], Any]]] = {
+            PackageConfig: {
+                "methods": self._methods,
+                "emit": partial(self.section, EmitConfig),
+                "validate": partial(self.section, ValidateConfig),
+            },
+            MethodConfig: {"partitioners": self._partitioners, "quantize": self._quantize},
+            ValidateConfig: {"gates": partial(self.section, Gates)},
+        }
+
+    def wrong(self, path: str, what: str, known: str = "") -> None:
+        self.problems.append(Problem(self.file, path, what, known))
+
+    def section(self, model: type[_M], data: Any, path: str, **given: Any) -> _M | None:
+        """A mapping as a model; what is `given` cannot be written in it."""
+        if not isinstance(data, dict):
+            hint = PORTABLE if model is MethodConfig else ""
+            self.wrong(path, f"is {shown(data)}, must be a mapping", hint)
+            return None
+        names = [f.alias or n for n, f in model.model_fields.items() if n not in given]
+        values: dict[str, Any] = dict(given)
+        failed: set[str] = set()
+        for key, value in data.items():
+            before = len(self.problems)
+            if key not in names:
+                self.wrong(path, f"unknown key {shown(key)}", did_you_mean(_word(key), names))
+            elif value is None:
+                self.wrong(
+                    join(path, key),
+                    "is empty",
+                    _REMEDIES.get(key, "give it a value or leave it out"),
+                )
+            elif key in self._parts.get(model, {}):
+                values[key] = self._parts[model][key](value, join(path, key))
+            else:
+                values[key] = value
+            if len(self.problems) > before:
+                failed.add(key)
+        return self._validated(model, values, failed, path)
+
+    def _validated(
+        self, model: type[_M], values: dict[str, Any], failed: set[str], path: str
+    ) -> _M | None:
+        try:
+            return model.model_validate({k: v for k, v in values.items() if k not in failed})
+        except ValidationError as invalid:
+            errors = invalid.errors(include_url=False)
+        places = {error["loc"] for error in errors}
+        for error in errors:
+            place = error["loc"]
+            inner = any(p != place and p[: len(place)] == place for p in places)
+            if place[0] not in failed and not inner:
+                what, known = _told(error)
+                self.wrong(_path(path, place), what, known)
+        return None
+
+    def _methods(self, data: Any, path: str) -> dict[str, MethodConfig | None] | None:
+        if not isinstance(data, dict):
+            self.wrong(path, f"is {shown(data)}, must be a mapping of methods")
+            return None
+        for name in data:
+            if not isinstance(name, str) or not re.fullmatch(METHOD_PATTERN, name):
+                self.wrong(path, f"cannot name a method: {shown(name)} {RULES[METHOD_PATTERN]}")
+        return {n: self.section(MethodConfig, value, join(path, n)) for n, value in data.items()}
+
+    def _partitioners(self, data: Any, path: str) -> tuple[PartitionerSpec | None, ...] | None:
+        if not isinstance(data, list):
+            hint = f"write [{data}]" if isinstance(data, str) and data in BACKENDS else PORTABLE
+            self.wrong(path, f"is {shown(data)}, must be a list", hint)
+            return None
+        return tuple(self._partitioner(item, join(path, n)) for n, item in enumerate(data))
+
+    def _partitioner(self, data: Any, path: str) -> PartitionerSpec | None:
+        known = f"known: {', '.join(BACKENDS)}"
+        if isinstance(data, dict) and len(data) == 1:
+            name, written = next(iter(data.items()))
+        else:
+            name, written = data, {}
+        if not isinstance(name, str):
+            self.wrong(path, f"is {shown(data)}, must be a name or one `name: {{options}}`", known)
+            return None
+        if name not in BACKENDS:
+            self.wrong(path, f"unknown partitioner {shown(name)}", did_you_mean(name, BACKENDS))
+            return None
+        options = self.section(BACKENDS[name].options, written, join(path, name))
+        return None if options is None else PartitionerSpec(name=name, options=options)
+
+    def _quantize(self, data: Any, path: str) -> QuantizeConfig | None:
+        known = f"known: {', '.join(_QUANTIZERS)}"
+        name = data.get("quantizer") if isinstance(data, dict) else None
+        if not isinstance(data, dict):
+            self.wrong(path, f"is {shown(data)}, must be a mapping", "write {quantizer: <name>}")
+        elif "quantizer" not in data:
+            self.wrong(join(path, "quantizer"), "is missing", known)
+        elif not isinstance(name, str) or name not in _QUANTIZERS:
+            hint = did_you_mean(name, _QUANTIZERS) if isinstance(name, str) else known
+            self.wrong(join(path, "quantizer"), f"unknown quantizer {shown(name)}", hint)
+        else:
+            return self.section(_QUANTIZERS[name], data, path)
+        return None
+
+
+def _path(path: str, place: tuple[int | str, ...]) -> str:
+    for key in place:
+        path = path if key == "[key]" else join(path, key)
+    return path
+
+
+def _told(error: ErrorDetails) -> tuple[str, str]:
+    """What is wrong and what would be right, of one of pydantic's errors."""
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "missing":
+        return "is missing", _REMEDIES.get(str(error["loc"][-1]), "")
+    if kind == "literal_error":
+        names = re.findall(r"'([^']*)'", context["expected"])
+        return f"is {shown(value)}, must be one of those known", did_you_mean(_word(value), names)
+    if kind == "rule":
+        must = error["msg"]
+    elif kind == "string_pattern_mismatch":
+        must = RULES[context["pattern"]]
+    else:
+        must = _MUST_BE.get(kind, "which is not allowed here").format(**context)
+    quote = kind == "string_type" and isinstance(value, int | float)
+    return f"is {shown(value)}, {must}", "quote it" if quote else ""
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: on one line, short, in the words of YAML."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | dict):
+        kind = "list" if isinstance(value, list) else "mapping"
+        return f"a {kind}" if value else f"an empty {kind}"
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else f"{value[:57]}...")
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**30 else "an enormous number"
+    return repr(value) if isinstance(value, float) else f"a {type(value).__name__}"

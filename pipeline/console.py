@@ -1,0 +1,175 @@
+"""What people see: progress while actions run, failures at once, a table at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from doit.reporter import ConsoleReporter
+
+from pipeline.actions import Action
+from pipeline.plan import Plan
+from pipeline.records import Outcome
+from pipeline.steps import step_of
+from pipeline.worker import Report
+
+Tell = Callable[[Action, Report], None]
+
+
+class Reporter(ConsoleReporter):
+    """doit's console reporter, except that tasks of ours are told by `progress` and the table."""
+
+    desc = "packages: progress, failures, and a table at the end"
+
+    def execute_task(self, task: Any) -> None:
+        if not _ours(task):
+            super().execute_task(task)
+
+    def skip_uptodate(self, task: Any) -> None:
+        if not _ours(task) and task.actions:
+            super().skip_uptodate(task)
+
+    def add_failure(self, task: Any, fail: Any) -> None:
+        if not _ours(task):
+            super().add_failure(task, fail)
+            return
+        self.write(f"{fail.message}\n")
+        self.outstream.flush()
+
+    @contextmanager
+    def progress(self, actions: Sequence[Action]) -> Iterator[Tell]:
+        """Yields the function to call with each report: a bar on a terminal, else plain lines."""
+        if self.outstream.isatty():
+            with _bar(actions) as tell:
+                yield tell
+        else:
+            yield self._line
+
+    def _line(self, action: Action, report: Report) -> None:
+        result = "failed" if report.error else "built"
+        self.write(f"{result:<8} {action.title:<44} {report.seconds:6.1f} s\n")
+        self.outstream.flush()
+
+    def summarize(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+        if all(outcome.outcome == "up-to-date" for outcome in outcomes):
+            packages = {outcome.package for outcome in outcomes if outcome.package}
+            self.write(f"up to date: {_count(len(packages), 'package')}\n")
+            return
+        for line in table(_rows(plan, outcomes)):
+            self.write(f"{line}\n")
+        self.write(f"{_totals(outcomes)}\n")
+
+
+def _ours(task: Any) -> bool:
+    return step_of(task) is not None or not task.actions
+
+
+@contextmanager
+def _bar(actions: Sequence[Action]) -> Iterator[Tell]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, transient=True) as progress:
+        bar = progress.add_task(" ".join(sorted({a.kind for a in actions})), total=len(actions))
+
+        def tell(action: Action, report: Report) -> None:
+            result = "[red]failed[/red]" if report.error else "built"
+            progress.console.print(f"{result} {action.title} [dim]{report.seconds:.1f} s[/dim]", highlight=False)
+            progress.advance(bar)
+
+        yield tell
+
+
+HEADINGS = ("package", "method", "lower", "validate", "delegated", "size", "max error", "seconds")
+
+
+def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
+    """For each package a row of its own, then one for each compile unit."""
+    for package in sorted({str(outcome.package) for outcome in outcomes if outcome.package}):
+        own = [outcome for outcome in outcomes if outcome.package == package]
+        link = next((o for o in own if o.kind == "link"), None)
+        checked = next((o for o in own if o.kind == "validate"), None)
+        manifest = _read(plan, package, "manifest.json")
+        validation = _read(plan, package, "validation.json")
+        errors = {m["method"]: m["max_abs"] for m in validation.get("methods", ())}
+        spent = sum(o.seconds for o in own if o.kind != "compile")
+        size = sum(file["size"] for file in manifest.get("files", {}).values())
+        linked = link is not None and link.outcome in ("built", "hit", "up-to-date")
+        yield (
+            package,
+            "",
+            link.outcome if link else "",
+            checked.outcome if checked else "",
+            "",
+            human_size(size) if linked else "",
+            "",
+            f"{spent:.1f}",
+        )
+        for unit in sorted((o for o in own if o.kind == "compile"), key=lambda o: str(o.method)):
+            for method in str(unit.method).split("+"):
+                delegated = manifest.get("methods", {}).get(method, {}).get("delegation", {})
+                error = errors.get(method) if linked else None
+                yield (
+                    "",
+                    method,
+                    unit.outcome,
+                    "",
+                    _percentage(delegated) if linked else "",
+                    "",
+                    f"{error:.1e}" if isinstance(error, float) else "",
+                    f"{unit.seconds:.1f}",
+                )
+
+
+def _read(plan: Plan, package: str, name: str) -> dict[str, Any]:
+    try:
+        return json.loads((plan.workspace.package(package) / name).read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def _percentage(delegation: dict[str, Any]) -> str:
+    if not delegation.get("nodes"):
+        return ""
+    return f"{100 * delegation['delegated_nodes'] / delegation['nodes']:.0f} %"
+
+
+def human_size(size: int) -> str:
+    """Bytes in the unit that leaves one to three digits before the point."""
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def table(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    """Columns as wide as their widest cell; names to the left, figures to the right."""
+    lines = [HEADINGS, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    yield ""
+    for number, line in enumerate(lines):
+        cells = [
+            cell.ljust(width) if column < 4 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+        if number == 0:
+            yield "  ".join("-" * width for width in widths)
+
+
+def _totals(outcomes: Sequence[Outcome]) -> str:
+    counts = {
+        result: sum(outcome.outcome == result for outcome in outcomes)
+        for result in ("built", "hit", "up-to-date", "failed", "not-run")
+    }
+    told = ", ".join(f"{count} {result}" for result, count in counts.items() if count)
+    return f"{_count(len(outcomes), 'action')}: {told}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+

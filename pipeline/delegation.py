@@ -1,0 +1,75 @@
+"""How much of a lowered method its delegates run, counted over control-flow sub-graphs too.
+
+ExecuTorch's `get_delegation_info` reads the top-level graph only and counts `getitem`, which moves
+no data. Here a node is a call of an operator, in a delegate or out of one.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from executorch.exir.graph_module import get_control_flow_submodules
+from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
+from torch._ops import HigherOrderOperator
+from torch.export import ExportedProgram
+
+
+@dataclass(frozen=True)
+class Delegation:
+    """Counts of operator calls. `undelegated` maps operator names to calls left to portable
+    kernels; `partitions` maps backend ids to numbers of delegate calls."""
+
+    nodes: int
+    delegated_nodes: int
+    operators: int
+    delegated_operators: int
+    partitions: dict[str, int] = field(default_factory=dict)
+    undelegated: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def count_delegation(program: ExportedProgram) -> Delegation:
+    """Counts over a program in edge dialect that has been lowered."""
+    outside: Counter[str] = Counter()
+    inside: Counter[str] = Counter()
+    partitions: Counter[str] = Counter()
+    for graph_module in _graph_modules(program.graph_module):
+        outside.update(_operators(graph_module.graph))
+        for _, lowered, _ in get_lowered_submodules(graph_module):
+            partitions[lowered.backend_id] += 1
+            inside.update(_operators_inside(lowered))
+    return Delegation(
+        nodes=outside.total() + inside.total(),
+        delegated_nodes=inside.total(),
+        operators=len(outside.keys() | inside.keys()),
+        delegated_operators=len(inside.keys() - outside.keys()),
+        partitions=dict(sorted(partitions.items())),
+        undelegated=dict(sorted(outside.items())),
+    )
+
+
+def _graph_modules(graph_module: torch.fx.GraphModule) -> Iterator[torch.fx.GraphModule]:
+    yield graph_module
+    for _, submodule, _ in get_control_flow_submodules(graph_module):
+        yield from _graph_modules(submodule)
+
+
+def _operators_inside(lowered: LoweredBackendModule) -> Iterator[str]:
+    for graph_module in _graph_modules(lowered.original_module.graph_module):
+        yield from _operators(graph_module.graph)
+
+
+def _operators(graph: torch.fx.Graph) -> Iterator[str]:
+    """Names like `aten.linear.default`. Control flow itself is instructions, not operators."""
+    for node in graph.nodes:
+        target = node.target
+        moves = target is operator.getitem or isinstance(target, HigherOrderOperator)
+        if node.op == "call_function" and not moves:
+            yield target.name().replace("::", ".") if hasattr(target, "name") else target.__name__

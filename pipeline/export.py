@@ -1,0 +1,233 @@
+"""Export: run a model's exporter and keep its programs and inputs in the store.
+
+What the exporter imports or opens inside the workspace counts as its input. It is known only after
+a run, so a record names those files by the content of the exporter; the action's key holds their
+digests (ccache calls this its manifest, ninja a depfile).
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from pipeline import actions, digest, sources
+from pipeline.actions import Action
+from pipeline.errors import SourceError
+from pipeline.inputs import InputSet, as_input_sets, check_inputs, save_inputs
+from pipeline.programs import save_programs
+from pipeline.sources import METHOD_NAME
+from pipeline.stages import Stages
+from pipeline.workspace import Workspace
+
+_OWN_FOLDER = Path(__file__).resolve().parent
+
+
+def export(action: Action, workspace: Workspace, stages: Stages) -> dict[str, Any]:
+    """Runs the exporter and records the result, under the key of what it really read.
+
+    Raises:
+        SourceError: the exporter raised, or gave something else than named programs and inputs
+            that fit them, or a file that it read changed meanwhile.
+    """
+    path = workspace.root / action.where["path"]
+    started = time.time_ns()
+    content = digest.of_file(path)
+    with stages.stage("run the exporter"), _importing(workspace.root, path) as opened:
+        module = _load(path)
+        programs = _programs(path, module)
+        inputs = {name: _inputs(path, module, name, program) for name, program in programs.items()}
+        imported = _workspace_modules(workspace.root)
+    with stages.stage("store"):
+        result = _commit(programs, inputs, workspace)
+        read = sorted({*_inside(workspace.root, imported), *_inside(workspace.root, opened)})
+        read = [name for name in read if workspace.root / name != path]
+        _refuse_edited([path, *(workspace.root / name for name in read)], started)
+        record = {"reads": read, "distributions": _distributions([path, *imported])}
+        workspace.store.put_result(actions.reads_key(action.model, content), record)
+        digests = {name: _digest_if_there(workspace.root / name) for name in read}
+        real = actions.export_action(
+            action.model, content, digests, record["distributions"], action.where["path"]
+        )
+        workspace.store.put_result(real.key, result)
+    return result
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _programs(path: Path, module: ModuleType) -> dict[str, ExportedProgram]:
+    function = getattr(module, "export_methods", None)
+    if not callable(function):
+        raise SourceError(
+            f"{path.name}: has no function export_methods(); it must return a dict of method name "
+            "to ExportedProgram"
+        )
+    programs = function()
+    good = isinstance(programs, Mapping) and programs
+    if not good or not all(isinstance(p, ExportedProgram) for p in programs.values()):
+        raise SourceError(
+            f"{path.name}: export_methods() returned {_describe(programs)}; must be a dict of "
+            "method name to torch.export.ExportedProgram"
+        )
+    wrong = [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]
+    if wrong:
+        raise SourceError(
+            f"{path.name}: method names {', '.join(wrong)}; must be letters, digits and "
+            "underscores, and not start with a digit"
+        )
+    return dict(programs)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        kinds = ", ".join(f"{name}: {type(v).__name__}" for name, v in value.items())
+        return f"a dict of {kinds}" if kinds else "an empty dict"
+    return type(value).__name__
+
+
+def _inputs(
+    path: Path, module: ModuleType, method: str, program: ExportedProgram
+) -> dict[str, list[InputSet]]:
+    """Example and calibration inputs of a method; the examples default to those of the export."""
+    found: dict[str, list[InputSet]] = {}
+    for kind, origin in (("example_inputs", "example"), ("calibration_inputs", "calibration")):
+        function = getattr(module, kind, None)
+        value = function(method) if callable(function) else None
+        if value is None and kind == "example_inputs":
+            value = program.example_inputs and [tuple(program.example_inputs)]
+        if not value:
+            continue
+        found[origin] = as_input_sets(value, origin)
+        for inputs in found[origin]:
+            try:
+                check_inputs(program, inputs)
+            except Exception as error:
+                raise SourceError(f"{path.name}: {kind}({method!r}): {error}") from error
+    return found
+
+
+def _commit(
+    programs: Mapping[str, ExportedProgram],
+    inputs: Mapping[str, Mapping[str, list[InputSet]]],
+    workspace: Workspace,
+) -> dict[str, Any]:
+    store = workspace.store
+    with store.writer() as file:
+        save_programs(programs, file)
+    archive = store.blob_path(file.digest)
+    digests = {name: program for name, program, _ in sources.program_digests(archive)}
+
+    def put(method: str, origin: str) -> str | None:
+        sets = inputs[method].get(origin)
+        return store.put(save_inputs(sets)) if sets else None
+
+    methods = [
+        {
+            "name": name,
+            "program": digests[name],
+            "examples": put(name, "example"),
+            "calibration": put(name, "calibration"),
+        }
+        for name in programs
+    ]
+    return {"archive": file.digest, "methods": methods}
+
+
+# What an exporter reads
+
+_opened: set[str] | None = None
+_hooked = False
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if _opened is not None and event == "open" and isinstance(args[0], str):
+        _opened.add(args[0])
+
+
+@contextmanager
+def _importing(root: Path, path: Path) -> Iterator[set[str]]:
+    """Imports from the workspace, afresh, and yields the paths that are opened meanwhile.
+
+    A worker runs several exporters: none may see a module that another one imported, and all that
+    it imports must be seen. An audit hook can't be removed, so there is one per process.
+    """
+    global _opened, _hooked
+    if not _hooked:
+        sys.addaudithook(_audit)
+        _hooked = True
+    before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
+    writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    _opened = set()
+    try:
+        yield _opened
+    finally:
+        _opened = None
+        sys.path[:], sys.dont_write_bytecode = before, writing
+        for name in [n for n, m in sys.modules.items() if _is_inside(root, _file_of(m))]:
+            del sys.modules[name]
+
+
+def _workspace_modules(root: Path) -> list[Path]:
+    files = (_file_of(module) for module in list(sys.modules.values()))
+    return sorted({file for file in files if file is not None and _is_inside(root, file)})
+
+
+def _file_of(module: ModuleType | None) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file) if isinstance(file, str) else None
+
+
+def _inside(root: Path, paths: Iterable[Path | str]) -> Iterator[str]:
+    for path in paths:
+        absolute = root / path
+        if _is_inside(root, absolute) and not absolute.is_dir():
+            yield str(absolute.relative_to(root))
+
+
+def _is_inside(root: Path, path: Path | None) -> bool:
+    """In the workspace, and not in an environment or a build folder that stands in it."""
+    if path is None or ".." in path.parts or not path.is_relative_to(root):
+        return False
+    outside = (_OWN_FOLDER, Path(sys.prefix), Path(sysconfig.get_path("purelib")), root / "build")
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
+    return not hidden and not any(path.is_relative_to(folder) for folder in outside)
+
+
+def _refuse_edited(paths: Iterable[Path], started: int) -> None:
+    for path in paths:
+        if path.exists() and max(path.stat().st_mtime_ns, path.stat().st_ctime_ns) > started:
+            raise SourceError(f"{path.name}: changed while the exporter ran; run again")
+
+
+def _digest_if_there(path: Path) -> digest.Digest | None:
+    return digest.of_file(path) if path.is_file() else None
+
+
+def _distributions(files: Iterable[Path]) -> list[str]:
+    """The installed distributions that these modules import; their versions enter the key."""
+    modules: set[str] = set()
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                modules.update(alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules.add(node.module.split(".")[0])
+    known = importlib.metadata.packages_distributions()
+    return sorted({distribution for m in modules for distribution in known.get(m, ())})

@@ -1,0 +1,114 @@
+"""Packages in `build/`: the manifest that explains one, and how files get there from the store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from pipeline.actions import Action
+from pipeline.digest import Digest, of_json
+from pipeline.files import TEMPORARY_PREFIX, copy_atomically
+from pipeline.workspace import Workspace
+
+MANIFEST = "manifest.json"
+MANIFEST_FORMAT = 1
+
+
+def make_manifest(
+    action: Action, compiled: Mapping[str, Mapping[str, Any]], files: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is in a package and what it was made from, without times, paths or names of machines.
+
+    Args:
+        action: the link action.
+        compiled: results of the compile actions by unit.
+        files: digest and size in bytes of each file.
+    """
+    where = action.where
+    methods = {
+        name: {
+            "program": where["programs"][name],
+            "unit": unit,
+            "lowering": where["lowering"][name],
+            "delegation": result["delegation"][name],
+        }
+        for unit, result in compiled.items()
+        for name in result["delegation"]
+    }
+    units = {
+        unit: {
+            "action": where["compiles"][unit],
+            "object": of_json(result["object"]),
+            "parts": result["object"],
+        }
+        for unit, result in compiled.items()
+    }
+    return {
+        "format": MANIFEST_FORMAT,
+        "package": action.package,
+        "model": action.model,
+        "target": action.key["target"],
+        "action": action.digest,
+        "toolchain": action.key["toolchain"],
+        "emit": where["emit"],
+        "constant_methods": dict(action.key["constant_methods"]),
+        "order": action.key["order"],
+        "methods": methods,
+        "objects": units,
+        "files": files,
+    }
+
+
+def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
+    return (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode()
+
+
+def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
+    """None where there is none that can be read."""
+    try:
+        return json.loads((workspace.package(package) / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def install(workspace: Workspace, action: Action, files: Mapping[str, Digest], **facts: Any) -> None:
+    """Copies an action's files from the store into the package's folder and records them.
+
+    The record is removed first and written last, so that a kill in between leaves a package that
+    is stale, never one that looks whole. Files of an earlier build that are no longer made go.
+    """
+    package = str(action.package)
+    section = action.kind
+    state = workspace.state(package)
+    earlier = state.pop(section, {}).get("files", {})
+    workspace.write_state(package, state)
+    folder = workspace.package(package)
+    for name in earlier.keys() - files.keys():
+        (folder / name).unlink(missing_ok=True)
+    for name, blob in sorted(files.items()):
+        copy_atomically(workspace.store.verified_path(blob), folder / name)
+    record = {"action": action.digest, "files": dict(files), **facts}
+    if section == "link":
+        state["compile"] = dict(action.where["compiles"])
+    workspace.write_state(package, {**state, section: record})
+
+
+def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]:
+    """Removes what builds of the package left in `build/`, and nothing else; returns the names."""
+    state = workspace.state(package)
+    folder = workspace.package(package)
+    recorded = {name for kind in ("link", "validate") for name in state.get(kind, {}).get("files", {})}
+    removed = sorted(name for name in recorded if "/" not in name and (folder / name).is_file())
+    if not dryrun:
+        for name in removed:
+            (folder / name).unlink()
+        for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
+            left.unlink(missing_ok=True)
+        shutil.rmtree(workspace.logs / package, ignore_errors=True)
+        workspace.forget_state(package)
+        with suppress(OSError):
+            folder.rmdir()
+    return [f"{workspace.build.name}/{package}/{name}" for name in removed]

@@ -1,0 +1,118 @@
+"""Performing an action: from its kind to the function that does it.
+
+What a worker process runs. Each function commits what it made to the store before it returns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline import compile as compiling
+from pipeline import digest
+from pipeline.actions import Action
+from pipeline.errors import PipelineError
+from pipeline.export import export
+from pipeline.link import link
+from pipeline.objects import object_from_json
+from pipeline.gates import failed_gates
+from pipeline.package import MANIFEST, install, make_manifest, manifest_bytes, read_manifest
+from pipeline.report import markdown
+from pipeline.sources import MethodSource
+from pipeline.stages import Stages
+from pipeline.store import MissingBlob
+from pipeline.validate import validate_package
+from pipeline.workspace import Workspace
+
+
+def perform(action: Action, workspace: Workspace, stages: Stages) -> None:
+    """Raises PipelineError for what a user can mend; anything else is a bug."""
+    verb = {
+        "export": export,
+        "compile": compiling.compile_unit,
+        "link": link_package,
+        "validate": validate,
+    }[action.kind]
+    verb(action, workspace, stages)
+
+
+def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
+    """Links the objects of a package, and puts the files into `build/`."""
+    store = workspace.store
+    compiled: dict[str, Any] = {}
+    for unit, compile_digest in action.where["compiles"].items():
+        result = store.result(compile_digest)
+        if result is None:
+            raise MissingBlob(f"the object of {action.package}/{unit} is not in the store; run again")
+        compiled[unit] = result
+    with stages.stage("link"):
+        unit_of = {name: unit for unit, result in compiled.items() for name in result["delegation"]}
+        units = list(dict.fromkeys(unit_of[name] for name in action.key["order"]))
+        objects = [object_from_json(compiled[unit]["object"]) for unit in units]
+        linked = link(objects, dict(action.key["constant_methods"]), store)
+    with stages.stage("store"):
+        blobs = {f"{action.model}.pte": linked.pte}
+        blobs |= {f"{stem}.ptd": blob for stem, blob in linked.ptds.items()}
+        sizes = {name: {"digest": b.digest, "size": b.size} for name, b in blobs.items()}
+        manifest = manifest_bytes(make_manifest(action, compiled, sizes))
+        files = {name: blob.digest for name, blob in blobs.items()}
+        files[MANIFEST] = store.put(manifest)
+        store.put_result(action.key, {"files": files})
+        install(workspace, action, files)
+
+
+def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
+    """Runs a package from disk against its programs, and leaves a report either way.
+
+    Raises:
+        PipelineError: the package is not the same function as its programs, or fails a gate.
+    """
+    package, folder = str(action.package), workspace.package(str(action.package))
+    for name, content in action.key["files"].items():
+        if digest.of_file(folder / name) != content:
+            raise PipelineError(f"{package}/{name}: changed while the build ran; run again")
+    methods: Mapping[str, MethodSource] = action.where["sources"]
+    with stages.stage("load"):
+        programs = {n: compiling.load_method(m, workspace.store) for n, m in methods.items()}
+        examples = {n: compiling.load_examples(m, workspace.store) for n, m in methods.items()}
+    settings = action.where["settings"]
+    with stages.stage("run"):
+        files = sorted(action.key["files"])
+        validation = validate_package(
+            folder / next(name for name in files if name.endswith(".pte")),
+            [folder / name for name in files if name.endswith(".ptd")],
+            programs,
+            examples,
+            settings,
+            action.where["constant_methods"],
+        )
+    with stages.stage("report"):
+        manifest = read_manifest(workspace, package) or {}
+        failures = [*validation.failures, *failed_gates(settings.gates, manifest)]
+        record = {
+            **validation.to_json(),
+            "package": package,
+            "files": action.key["files"],
+            "ok": not failures,
+            "failures": failures,
+        }
+        report = {
+            "validation.json": (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
+            "report.md": markdown(record, _facts(manifest)).encode(),
+        }
+        put = {name: workspace.store.put(data) for name, data in report.items()}
+        if not failures:
+            workspace.store.put_result(action.key, {"files": put, "facts": {"ok": True}})
+        install(workspace, action, put, ok=not failures)
+    if failures:
+        more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
+        raise PipelineError(f"{failures[0]}{more}")
+
+
+def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report shows of a manifest."""
+    return {
+        "delegation": {name: facts["delegation"] for name, facts in manifest["methods"].items()},
+        "sizes": {name: file["size"] for name, file in manifest["files"].items()},
+    }

@@ -1,0 +1,34 @@
+"""What a run did: one entry per action, written to `build/run.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from pipeline.files import write_atomically
+from pipeline.workspace import Workspace
+
+Result = Literal["built", "hit", "up-to-date", "failed", "not-run"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`seconds` of wall time and `peak_bytes` of resident memory are those of the worker."""
+
+    kind: str
+    package: str | None
+    method: str | None
+    outcome: Result
+    reason: str
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    model: str = ""
+    error: str = ""
+    log: str = ""
+
+
+def write_run(workspace: Workspace, outcomes: Sequence[Outcome]) -> None:
+    run = {"actions": [asdict(outcome) for outcome in outcomes]}
+    write_atomically(workspace.build / "run.json", (json.dumps(run, indent=1) + "\n").encode())

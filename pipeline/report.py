@@ -1,0 +1,153 @@
+"""A validation as Markdown, for people. Reads the JSON records only, and imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+def markdown(validation: Json, manifest: Json | None = None) -> str:
+    """The report of `Validation.to_json()`; the verdict is its first line.
+
+    Of the package's manifest, where it is given, each method's `delegation` (`nodes`,
+    `delegated_nodes`, `operators`, `delegated_operators`, `partitions`, `undelegated`) and the
+    `size` of each of its `files` in bytes are shown. The same records give the same text; running
+    times are left out.
+    """
+    manifest = manifest or {}
+    parts = [
+        _verdict(validation),
+        _limits(validation["settings"]),
+        _methods(validation["methods"]),
+        _failures(validation),
+        _skipped(validation["methods"]),
+        _delegation(manifest.get("methods", {})),
+        _sizes(manifest.get("files", {})),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _verdict(validation: Json) -> str:
+    methods = validation["methods"]
+    failed = sum(not method["ok"] for method in methods)
+    if validation["ok"]:
+        return f"# {validation['package']}: passed, {_count(len(methods), 'method')}"
+    failures = _count(len(validation["failures"]), "failure")
+    where = f" in {failed} of {_count(len(methods), 'method')}" if methods else ""
+    return f"# {validation['package']}: FAILED, {failures}{where}"
+
+
+def _limits(settings: Json) -> str:
+    sqnr = settings.get("min_sqnr")
+    parts = [f"absolute error at most {settings['atol']:g} + {settings['rtol']:g} x |expected|"]
+    parts += [f"SQNR at least {sqnr:g} dB"] if sqnr is not None else []
+    parts += [f"{_count(settings['inputs'], 'generated input set')} (seed {settings['seed']})"]
+    parts += [f"{_count(settings['steps'], 'call')} in sequence where a method has state"]
+    return "Limits: " + "; ".join(parts) + "."
+
+
+def _methods(methods: Sequence[Json]) -> str:
+    rows = [
+        (
+            _code(method["method"]),
+            "with state" if method["state"] else method["kind"],
+            str(len(method["runs"])),
+            *(_figure(method[name]) if method["runs"] else "-" for name in ("max_abs", "mean_abs")),
+            _figure(method["sqnr_db"], "dB") if method["runs"] else "-",
+            "passed" if method["ok"] else "FAILED",
+        )
+        for method in methods
+    ]
+    head = ("method", "kind", "runs", "max abs error", "mean abs error", "worst SQNR", "verdict")
+    return _table(head, rows, numbers=range(2, 6))
+
+
+def _failures(validation: Json) -> str:
+    known = [failure for method in validation["methods"] for failure in method["failures"]]
+    rows = [(_code(f["method"]), f["inputs"] or "-", f["output"] or "-", f["what"]) for f in known]
+    rows += [("-", "-", "-", text) for text in validation["failures"][len(known) :]]
+    return _section("Failures", _table(("method", "input set", "output", "what failed"), rows))
+
+
+def _skipped(methods: Sequence[Json]) -> str:
+    rows = [
+        (_code(method["method"]), skip["origin"], skip["reason"])
+        for method in methods
+        for skip in method["skipped"]
+    ]
+    head = ("method", "input set", "the source program itself fails")
+    return _section("Not run", _table(head, rows))
+
+
+def _delegation(methods: Mapping[str, Json]) -> str:
+    figures = {name: facts["delegation"] for name, facts in methods.items()}
+    rows = [
+        (
+            _code(method),
+            _share(counts["delegated_nodes"], counts["nodes"]),
+            _share(counts["delegated_operators"], counts["operators"]),
+            _partitions(counts["partitions"]),
+            _undelegated(counts["undelegated"]),
+        )
+        for method, counts in sorted(figures.items())
+    ]
+    head = ("method", "nodes delegated", "operators delegated", "partitions", "not delegated")
+    return _section("Delegation", _table(head, rows))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole}" + (f" ({100 * part / whole:.1f} %)" if whole else "")
+
+
+def _partitions(partitions: int | Mapping[str, int]) -> str:
+    if isinstance(partitions, int):
+        return str(partitions)
+    return ", ".join(f"{n} {backend}" for backend, n in sorted(partitions.items())) or "0"
+
+
+def _undelegated(operators: Mapping[str, int]) -> str:
+    """The most frequent first."""
+    ranked = sorted(operators.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{_code(name)} {count}" for name, count in ranked) or "-"
+
+
+def _sizes(files: Mapping[str, Json]) -> str:
+    sizes = {name: facts["size"] for name, facts in files.items()}
+    rows = [(_code(n), f"{size:,}", f"{size / (1 << 20):.2f}") for n, size in sorted(sizes.items())]
+    return _section("Sizes", _table(("file", "bytes", "MiB"), rows, numbers=range(1, 3)))
+
+
+def _figure(value: float | str | None, unit: str = "") -> str:
+    """A figure of the record, in which infinities are strings."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return "exact" if unit and value == "inf" else value
+    return f"{value:.1f} {unit}" if unit else f"{value:.3g}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _code(name: str) -> str:
+    return f"`{name}`" if name else "-"
+
+
+def _section(title: str, table: str) -> str:
+    return f"## {title}\n\n{table}" if table else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Container[int] = ()) -> str:
+    """Columns in `numbers` are aligned right. Empty without rows."""
+    lines = ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
+    if not lines:
+        return ""
+    rule = ("---:" if column in numbers else "---" for column in range(len(head)))
+    return "\n".join(["| " + " | ".join(head) + " |", "| " + " | ".join(rule) + " |", *lines])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

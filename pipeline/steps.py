@@ -1,0 +1,76 @@
+"""What the doit tasks of ours stand for, and how doit asks whether they are up to date."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.actions import Action, unit_name
+from pipeline.errors import ConfigErrors
+from pipeline.plan import Plan, Status
+from pipeline.records import Outcome
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a doit task of ours stands for. Its action is asked of the plan when the task's turn
+    comes, since an action's key can depend on what ran before it."""
+
+    plan: Plan
+    kind: str
+    model: str | None = None
+    package: str | None = None
+    unit: tuple[str, ...] = ()
+
+    def action(self) -> Action | None:
+        if self.kind == "export":
+            return self.plan.export(str(self.model))
+        package = str(self.package)
+        if self.kind == "link":
+            return self.plan.link(package)
+        if self.kind == "validate":
+            return self.plan.validate(package)
+        compiles = self.plan.compiles(package) or []
+        return next((a for a in compiles if a.method == unit_name(self.unit)), None)
+
+    def status(self) -> Status:
+        """Raises ConfigErrors for a package with mistakes."""
+        if self.kind == "export":
+            return self.plan.export_status(str(self.model))
+        package = str(self.package)
+        self.plan.check(package)
+        if self.kind == "link":
+            return self.plan.link_status(package)
+        if self.kind == "validate":
+            return self.plan.validate_status(package)
+        return self.plan.compile_status(package, self.action())
+
+    def outcome(self, outcome: Any, reason: str, **more: Any) -> Outcome:
+        method = unit_name(self.unit) or None
+        return Outcome(self.kind, self.package, method, outcome, reason, model=self.model or "", **more)
+
+
+class UpToDate:
+    """doit's `uptodate` callable; `doit info` shows `str` of it, which is our reason."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self._reason = ""
+
+    def __call__(self) -> bool:
+        try:
+            status = self.step.status()
+        except ConfigErrors as errors:
+            self._reason = str(errors)
+            return False
+        self._reason = status.reason
+        return status.current
+
+    def __str__(self) -> str:
+        return self._reason
+
+
+def step_of(task: Any) -> Step | None:
+    """What a doit task stands for; None for a task that is not ours."""
+    checks = (check for check, _, _ in task.uptodate)
+    return next((check.step for check in checks if isinstance(check, UpToDate)), None)

@@ -1,0 +1,135 @@
+"""The doit tasks of a workspace. A `dodo.py` needs one line: `from pipeline.tasks import *`.
+
+export:<model>, compile:<package>/<method>, lower:<package> and validate:<package>. `lower` has its
+compile tasks as setup tasks, so doit looks at them only for a package that is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from doit.exceptions import InvalidDodoFile
+
+from pipeline.actions import unit_name
+from pipeline.console import Reporter
+from pipeline.errors import PipelineError
+from pipeline.package import clean
+from pipeline.plan import Plan
+from pipeline.runner import install_into_doit
+from pipeline.steps import Step, UpToDate
+from pipeline.workspace import open_workspace
+
+__all__ = ["DOIT_CONFIG", "task_compile", "task_export", "task_lower", "task_validate"]
+
+DOIT_CONFIG = {
+    "default_tasks": ["lower", "validate"],
+    "reporter": Reporter,
+    "continue": True,
+    "backend": "sqlite3",  # the one that two doit runs at once do not break
+    "dep_file": ".doit.sqlite3",
+    "verbosity": 2,
+}
+
+install_into_doit()
+
+
+@cache
+def plan_of(root: Path) -> Plan:
+    """The plan of the workspace in which doit runs; doit has made its folder the current one."""
+    try:
+        workspace = open_workspace(root)
+        workspace.build.mkdir(parents=True, exist_ok=True)
+    except PipelineError as error:
+        raise InvalidDodoFile(str(error)) from error
+    except OSError as error:
+        raise InvalidDodoFile(f"build/: {error.strerror}; it must be a folder that can be written") from error
+    return Plan(workspace)
+
+
+def _plan() -> Plan:
+    return plan_of(Path.cwd())
+
+
+def _task(step: Step, name: str, doc: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "doc": doc,
+        "actions": [_needs_our_runner],
+        "uptodate": [UpToDate(step)],
+        **more,
+    }
+
+
+def _needs_our_runner() -> None:
+    raise RuntimeError("pipeline tasks are run by pipeline.runner.BatchRunner")
+
+
+def _group(doc: str) -> dict[str, Any]:
+    """Gives a group of tasks its line in `doit list`, also when it has no members."""
+    return {"name": None, "doc": doc}
+
+
+def task_export() -> Iterator[dict[str, Any]]:
+    plan = _plan()
+    yield _group("export the models whose source is a Python file")
+    for model in plan.exporters:
+        step = Step(plan, "export", model=model)
+        yield _task(step, model, f"export the methods of {model}")
+
+
+def task_compile() -> Iterator[dict[str, Any]]:
+    plan = _plan()
+    yield _group("compile methods to objects")
+    for package in plan.packages:
+        if plan.problems(package):
+            continue
+        exporter = plan.exporter(package)
+        for unit in plan.units(package):
+            step = Step(plan, "compile", model=_model(plan, package), package=package, unit=unit)
+            yield _task(
+                step,
+                f"{package}/{unit_name(unit)}",
+                f"compile {unit_name(unit)} of {package}",
+                task_dep=[f"export:{exporter}"] if exporter else [],
+            )
+
+
+def task_lower() -> Iterator[dict[str, Any]]:
+    plan = _plan()
+    yield _group("lower packages: export, compile and link what is stale")
+    for package in plan.packages:
+        faulty = bool(plan.problems(package))
+        model = _model(plan, package)
+        step = Step(plan, "link", model=model, package=package)
+        yield _task(
+            step,
+            package,
+            f"lower {package}" + (f" to {model}.pte" if model else ""),
+            setup=[] if faulty else [f"compile:{package}/{unit_name(u)}" for u in plan.units(package)],
+            targets=[f"build/{package}/{model}.pte"] if model else [],
+            clean=[partial(_clean, plan, package)],
+        )
+
+
+def task_validate() -> Iterator[dict[str, Any]]:
+    plan = _plan()
+    yield _group("validate packages against their source programs")
+    for package in plan.packages:
+        step = Step(plan, "validate", model=_model(plan, package), package=package)
+        yield _task(step, package, f"validate {package}", task_dep=[f"lower:{package}"])
+
+
+def _model(plan: Plan, package: str) -> str | None:
+    try:
+        return plan.config(package).model
+    except KeyError:
+        return None
+
+
+def _clean(plan: Plan, package: str, dryrun: bool) -> None:
+    for name in clean(plan.workspace, package, dryrun):
+        print(f"lower:{package} - removing {name}")
+

@@ -1,0 +1,555 @@
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.config import ConfigErrors, parse_config, read_config, read_configs
+from pipeline.digest import canonical_json
+from pipeline.errors import PipelineError
+from pipeline.schema import json_schema
+
+PORTABLE = "write `partitioners: []` for portable operators only"
+XNNPACK_OPTIONS = "per_op_mode, config_precisions, configs, force_non_static_weights_for_f32_linear"
+VALID = {
+    "model": "seq2seq",
+    "target": "android-arm64",
+    "methods": {
+        "encode": {"partitioners": ["xnnpack"]},
+        "decode": {
+            "quantize": {"quantizer": "xnnpack", "dynamic": True, "weight_qmin": -8},
+            "partitioners": [
+                {"xnnpack": {"per_op_mode": True, "config_precisions": ["fp32"]}},
+                {"xnnpack": {"configs": ["AddConfig", "LinearConfig"]}},
+            ],
+        },
+        "embed": {"partitioners": []},
+    },
+    "constant_methods": {"get_max_len": 128, "use_cache": True, "scales": [1, 0.5, "x", False]},
+    "emit": {"external_constants": True, "initialized_buffers": ["cache_pos"]},
+    "validate": {"atol": 0.01, "gates": {"min_delegated_ops": 0.9, "max_size": "40MB"}},
+}
+
+
+def changed(path, value):
+    """VALID with the value at a dotted path replaced, or removed where it is `...`."""
+    document = copy.deepcopy(VALID)
+    *way, last = path.split(".")
+    place = document
+    for key in way:
+        place = place[int(key) if isinstance(place, list) else key]
+    if value is ...:
+        del place[last]
+    else:
+        place[int(last) if isinstance(place, list) else last] = value
+    return document
+
+
+def problems(data, known_methods=None, package="seq2seq"):
+    with pytest.raises(ConfigErrors) as caught:
+        parse_config(package, data, "f.yaml", known_methods)
+    return str(caught.value).splitlines()
+
+
+def test_a_config_becomes_models():
+    config = parse_config("seq2seq-int8", VALID, "f.yaml", ("encode", "decode", "embed"))
+    assert (config.package, config.model, config.target) == (
+        "seq2seq-int8",
+        "seq2seq",
+        "android-arm64",
+    )
+    decode = config.methods["decode"]
+    assert [spec.name for spec in decode.partitioners] == ["xnnpack", "xnnpack"]
+    assert decode.partitioners[0].options.per_op_mode is True
+    assert decode.partitioners[1].options.configs == ("AddConfig", "LinearConfig")
+    assert decode.quantize.quantizer == "xnnpack"
+    assert decode.quantize.dynamic is True
+    assert config.methods["embed"].partitioners == ()
+    assert config.validation.gates.max_size == 40_000_000
+    assert config.constant_methods == VALID["constant_methods"]
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_resolved_fills_in_every_default():
+    minimal = {"model": "m", "methods": {"f": {"partitioners": ["xnnpack"]}}}
+    assert parse_config("p", minimal, "f.yaml").resolved() == {
+        "package": "p",
+        "model": "m",
+        "target": None,
+        "methods": {
+            "f": {
+                "partitioners": [
+                    {
+                        "name": "xnnpack",
+                        "options": {
+                            "per_op_mode": False,
+                            "config_precisions": None,
+                            "configs": None,
+                            "force_non_static_weights_for_f32_linear": False,
+                        },
+                    }
+                ],
+                "quantize": None,
+            }
+        },
+        "constant_methods": {},
+        "emit": {"external_constants": False, "initialized_buffers": []},
+        "validate": {
+            "atol": 1e-4,
+            "rtol": 1e-3,
+            "min_sqnr": None,
+            "inputs": 3,
+            "seed": 0,
+            "steps": 4,
+            "gates": {"min_delegated_nodes": None, "min_delegated_ops": None, "max_size": None},
+        },
+    }
+
+
+def test_a_quantizers_options_are_resolved():
+    decode = parse_config("p", VALID, "f.yaml").methods["decode"].resolved()
+    assert decode["quantize"] == {
+        "quantizer": "xnnpack",
+        "dynamic": True,
+        "per_channel": True,
+        "weight_qmin": -8,
+        "weight_qmax": 127,
+    }
+
+
+NAME_RULE = "letters, digits, '_', '-' and single dots inside"
+METHOD_RULE = "letters, digits and '_', and not begin with a digit"
+MISTAKES = [
+    ("modle", 1, "unknown key 'modle'; did you mean 'model'? known: model, target, methods, "
+     "constant_methods, emit, validate"),
+    ("package", "x", "unknown key 'package'; known: model,"),
+    ("model", ..., "model: is missing; name one of models/"),
+    ("model", None, "model: is empty; name one of models/"),
+    ("model", 5, "model: is 5, must be text; quote it"),
+    *(("model", name, f"model: is {name!r}, must be {NAME_RULE}")
+      for name in ("", "..", "a..b", "../x", "a/b", "a\\b", ".hidden", "-x", "a\nb", "a\0", "é")),
+    ("target", True, "target: is true, must be text; quote it"),
+    ("target", "a\x1b", "target: is 'a\\x1b', must be text, not empty, without control characters"),
+    ("methods", ..., "methods: is missing; name every method of the model"),
+    ("methods", {}, "methods: is an empty mapping, must name at least one"),
+    ("methods", ["encode"], "methods: is a list, must be a mapping of methods"),
+    ("methods.encode", None, f"methods.encode: is empty, must be a mapping; {PORTABLE}"),
+    ("methods.encode", ["xnnpack"], "methods.encode: is a list, must be a mapping; "),
+    ("methods.de-code", {"partitioners": []},
+     f"methods: cannot name a method: 'de-code' must be {METHOD_RULE}"),
+    ("methods.encode.partitoners", [], "methods.encode: unknown key 'partitoners'; did you mean "
+     "'partitioners'? known: partitioners, quantize"),
+    ("methods.encode.partitioners", ..., f"methods.encode.partitioners: is missing; {PORTABLE}"),
+    ("methods.encode.partitioners", None, f"methods.encode.partitioners: is empty; {PORTABLE}"),
+    ("methods.encode.partitioners", "xnnpack",
+     "methods.encode.partitioners: is 'xnnpack', must be a list; write [xnnpack]"),
+    ("methods.encode.partitioners", {"xnnpack": {}},
+     f"methods.encode.partitioners: is a mapping, must be a list; {PORTABLE}"),
+    ("methods.encode.partitioners.0", "xnnpak", "methods.encode.partitioners[0]: unknown "
+     "partitioner 'xnnpak'; did you mean 'xnnpack'? known: xnnpack"),
+    ("methods.encode.partitioners.0", {"xnnpack": None, "per_op_mode": True},
+     "methods.encode.partitioners[0]: is a mapping, must be a name or one `name: {options}`"),
+    ("methods.encode.partitioners.0", 7,
+     "methods.encode.partitioners[0]: is 7, must be a name or one `name: {options}`; known: xnn"),
+    ("methods.encode.partitioners.0", {"xnnpack": None},
+     "methods.encode.partitioners[0].xnnpack: is empty, must be a mapping"),
+    ("methods.decode.partitioners.0.xnnpack.per_op_mode", "yes please",
+     "methods.decode.partitioners[0].xnnpack.per_op_mode: is 'yes please', must be true or false"),
+    ("methods.decode.partitioners.0.xnnpack.per_op", True, "methods.decode.partitioners[0].xnnpack:"
+     f" unknown key 'per_op'; did you mean 'per_op_mode'? known: {XNNPACK_OPTIONS}"),
+    ("methods.decode.partitioners.0.xnnpack.config_precisions", "fp32",
+     "methods.decode.partitioners[0].xnnpack.config_precisions: is 'fp32', must be a list"),
+    ("methods.decode.partitioners.0.xnnpack.config_precisions.0", "fp23",
+     "methods.decode.partitioners[0].xnnpack.config_precisions[0]: is 'fp23', must be one of those "
+     "known; did you mean 'fp32'? known: fp32, static_quant, dynamic_quant"),
+    ("methods.decode.partitioners.1.xnnpack.configs", [],
+     "methods.decode.partitioners[1].xnnpack.configs: is an empty list, must name at least one"),
+    ("methods.decode.partitioners.1.xnnpack.configs.1", "AddConfig",
+     "methods.decode.partitioners[1].xnnpack.configs: is a list, must name each only once"),
+    ("methods.decode.quantize", "xnnpack",
+     "methods.decode.quantize: is 'xnnpack', must be a mapping; write {quantizer: <name>}"),
+    ("methods.decode.quantize", {}, "methods.decode.quantize.quantizer: is missing; known: xnnp"),
+    ("methods.decode.quantize", None, "methods.decode.quantize: is empty; give it a value or "),
+    ("methods.decode.quantize.quantizer", "xnnpck", "methods.decode.quantize.quantizer: unknown "
+     "quantizer 'xnnpck'; did you mean 'xnnpack'? known: xnnpack"),
+    ("methods.decode.quantize.weight_qmin", -129,
+     "methods.decode.quantize.weight_qmin: is -129, must be at least -128"),
+    ("constant_methods", [1], "constant_methods: is a list, must be a mapping"),
+    ("constant_methods.encode", 1, "constant_methods.encode: is a method of the model too; rename"),
+    ("constant_methods.a b", 1, f"constant_methods.'a b': is 'a b', must be {METHOD_RULE}"),
+    ("constant_methods.x", None, "constant_methods.x: is empty, must be a number, text, true,"),
+    ("constant_methods.x", [[1]], "constant_methods.x: is a list, must be a number, text, true,"),
+    ("constant_methods.x", 2**63, f"constant_methods.x: is {2**63}, must be a number of at most"),
+    ("constant_methods.x", float("inf"), "constant_methods.x: is inf, must be a finite number"),
+    ("constant_methods.x", "a\0b", "constant_methods.x: is 'a\\x00b', must be text without NUL"),
+    ("emit", None, "emit: is empty; give it a value or leave it out"),
+    ("emit.external_constants", 1, "emit.external_constants: is 1, must be true or false"),
+    ("emit.initialized_buffers", [""], "emit.initialized_buffers[0]: is '', must be text, not"),
+    ("validate.atol", -1e-3, "validate.atol: is -0.001, must be at least 0"),
+    ("validate.rtol", float("nan"), "validate.rtol: is nan, must be a finite number"),
+    ("validate.rtol", True, "validate.rtol: is true, must be a number"),
+    ("validate.min_sqnr", "20", "validate.min_sqnr: is '20', must be a number"),
+    ("validate.inputs", 2.5, "validate.inputs: is 2.5, must be a whole number"),
+    ("validate.steps", 0, "validate.steps: is 0, must be at least 1"),
+    ("validate.seed", -1, "validate.seed: is -1, must be at least 0"),
+    ("validate.gates.min_delegated_ops", 90,
+     "validate.gates.min_delegated_ops: is 90, must be at most 1"),
+    ("validate.gates.min_delegated_nodes", float("nan"),
+     "validate.gates.min_delegated_nodes: is nan, must be a finite number"),
+    *(("validate.gates.max_size", size, "validate.gates.max_size: is ")
+      for size in ("40 megs", "40mb", "-1MB", "0MB", 0, -5, 1.5, True, "", "MB", [1], "1e3MB")),
+    ("validate.gates.max_sise", 1, "validate.gates: unknown key 'max_sise'; did you mean 'max_s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value", "told"), MISTAKES)
+def test_a_mistake_is_told_by_its_path(path, value, told):
+    (problem,) = problems(changed(path, value))
+    assert problem.startswith(f"f.yaml: {told}")
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        ("40MB", 40_000_000),
+        ("512KiB", 524_288),
+        ("1.5 GB", 1_500_000_000),
+        ("10B", 10),
+        ("3kB", 3000),
+        ("3KB", 3000),
+        (7, 7),
+    ],
+)
+def test_sizes(size, count):
+    config = parse_config("p", changed("validate.gates.max_size", size), "f.yaml")
+    assert config.validation.gates.max_size == count
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 3])
+def test_what_is_no_mapping_is_told(data):
+    (problem,) = problems(data)
+    assert problem.endswith("must be a mapping; begin with `model:`")
+
+
+@pytest.mark.parametrize("package", ["", "a b", "..", "../a", ".a", "a/b", "a\n", "a\0", "a..b"])
+def test_a_file_must_be_able_to_name_a_package(package):
+    (problem,) = problems(VALID, package=package)
+    assert problem.startswith("f.yaml: cannot name a package: ")
+    assert problem.endswith("; rename the file")
+
+
+@pytest.mark.parametrize("key", [1, True, None, 2.5, "on e"])
+def test_keys_that_are_no_names_are_told(key):
+    document = {**VALID, key: 1, "methods": {**VALID["methods"], key: {"partitioners": []}}}
+    top, method = problems(document)
+    assert top.startswith("f.yaml: unknown key ")
+    assert method.startswith("f.yaml: methods: cannot name a method: ")
+
+
+def test_all_mistakes_are_told_at_once():
+    document = changed("methods.decode.partitioners.0.xnnpack.per_op_mode", "yes")
+    document["modle"] = document.pop("model")
+    document["methods"]["encode"] = None
+    document["validate"]["atol"] = -1
+    paths = [line.split(": ")[1] for line in problems(document, ("encode", "classify"))]
+    assert paths == [
+        "unknown key 'modle'; did you mean 'model'? known",
+        "methods",
+        "methods.decode",
+        "methods.decode.partitioners[0].xnnpack.per_op_mode",
+        "methods.embed",
+        "methods.encode",
+        "model",
+        "validate.atol",
+    ]
+
+
+def test_methods_must_be_those_of_the_model():
+    lines = problems(VALID, known_methods=("encode", "decode", "embedd"))
+    assert lines == [
+        "f.yaml: methods: leaves out 'embedd', a method of the model; add it; "
+        "`partitioners: []` is for portable operators only",
+        "f.yaml: methods.embed: is no method of the model; did you mean 'embedd'? "
+        "known: encode, decode, embedd",
+    ]
+
+
+def test_a_constant_method_may_not_be_a_method_of_the_model():
+    (line,) = problems({**VALID, "constant_methods": {"embed": 1}})
+    assert line == "f.yaml: constant_methods.embed: is a method of the model too; rename it"
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is empty, must be a mapping; begin with `model:`"),
+        (b"# nothing\n", "is empty, must be a mapping; begin with `model:`"),
+        (b"- model\n", "is a list, must be a mapping; begin with `model:`"),
+        (b"model: a\nmodel: b\n", "'model' is there twice, in lines 1 and 2"),
+        (b"{model: a, model: b}", "'model' is there twice, in lines 1 and 1"),
+        (b"methods:\n  f: {}\n  f: {}\n", "methods: 'f' is there twice, in lines 2 and 3"),
+        (b"model: a: b\n", "line 1: is not valid YAML: mapping values are not allowed"),
+        (b"model: [a\n", "line 2: is not valid YAML: "),
+        (b"a: 1\n---\nb: 2\n", "line 2: is not valid YAML: expected a single document"),
+        (b"a: *x\n", "line 1: is not valid YAML: found undefined alias"),
+        (b"model: m\ntarget: \xff\n", "line 2: is not UTF-8 text; save the file as UTF-8"),
+        (b"model: m\ntarget: a\x07\n", "line 2: holds the character #x0007"),
+        (b"f: on\n", "f: `on` (line 1) is one thing in YAML 1.1 and another in 1.2; write true or"),
+        (b"off: 1\n", "`off` (line 1) is one thing in YAML 1.1 and another in 1.2"),
+        (b"f: 010\n", "f: `010` (line 1) is one thing in YAML 1.1 and another in 1.2; write a dec"),
+        (b"f: [1_000, 2]\n", "f[0]: `1_000` (line 1) is one thing in YAML 1.1"),
+        (b"f: 1:30\n", "f: `1:30` (line 1) is one thing in YAML 1.1"),
+        (b"f: !!int x\n", "f: has the tag '!!int' (line 1); leave the tag out"),
+        (b"f: !!python/name:os.x\n", "f: has the tag '!!python/name:os.x' (line 1); leave"),
+        (b"f: !!set {a}\n", "f: has the tag '!!set' (line 1); leave the tag out"),
+        (b"[a]: 1\n", "has a key that is no text (line 1)"),
+        (b"f: " + b"9" * 5000, "is not valid YAML: Exceeds the limit"),
+        (b"[" * 100_000, "line 1: is nested more than 64 deep"),
+    ],
+)
+def test_what_is_wrong_with_a_file(tmp_path, content, told):
+    path = tmp_path / "p.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigErrors) as caught:
+        read_config(path)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{tmp_path.name}/p.yaml: {told}")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("2024-01-01", "2024-01-01"),
+        ("'on'", "on"),
+        ("'010'", "010"),
+        ("!!str 7", "7"),
+        ("0x1F", 31),
+        ("-0", 0),
+        (".inf", float("inf")),
+        ("~", None),
+        ("y", "y"),
+        ("", None),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(tmp_path, text, value):
+    (tmp_path / "p.yaml").write_text(f"key: {text}\n")
+    assert read_config(tmp_path / "p.yaml") == ("p", {"key": value})
+
+
+def test_anchors_and_merge_keys_are_fine(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        "\ufeffmodel: m\nmethods:\n  f: &f\n    partitioners: [xnnpack]\n  g: *f\n"
+        "  h:\n    <<: *f\n    partitioners: []\n",
+        encoding="utf-8",
+    )
+    config = parse_config(*read_config(path), "f.yaml")
+    assert config.methods["g"] == config.methods["f"]
+    assert config.methods["h"].partitioners == ()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_a_file_that_cannot_be_read_is_told(tmp_path, make):
+    make(tmp_path / "p.yaml")
+    problems = read_configs(tmp_path).problems["p"]
+    assert [problem.what.split(":")[0] for problem in problems] == ["cannot be read"]
+
+
+def test_a_bad_config_spoils_no_other(tmp_path):
+    for name in ("b.yaml", "a.yml", "twice.yaml", "twice.yml"):
+        (tmp_path / name).write_text(json.dumps(VALID))
+    (tmp_path / "c.yaml").write_text("model: [")
+    (tmp_path / "d.yaml").write_text("model: m\nmethods: {f: {}}\nemitt: {}\n")
+    (tmp_path / ".#lock.yaml").write_text("an editor's")
+    (tmp_path / "schema.json").write_text("{}")
+    found = read_configs(tmp_path)
+    assert list(found.configs) == list(found.data) == ["a", "b"]
+    assert found.data["a"] == VALID
+    assert {package: len(told) for package, told in found.problems.items()} == {
+        "c": 1,
+        "d": 2,
+        "twice": 1,
+    }
+    assert sorted(found.files) == ["a", "b", "c", "d", "twice"]
+    (twice,) = found.problems["twice"]
+    assert str(twice).endswith(
+        f"twice.yml: makes the package of {tmp_path.name}/twice.yaml too; keep one"
+    )
+
+
+def test_a_folder_is_not_needed_but_must_be_one(tmp_path):
+    assert read_configs(tmp_path / "none").configs == {}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PipelineError, match="file: cannot be read: Not a directory"):
+        read_configs(tmp_path / "file")
+
+
+def test_the_configs_of_this_repository_are_good(repository):
+    found = read_configs(repository / "partition_configs")
+    assert found.configs
+    assert not found.problems
+
+
+def test_torch_is_not_imported():
+    code = "import sys, pipeline.config, pipeline.schema; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
+
+
+# Properties
+
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+SCALARS = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
+)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "per_op_mode": st.booleans(),
+        "force_non_static_weights_for_f32_linear": st.booleans(),
+        "configs": st.sampled_from([["AddConfig"], ["MulConfig", "AddConfig"]]),
+        "config_precisions": st.sampled_from([["fp32"], ["dynamic_quant", "fp32"]]),
+    },
+)
+METHODS = st.fixed_dictionaries(
+    {"partitioners": st.lists(st.just("xnnpack") | OPTIONS.map(lambda o: {"xnnpack": o}))},
+    optional={
+        "quantize": st.fixed_dictionaries(
+            {"quantizer": st.just("xnnpack")},
+            optional={"dynamic": st.booleans(), "weight_qmax": st.integers(1, 127)},
+        )
+    },
+)
+DOCUMENTS = st.fixed_dictionaries(
+    {"model": NAMES, "methods": st.dictionaries(NAMES, METHODS, min_size=1, max_size=3)},
+    optional={
+        "target": NAMES,
+        "constant_methods": st.dictionaries(
+            NAMES.map(lambda name: f"get_{name}"), SCALARS | st.lists(SCALARS, max_size=3)
+        ),
+        "emit": st.fixed_dictionaries({}, optional={"external_constants": st.booleans()}),
+        "validate": st.fixed_dictionaries(
+            {}, optional={"atol": st.floats(0, 1), "inputs": st.integers(0, 9)}
+        ),
+    },
+).filter(lambda d: not d["methods"].keys() & d.get("constant_methods", {}).keys())
+JUNK = st.recursive(
+    st.none() | SCALARS | st.floats() | st.integers() | st.text() | st.binary() | st.dates(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.none() | SCALARS | NAMES, inner, max_size=3)
+        | st.sampled_from([{"xnnpack": {}}, ["xnnpack"], {"quantizer": "xnnpack"}])
+    ),
+    max_leaves=5,
+)
+
+
+def resolved(document):
+    return canonical_json(parse_config("p", document, "f.yaml").resolved())
+
+
+def shuffled(value, random):
+    if isinstance(value, list):
+        return [shuffled(item, random) for item in value]
+    if not isinstance(value, dict):
+        return value
+    keys = list(value)
+    random.shuffle(keys)
+    return {key: shuffled(value[key], random) for key in keys}
+
+
+@given(DOCUMENTS, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_resolved_does_not_depend_on_the_order_of_keys(document, random):
+    assert resolved(shuffled(document, random)) == resolved(document)
+    config = parse_config("p", shuffled(document, random), "f.yaml")
+    assert list(config.resolved()["methods"]) == sorted(document["methods"])
+
+
+@given(DOCUMENTS)
+@settings(deadline=None)
+def test_a_document_survives_its_file(tmp_path_factory, document):
+    path = tmp_path_factory.mktemp("configs") / "p.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    try:
+        _, data = read_config(path)
+    except ConfigErrors as errors:  # texts that PyYAML does not quote, as YAML 1.1 has it
+        assert all("one thing in YAML 1.1" in problem.what for problem in errors.problems)
+    else:
+        assert resolved(data) == resolved(document)
+
+
+YAML = yaml.safe_dump(VALID).encode()
+SNIPPETS = st.binary(max_size=4) | st.sampled_from(
+    [
+        b"[",
+        b"{",
+        b"&a ",
+        b"*a",
+        b"!!set ",
+        b"!%0A ",
+        b"<<: ",
+        b"? ",
+        b": ",
+        b"- ",
+        b"|\n",
+        b"yes",
+        b"'",
+    ]
+)
+
+
+@given(st.integers(0, len(YAML)), st.integers(0, 8), SNIPPETS)
+@settings(deadline=None, max_examples=300)
+def test_a_mutated_file_parses_or_has_problems(tmp_path_factory, start, length, snippet):
+    folder = tmp_path_factory.mktemp("configs")
+    (folder / "p.yaml").write_bytes(YAML[:start] + snippet + YAML[start + length :])
+    found = read_configs(folder)
+    assert found.configs.keys() | found.problems.keys() == {"p"}
+    for problem in found.problems.get("p", ()):
+        assert len(str(problem).splitlines()) == 1
+
+
+def places(value):
+    """Every container of a document with every key of it, and a key that it has not."""
+    if isinstance(value, dict | list):
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        yield from ((value, key) for key in keys)
+        for key in keys:
+            yield from places(value[key])
+        if isinstance(value, dict):
+            yield value, "extra"
+
+
+@given(DOCUMENTS, st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_mutated_document_parses_or_gives_config_errors(document, data):
+    document = copy.deepcopy(document)  # strategies hand out the same lists again
+    container, key = data.draw(st.sampled_from(list(places(document))))
+    container[key] = data.draw(JUNK)
+    try:
+        config = parse_config("p", document, "f.yaml", data.draw(st.none() | st.just(("f", "g"))))
+    except ConfigErrors as errors:
+        assert errors.problems
+        for line in str(errors).splitlines():
+            assert line.startswith("f.yaml: ")
+            assert not any(
+                word in line for word in ("Input should", "pydantic", "not allowed here")
+            )
+    else:
+        canonical_json(config.resolved())
+        jsonschema.validate(document, json_schema())

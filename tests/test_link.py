@@ -1,0 +1,142 @@
+"""Linking gives the bytes of ExecuTorch's joint call. The oracle is always that call itself."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from programs import shared_programs
+
+from pipeline.errors import PipelineError
+from pipeline.link import link
+from pipeline.lowering import emit, lower
+from pipeline.objects import Blob, NamedBlob, make_object, object_from_json
+from pipeline.store import MissingBlob, Store
+
+CONSTANT_METHODS = {"get_vocabulary": ["a", 1, 2.5, True], "get_length": 128}
+
+
+def xnnpack():
+    return [XnnpackPartitioner()]
+
+
+PARTITIONERS = {
+    "portable": {"step": [], "plain": [], "branch": []},
+    "xnnpack": {"step": xnnpack(), "plain": xnnpack(), "branch": []},
+    "mixed": {"step": [], "plain": [XnnpackPartitioner(per_op_mode=True)], "branch": []},
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def joint(programs, partitioners, external, initialized, constant_methods=None):
+    passes = [InitializedMutableBufferPass(list(initialized))] if initialized else []
+    config = ExecutorchBackendConfig(passes=passes, external_constants=external)
+    edge = to_edge_transform_and_lower(
+        programs, partitioner=partitioners, constant_methods=constant_methods
+    )
+    return edge.to_executorch(config)
+
+
+def objects_of(programs, partitioners, external, initialized, store):
+    """Each method compiled apart, and taken through JSON as a record in the store is."""
+    for name, program in programs.items():
+        lowered = lower({name: program}, {name: partitioners[name]})
+        compiled = make_object(emit(lowered, external, initialized), store)
+        yield object_from_json(json.loads(json.dumps(compiled.to_json())))
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "ptd"])
+@pytest.mark.parametrize("initialized", [(), ("count",)], ids=["", "initialized"])
+@pytest.mark.parametrize("backend", PARTITIONERS)
+def test_linked_bytes_are_those_of_the_joint_call(store, backend, initialized, external):
+    partitioners = PARTITIONERS[backend]
+    expected = joint(shared_programs(), partitioners, external, initialized, CONSTANT_METHODS)
+    objects = list(objects_of(shared_programs(), partitioners, external, initialized, store))
+    linked = link(objects, CONSTANT_METHODS, store)
+    assert store.read(linked.pte.digest) == expected.buffer
+    data = {name.removesuffix(".ptd"): bytes(cord) for name, cord in expected._tensor_data.items()}
+    assert {name: store.read(blob.digest) for name, blob in linked.ptds.items()} == data
+    assert bool(data) == (external and backend != "none")
+
+
+def test_compiling_and_linking_is_deterministic(store, tmp_path):
+    results = []
+    for number in range(2):
+        where = Store(tmp_path / str(number))
+        objects = list(objects_of(shared_programs(), PARTITIONERS["xnnpack"], False, (), where))
+        results.append(link(objects, {}, where))
+    assert results[0] == results[1]
+
+
+def test_weights_of_several_methods_are_stored_once(store):
+    objects = list(objects_of(shared_programs(), PARTITIONERS["portable"], False, (), store))
+    single = [link([o], {}, store).pte.size for o in objects]
+    together = link(objects, {}, store).pte.size
+    weights = 2 * 8 * 8 * 4  # two float32 matrices, which two methods each use
+    assert together < sum(single) - weights
+
+
+def test_delegates_with_equal_payloads_are_stored_once(store):
+    program = shared_programs()["plain"]
+    programs = {"a": program, "b": program}
+    partitioners = {"a": xnnpack(), "b": xnnpack()}
+    objects = list(objects_of(programs, partitioners, False, (), store))
+    expected = joint(programs, partitioners, False, ())
+    assert store.read(link(objects, {}, store).pte.digest) == expected.buffer
+
+
+@pytest.mark.parametrize("part", ["program", "constants", "delegates", "named"])
+def test_lost_blob_is_a_miss_that_leaves_nothing_half_written(store, part):
+    objects = list(objects_of(shared_programs(), PARTITIONERS["xnnpack"], False, (), store))
+    blobs = {
+        "program": [objects[0].program],
+        "constants": objects[0].constants,
+        "delegates": objects[0].delegates,
+        "named": [entry.blob for entry in objects[0].named],
+    }[part]
+    lost = blobs[-1]
+    path = store.blob_path(lost.digest)
+    path.chmod(0o644)
+    path.write_bytes(bytes(lost.size))
+    before = {p for p in store.root.rglob("*") if p.is_file()}
+    with pytest.raises(MissingBlob):
+        link(objects, {}, store)
+    assert {p for p in store.root.rglob("*") if p.is_file()} <= before - {path}
+
+
+def test_named_data_of_one_key_must_agree(store):
+    objects = list(objects_of(shared_programs(), PARTITIONERS["xnnpack"], False, (), store))
+    first = next(o for o in objects if o.named)
+    other = Blob(store.put(b"other"), 5)
+    named = (NamedBlob(first.named[0].key, other, 1, None),)
+    with pytest.raises(PipelineError, match="differs between methods"):
+        link([first, replace(first, named=named)], {}, store)
+
+
+def test_external_tensors_of_one_name_must_agree(store):
+    one, other = shared_programs(seed=0), shared_programs(seed=1)
+    programs = {"a": one["plain"], "b": other["plain"]}
+    objects = list(objects_of(programs, {"a": [], "b": []}, True, (), store))
+    with pytest.raises(PipelineError, match=r"external tensor .* differs between methods"):
+        link(objects, {}, store)
+
+
+def test_package_of_a_linked_file_runs(store):
+    """What is linked is loaded by ExecuTorch and computes what the source computes."""
+    from pipeline.runtime import Package
+
+    programs = shared_programs()
+    objects = list(objects_of(programs, PARTITIONERS["xnnpack"], False, ("count",), store))
+    linked = link(objects, CONSTANT_METHODS, store)
+    package = Package(store.verified_path(linked.pte.digest))
+    x = torch.randn(5, 8)
+    (actual,) = package.run("plain", [x])
+    torch.testing.assert_close(actual, programs["plain"].module()(x))
+    assert package.constant("get_length") == 128

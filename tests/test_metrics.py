@@ -1,0 +1,184 @@
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import metrics
+from pipeline.metrics import compare, json_number, within
+
+NAN, INF = math.nan, math.inf
+
+
+def closeness(actual, expected, atol=0.0, rtol=0.0):
+    return within(compare(actual, expected), actual, expected, atol, rtol)
+
+
+def test_identical_outputs_have_no_error():
+    error = compare(torch.tensor([1.0, -2.0]), torch.tensor([1.0, -2.0]))
+    assert (error.max_abs, error.mean_abs, error.sqnr_db) == (0.0, 0.0, INF)
+    assert closeness(torch.ones(3), torch.ones(3)).ok
+
+
+def test_figures_of_a_known_error():
+    error = compare(torch.tensor([1.0, 2.0, 3.5]), torch.tensor([1.0, 2.0, 3.0]))
+    assert error.max_abs == 0.5
+    assert error.mean_abs == pytest.approx(0.5 / 3)
+    assert error.sqnr_db == pytest.approx(10 * math.log10(14 / 0.25))
+
+
+def test_the_worst_place_is_told_with_its_limit():
+    worst = closeness(torch.tensor([[0.0, 10.0], [5.0, 1.0]]), torch.ones(2, 2), 0.5, 1.0)
+    assert (worst.index, worst.actual, worst.expected) == ((0, 1), 10.0, 1.0)
+    assert worst.allowed == 1.5
+    assert worst.excess == 7.5
+    assert not worst.ok
+
+
+def test_the_limit_itself_is_close():
+    assert closeness(torch.tensor([1.5]), torch.tensor([1.0]), atol=0.5).ok
+    assert not closeness(torch.tensor([1.5]), torch.tensor([1.0]), atol=0.4999).ok
+
+
+def test_zeros_have_no_signal_so_only_the_absolute_error_counts():
+    error = compare(torch.full((4,), 1e-7), torch.zeros(4))
+    assert error.sqnr_db is None
+    assert closeness(torch.full((4,), 1e-7), torch.zeros(4), atol=1e-6, rtol=1.0).ok
+    assert not closeness(torch.full((4,), 1e-5), torch.zeros(4), atol=1e-6, rtol=1.0).ok
+    assert compare(torch.zeros(4), torch.zeros(4)).sqnr_db == INF
+    assert compare(torch.zeros(4), torch.ones(4)).sqnr_db == 0.0
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [(NAN, 1.0), (1.0, NAN), (INF, 1.0), (1.0, -INF), (INF, -INF), (INF, NAN)],
+)
+def test_nan_or_infinity_on_one_side_is_never_close(actual, expected):
+    a, e = torch.tensor([1.0, actual]), torch.tensor([1.0, expected])
+    error = compare(a, e)
+    assert (error.disagreeing, error.nonfinite) == (1, 0)
+    assert (error.max_abs, error.mean_abs, error.sqnr_db) == (INF, INF, -INF)
+    worst = closeness(a, e, atol=INF, rtol=1.0)
+    assert not worst.ok
+    assert worst.index == (1,)
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_the_same_nonfinite_value_at_the_same_place_agrees_and_is_counted(value):
+    a, e = torch.tensor([value, 1.5]), torch.tensor([value, 1.0])
+    error = compare(a, e)
+    assert (error.nonfinite, error.disagreeing, error.max_abs) == (1, 0, 0.5)
+    assert error.mean_abs == 0.5
+    assert closeness(a, e, atol=0.5).ok
+    assert not closeness(a, e, atol=0.1).ok
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.int8])
+def test_integers_are_compared_exactly_whatever_the_tolerance(dtype):
+    a, e = torch.tensor([3, 4], dtype=dtype), torch.tensor([3, 5], dtype=dtype)
+    assert compare(a, e).max_abs == 1
+    assert not closeness(a, e, atol=10.0, rtol=10.0).ok
+    assert closeness(e, e).ok
+
+
+def test_integers_beyond_float64_are_still_told_apart():
+    a, e = torch.tensor([2**53 + 1]), torch.tensor([2**53])
+    assert compare(a, e).max_abs == 1
+    assert not closeness(a, e).ok
+
+
+def test_bools():
+    a, e = torch.tensor([True, False]), torch.tensor([True, True])
+    assert compare(a, e).max_abs == 1
+    assert not closeness(a, e, atol=2.0).ok
+    assert closeness(a, a).ok
+
+
+def test_complex_numbers_are_two_numbers_each():
+    a, e = torch.tensor([1 + 2j, 3 + 4j]), torch.tensor([1 + 2j, 3 + 5j])
+    assert compare(a, e).max_abs == 1.0
+    assert closeness(a, e).index == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "words"),
+    [
+        (torch.ones(2), torch.ones(3), "shape (2,), must be (3,)"),
+        (torch.ones(2), torch.ones(2).double(), "dtype float32, must be float64"),
+        (torch.ones(2), 3, "a tensor, must be 3"),
+        (None, torch.ones(2), "None, must be a tensor"),
+        (True, 1, "True, must be 1"),
+        ("a", "b", "'a', must be 'b'"),
+    ],
+)
+def test_mismatches_are_flagged_and_never_close(actual, expected, words):
+    error = compare(actual, expected)
+    assert error.mismatch == words
+    assert not within(error, actual, expected, INF, 0.0).ok
+
+
+@pytest.mark.parametrize("value", [None, "text", 3, 2.5, True])
+def test_what_is_not_a_tensor_equals_itself(value):
+    assert compare(value, value).max_abs == 0
+    assert closeness(value, value).ok
+
+
+def test_python_numbers():
+    assert not closeness(3, 4, atol=5.0).ok
+    assert closeness(2.5, 2.6, atol=0.2).ok
+
+
+def test_an_empty_tensor_is_close_to_another():
+    error = compare(torch.ones(0, 3), torch.ones(0, 3))
+    assert (error.max_abs, error.mean_abs, error.sqnr_db) == (0.0, 0.0, INF)
+    assert closeness(torch.ones(0, 3), torch.ones(0, 3)).ok
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
+def test_ratios_survive_very_small_and_very_large_values(scale):
+    e = torch.tensor([1.0, 2.0], dtype=torch.float64) * scale
+    assert compare(e * 1.1, e).sqnr_db == pytest.approx(20.0)
+
+
+def test_layout_does_not_matter():
+    e = torch.arange(24.0).reshape(1, 2, 3, 4)
+    assert compare(e.to(memory_format=torch.channels_last), e).max_abs == 0
+
+
+def test_parts_give_what_the_whole_gives(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    e = torch.randn(7, 5, generator=generator)
+    a = e + 0.01 * torch.randn(7, 5, generator=generator)
+    a[6, 4] += 1
+    whole, worst = compare(a, e), closeness(a, e)
+    monkeypatch.setattr(metrics, "_CHUNK", 4)
+    parts = compare(a, e)
+    assert parts.max_abs == whole.max_abs
+    assert parts.mean_abs == pytest.approx(whole.mean_abs)
+    assert parts.sqnr_db == pytest.approx(whole.sqnr_db)
+    assert closeness(a, e) == worst
+    assert worst.index == (6, 4)
+
+
+FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
+LIMITS = st.floats(0, 10)
+
+
+@given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=6), LIMITS, LIMITS)
+def test_close_means_what_allclose_means(pairs, atol, rtol):
+    a, e = (torch.tensor(side, dtype=torch.float64) for side in zip(*pairs, strict=True))
+    assert closeness(a, e, atol, rtol).ok == torch.allclose(a, e, rtol, atol, equal_nan=True)
+
+
+@given(st.lists(st.tuples(FLOATS, FLOATS), max_size=6))
+def test_errors_are_strict_json(pairs):
+    a, e = (torch.tensor([pair[side] for pair in pairs]) for side in (0, 1))
+    record = compare(a, e).to_json()
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+
+
+def test_numbers_of_the_record():
+    numbers = [None, INF, -INF, NAN, 0.123456789]
+    assert list(map(json_number, numbers)) == [None, "inf", "-inf", "nan", 0.123457]

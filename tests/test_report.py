@@ -1,0 +1,161 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from pipeline.report import markdown
+
+SETTINGS = {"atol": 1e-4, "rtol": 0.001, "min_sqnr": 40.0, "inputs": 1, "seed": 7, "steps": 2}
+
+
+def method(name, **changes):
+    return {
+        "method": name,
+        "kind": "program",
+        "ok": True,
+        "state": [],
+        "max_abs": 1.2e-7,
+        "mean_abs": 3.4e-8,
+        "sqnr_db": 142.234,
+        "runs": [{}, {}],
+        "skipped": [],
+        "failures": [],
+    } | changes
+
+
+def validation(*methods, failures=()):
+    sentences = [*(f["what"] for m in methods for f in m["failures"]), *failures]
+    return {
+        "package": "seq2seq.pte",
+        "ok": not sentences,
+        "failures": sentences,
+        "settings": SETTINGS,
+        "methods": list(methods),
+        "seconds": {m["method"]: 0.5 for m in methods},
+    }
+
+
+PASSED = validation(
+    method("encode"),
+    method("decode", state=["cache"], sqnr_db="inf", max_abs=0.0, mean_abs=0.0, runs=[{}]),
+    method("get_length", kind="constant", sqnr_db=None),
+)
+WHAT = "absolute error 0.5 at [0, 1] (1, must be 0.5) exceeds 0.0006 | x"
+FAILED = validation(
+    method(
+        "encode",
+        ok=False,
+        max_abs="inf",
+        sqnr_db="-inf",
+        skipped=[{"origin": "generated 1 (seed 7)", "reason": "RuntimeError: shape"}],
+        failures=[
+            {"method": "encode", "inputs": "example 0", "output": "output[1]", "what": WHAT},
+            {"method": "encode", "inputs": "", "output": "", "what": "no\nsuch `thing`"},
+        ],
+    ),
+    method("decode"),
+)
+MANIFEST = {
+    "methods": {
+        "encode": {
+            "delegation": {
+                "nodes": 8,
+                "delegated_nodes": 6,
+                "operators": 3,
+                "delegated_operators": 1,
+                "partitions": {"XnnpackBackend": 2},
+                "undelegated": {"aten.add.Tensor": 1, "aten.mul.Tensor": 4},
+            }
+        },
+        "decode": {
+            "delegation": {
+                "nodes": 0,
+                "delegated_nodes": 0,
+                "operators": 0,
+                "delegated_operators": 0,
+                "partitions": 0,
+                "undelegated": {},
+            }
+        },
+    },
+    "files": {"seq2seq.pte": {"digest": "ab", "size": 3 << 20}},
+}
+
+GOLDEN = """\
+# seq2seq.pte: passed, 3 methods
+
+Limits: absolute error at most 0.0001 + 0.001 x |expected|; SQNR at least 40 dB; \
+1 generated input set (seed 7); 2 calls in sequence where a method has state.
+
+| method | kind | runs | max abs error | mean abs error | worst SQNR | verdict |
+| --- | --- | ---: | ---: | ---: | ---: | --- |
+| `encode` | program | 2 | 1.2e-07 | 3.4e-08 | 142.2 dB | passed |
+| `decode` | with state | 1 | 0 | 0 | exact | passed |
+| `get_length` | constant | 2 | 1.2e-07 | 3.4e-08 | - | passed |
+
+## Delegation
+
+| method | nodes delegated | operators delegated | partitions | not delegated |
+| --- | --- | --- | --- | --- |
+| `decode` | 0 of 0 | 0 of 0 | 0 | - |
+| `encode` | 6 of 8 (75.0 %) | 1 of 3 (33.3 %) | 2 XnnpackBackend | \
+`aten.mul.Tensor` 4, `aten.add.Tensor` 1 |
+
+## Sizes
+
+| file | bytes | MiB |
+| --- | ---: | ---: |
+| `seq2seq.pte` | 3,145,728 | 3.00 |
+"""
+
+
+def test_a_report_of_a_package_that_passed():
+    assert markdown(PASSED, MANIFEST) == GOLDEN
+
+
+def test_a_report_without_a_manifest_ends_after_the_methods():
+    assert markdown(PASSED) == GOLDEN.split("\n## Delegation")[0]
+
+
+def test_a_report_of_a_package_that_failed():
+    lines = markdown(FAILED).splitlines()
+    assert lines[0] == "# seq2seq.pte: FAILED, 2 failures in 1 of 2 methods"
+    assert "| `encode` | program | 2 | inf | 3.4e-08 | -inf | FAILED |" in lines
+    escaped = WHAT.replace("|", "\\|")
+    assert f"| `encode` | example 0 | output[1] | {escaped} |" in lines
+    assert "| `encode` | - | - | no such `thing` |" in lines
+    assert "| `encode` | generated 1 (seed 7) | RuntimeError: shape |" in lines
+
+
+def test_failures_of_the_package_itself_are_told():
+    lines = markdown(validation(failures=["seq2seq.pte: does not open"])).splitlines()
+    assert lines[0] == "# seq2seq.pte: FAILED, 1 failure"
+    assert lines[-1] == "| - | - | - | seq2seq.pte: does not open |"
+
+
+def test_a_method_that_never_ran_has_no_figures():
+    text = markdown(validation(method("encode", ok=False, runs=[])))
+    assert "| `encode` | program | 0 | - | - | - | FAILED |" in text
+
+
+def test_running_times_leave_no_trace():
+    other = PASSED | {"seconds": {"encode": 9.25}}
+    assert markdown(other) == markdown(PASSED)
+
+
+def test_every_row_has_as_many_cells_as_its_head():
+    for line in markdown(FAILED, MANIFEST).splitlines():
+        if line.startswith("|"):
+            assert line.replace("\\|", "").count("|") in (4, 5, 6, 8)
+
+
+def test_a_report_needs_no_torch():
+    code = (
+        "import json, sys; from pipeline.report import markdown; "
+        "markdown(json.load(sys.stdin)); sys.exit('torch' in sys.modules)"
+    )
+    root = Path(__file__).resolve().parent.parent
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, input=json.dumps(FAILED), text=True, timeout=60
+    )
+    assert finished.returncode == 0

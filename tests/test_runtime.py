@@ -1,0 +1,322 @@
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from torch import nn
+from torch.export import Dim, export
+
+from pipeline.errors import PipelineError
+from pipeline.runtime import DeclaredTensor, ExecutorchError, Package, runtime_log
+
+CONSTANTS = {"get_length": 128, "get_rate": 0.5, "get_flags": [True, 3]}
+
+
+class Encoder(nn.Module):
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Counter(nn.Module):
+    """State that starts at `initial` and grows by each input."""
+
+    def __init__(self, initial=0.0):
+        super().__init__()
+        self.register_buffer("total", torch.full((3,), initial))
+
+    def forward(self, x):
+        self.total.add_(x)
+        return self.total * 2
+
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(7, 4)
+
+    def forward(self, tokens, *, scale):
+        return {"rows": self.table(tokens) * scale, "tokens": tokens}
+
+
+class Passed(nn.Module):
+    def forward(self, x, n: int):
+        return x, x + n, None
+
+
+def exported(module, *args, shapes=None, **kwargs):
+    module = module.eval().requires_grad_(False)
+    return export(module, args, kwargs or None, dynamic_shapes=shapes)
+
+
+def programs():
+    """Four methods: delegated with a dynamic batch, with state, with keywords, with constants."""
+    batch = Dim("batch", min=2, max=10)
+    return {
+        "encode": exported(Encoder(), torch.ones(4, 4), shapes=({0: batch},)),
+        "count": exported(Counter(), torch.ones(3)),
+        "again": exported(Counter(), torch.ones(3)),
+        "embed": exported(Table(), torch.tensor([1, 2, 6]), scale=torch.tensor(2.0)),
+        "pass": exported(Passed(), torch.ones(3), 2),
+    }
+
+
+def lowered(methods, partitioner=None, constants=None, **config):
+    """The executorch program; lowering consumes what it is given, so a copy of the dict goes in."""
+    edge = to_edge_transform_and_lower(
+        dict(methods), partitioner=partitioner, constant_methods=constants
+    )
+    return edge.to_executorch(ExecutorchBackendConfig(**config))
+
+
+FOLDER = tempfile.TemporaryDirectory(prefix="packages-")
+
+
+def write(name, data):
+    path = Path(FOLDER.name, name)
+    path.write_bytes(data)
+    return path
+
+
+@cache
+def package_file():
+    """One package of all the methods and constants, made once for all tests."""
+    partitioners = {"encode": [XnnpackPartitioner()]}
+    return write("all.pte", lowered(programs(), partitioners, CONSTANTS).buffer)
+
+
+@pytest.fixture
+def package():
+    return Package(package_file())
+
+
+X = torch.tensor([1.0, 2.0, 3.0])
+
+
+def test_methods_are_listed_sorted(package):
+    assert package.methods() == sorted([*programs(), *CONSTANTS])
+
+
+def test_a_method_runs(package):
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    (y,) = package.run("encode", [x])
+    torch.testing.assert_close(y, Encoder()(x).detach())
+
+
+def test_declared_inputs_and_outputs(package):
+    declared = package.declared("encode")
+    assert declared.inputs == (DeclaredTensor((10, 4), torch.float32),)
+    assert declared.outputs == (DeclaredTensor((10, 3), torch.float32),)
+    tokens, scale = package.declared("embed").inputs
+    assert (tokens, scale) == (
+        DeclaredTensor((3,), torch.int64),
+        DeclaredTensor((), torch.float32),
+    )
+    assert package.declared("pass").inputs[1] is None
+    assert package.declared("get_length").outputs == (None,)
+
+
+def test_constants(package):
+    assert {name: package.constant(name) for name in CONSTANTS} == CONSTANTS
+    assert type(package.constant("get_flags")[0]) is bool
+
+
+def test_outputs_that_are_no_tensors(package):
+    same, more, none = package.run("pass", [X, 2])
+    assert torch.equal(same, X)
+    assert torch.equal(more, X + 2)
+    assert none is None
+
+
+def test_state_lasts_as_long_as_the_package(package):
+    assert [package.run("count", [X])[0][0].item() for _ in range(3)] == [2.0, 4.0, 6.0]
+    assert Package(package_file()).run("count", [X])[0][0].item() == 2.0
+    assert package.run("count", [X])[0][0].item() == 8.0
+
+
+def test_each_method_has_memory_of_its_own(package):
+    package.run("count", [X])
+    package.run("encode", [torch.full((10, 4), 9.0)])
+    assert package.run("again", [X])[0][0].item() == 2.0
+    assert package.run("count", [X])[0][0].item() == 4.0
+
+
+def test_loading_runs_nothing_and_says_nothing(package, capfd):
+    for _ in range(2):
+        for name in package.methods():
+            package.load(name)
+    assert package.run("count", [X])[0][0].item() == 2.0
+    assert capfd.readouterr().err == ""
+
+
+def test_outputs_are_copies(package):
+    (first,) = package.run("count", [X])
+    kept = first.clone()
+    package.run("count", [X])
+    assert torch.equal(first, kept)
+
+
+def test_inputs_are_taken_in_any_form_and_left_alone(package):
+    x = torch.arange(16.0).reshape(4, 4)
+    expected = package.run("encode", [x.t().contiguous()])[0]
+    assert torch.equal(package.run("encode", [x.t()])[0], expected)
+    parameter = nn.Parameter(x.t().contiguous())
+    assert torch.equal(package.run("encode", [parameter])[0], expected)
+    assert torch.equal(x, torch.arange(16.0).reshape(4, 4))
+
+
+def test_too_few_inputs_are_refused_before_the_runtime_sees_them(package):
+    with pytest.raises(ExecutorchError, match="'embed' takes 2 inputs, 1 given") as caught:
+        package.run("embed", [torch.tensor([1, 2, 3])])
+    assert caught.value.code == 0x12
+
+
+@pytest.mark.parametrize(
+    ("method", "inputs", "code", "words"),
+    [
+        ("encode", [torch.ones(11, 4)], 0x10, "wrong shape, or not supported (0x10); Attempted to"),
+        ("encode", [torch.ones(4, 4).double()], 0x12, "expected Float but was Double"),
+        ("pass", [X, 3], 0x12, "should have the same value as the input_evalue, but got 2 and 3"),
+        ("embed", [torch.tensor([1, 2, 9]), torch.tensor(1.0)], 0x12, "indices_ptr[2] 9 >= weight"),
+    ],
+)
+def test_errors_of_a_run_end_with_the_words_of_the_runtime(package, method, inputs, code, words):
+    with pytest.raises(ExecutorchError) as caught:
+        package.run(method, inputs)
+    assert caught.value.code == code
+    assert str(caught.value).startswith(f"all.pte: method '{method}' fails: ")
+    assert words in caught.value.reason
+
+
+def test_another_package_goes_on_after_an_error(package):
+    scale = torch.tensor(1.0)
+    with pytest.raises(ExecutorchError):
+        package.run("embed", [torch.tensor([1, 2, 9]), scale])
+    rows, _ = Package(package_file()).run("embed", [torch.tensor([1, 2, 3]), scale])
+    assert torch.equal(rows, Table().table(torch.tensor([1, 2, 3])).detach())
+
+
+def test_unknown_methods_are_named_with_those_there_are(package):
+    for verb in (package.load, package.declared, package.constant, lambda m: package.run(m, ())):
+        with pytest.raises(PipelineError, match=r"has no method 'decode'; it has again, count, "):
+            verb("decode")
+
+
+def refused(name, change):
+    """The error of loading `encode` or `count` from the package with its bytes changed."""
+    path = write(name, change(package_file().read_bytes()))
+    with pytest.raises(ExecutorchError) as caught:
+        package = Package(path)
+        package.load("encode")
+        package.load("count")
+    return caught.value
+
+
+def test_a_missing_backend():
+    error = refused("backend.pte", lambda b: b.replace(b"XnnpackBackend", b"OtherBackend.."))
+    assert error.code == 0x20
+    assert str(error).startswith("backend.pte: method 'encode' does not load: missing backend")
+    assert "OtherBackend.. is not registered" in error.reason
+
+
+def test_a_missing_operator():
+    error = refused("operator.pte", lambda b: b.replace(b"aten::mul", b"aten::mux"))
+    assert error.code == 0x14
+    assert "'count' does not load: missing operator (0x14)" in str(error)
+    assert "aten::mux" in error.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (lambda b: b[:200], 0x23, "corrupt file (0x23); File size is too small"),
+        (lambda b: b"no package" * 100, 0x23, "corrupt file (0x23); Program identifier"),
+        (lambda b: b"", 0x12, "offset 0 + size 64 > file_size_ 0"),
+    ],
+)
+def test_corrupt_files(change, code, words):
+    error = refused("corrupt.pte", change)
+    assert error.code == code
+    assert str(error).startswith("corrupt.pte: does not open: ")
+    assert words in error.reason
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(ExecutorchError, match=r"file cannot be read \(0x22\)"):
+        Package(Path(FOLDER.name, "none.pte"))
+
+
+@cache
+def split_package():
+    """A package with its constants in two `.ptd` files: two layers, portable kernels."""
+    network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+
+    def tag(node):
+        return "first" if ".0." in str(node.target) or "_0_" in node.name else "second"
+
+    torch.manual_seed(0)
+    program = exported(network, torch.ones(1, 4))
+    manager = lowered({"forward": program}, external_constants=tag)
+    manager.write_tensor_data_to_file(FOLDER.name)
+    ptds = sorted(Path(FOLDER.name).glob("*.ptd"))
+    return write("split.pte", manager.buffer), ptds, program
+
+
+def test_external_data():
+    pte, ptds, program = split_package()
+    assert [ptd.name for ptd in ptds] == ["first.ptd", "second.ptd"]
+    x = torch.tensor([[1.0, -2.0, 3.0, -4.0]])
+    (y,) = Package(pte, ptds).run("forward", [x])
+    torch.testing.assert_close(y, program.module()(x))
+
+
+def test_missing_and_corrupt_external_data():
+    pte, ptds, _ = split_package()
+    with pytest.raises(ExecutorchError, match=r"does not load: invalid state, .*\(0x2\)"):
+        Package(pte).load("forward")
+    with pytest.raises(ExecutorchError, match=r"does not load: .*\(0x20\)"):
+        Package(pte, ptds[:1]).load("forward")
+    with pytest.raises(ExecutorchError, match=r"corrupt external data \(.ptd\) \(0x24\)"):
+        Package(pte, [pte])
+
+
+def test_the_runtime_trusts_the_layout_of_an_input():
+    """Why `run` asks its caller for the dim order: upstream misreads the tensor in silence."""
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(2, 2, 3)
+    x = torch.randn(1, 2, 4, 4)
+    program = exported(convolution, x)
+    package = Package(write("layout.pte", lowered({"forward": program}).buffer))
+    expected = convolution(x)
+    torch.testing.assert_close(package.run("forward", [x])[0], expected)
+    (wrong,) = package.run("forward", [x.to(memory_format=torch.channels_last)])
+    assert (wrong - expected).abs().max() > 0.1
+
+
+def test_what_others_write_to_stderr_is_passed_on(capfd):
+    log = []
+    with runtime_log(log):
+        print("a warning of another's", file=sys.stderr)
+        print("[method.cpp:85] Backend X is not registered.", file=sys.stderr)
+    assert log == ["Backend X is not registered."]
+    assert capfd.readouterr().err == "a warning of another's\n"
+
+
+def test_opening_a_package_does_not_import_exir():
+    code = (
+        "import sys; from pathlib import Path; from pipeline.runtime import Package; "
+        f"Package(Path({str(package_file())!r})).load('encode'); "
+        "sys.exit('executorch.exir' in sys.modules)"
+    )
+    root = Path(__file__).resolve().parent.parent
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode == 0

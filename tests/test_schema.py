@@ -1,0 +1,135 @@
+import json
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+
+from pipeline.config import ConfigErrors, parse_config, read_configs
+from pipeline.schema import DIALECT, json_schema
+
+SCHEMA = json_schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def config(**parts):
+    return {"model": "m", "methods": {"f": {"partitioners": ["xnnpack"]}}, **parts}
+
+
+def method(**parts):
+    return config(methods={"f": {"partitioners": [], **parts}})
+
+
+def xnnpack(**options):
+    return method(partitioners=[{"xnnpack": options}])
+
+
+def test_it_is_a_schema():
+    assert SCHEMA["$schema"] == DIALECT
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_the_file_is_current(repository):
+    run = [sys.executable, "-m", "pipeline.schema"]
+    printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=repository)
+    path = repository / "partition_configs" / "schema.json"
+    assert path.read_text(encoding="utf-8") == printed.stdout, (
+        "run `python -m pipeline.schema > partition_configs/schema.json`"
+    )
+    assert json.loads(printed.stdout) == SCHEMA
+
+
+def test_the_configs_of_this_repository_are_valid(repository):
+    data = read_configs(repository / "partition_configs").data
+    assert data
+    for document in data.values():
+        VALIDATOR.validate(document)
+
+
+def objects(schema):
+    """Every part of the schema that describes a mapping."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from objects(part)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield schema
+        for part in schema.values():
+            yield from objects(part)
+
+
+def test_no_mapping_takes_unknown_keys_and_every_key_has_its_help():
+    for schema in objects(SCHEMA):
+        assert schema["additionalProperties"] is False
+        for name, part in schema.get("properties", {}).items():
+            assert "description" in part or "$ref" in part or part.get("const"), name
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        config(),
+        config(target="android", emit={"external_constants": True}),
+        config(constant_methods={"a": 1, "b": 1.5, "c": "x", "d": True, "e": [1, "x"]}),
+        config(validate={"atol": 0, "min_sqnr": 20.5, "gates": {"max_size": "1.5 MiB"}}),
+        config(validate={"gates": {"max_size": 1000, "min_delegated_ops": 1}}),
+        method(),
+        method(quantize={"quantizer": "xnnpack", "per_channel": False}),
+        xnnpack(),
+        xnnpack(per_op_mode=True, config_precisions=["fp32"], configs=["AddConfig"]),
+    ],
+)
+def test_valid(document):
+    VALIDATOR.validate(document)
+    parse_config("p", document, "f.yaml")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {},
+        {"model": "m"},
+        {"methods": {"f": {"partitioners": []}}},
+        config(modle="m"),
+        config(package="p"),
+        config(model=1),
+        config(model="../m"),
+        config(model="a..b"),
+        config(target=None),
+        config(methods={}),
+        config(methods={"f": None}),
+        config(methods={"f": {}}),
+        config(methods={"a-b": {"partitioners": []}}),
+        config(constant_methods={"a": None}),
+        config(constant_methods={"a": {"b": 1}}),
+        config(constant_methods={"a b": 1}),
+        config(emit={"external_constants": "yes"}),
+        config(emit={"initialized_buffers": "cache"}),
+        config(validate={"atol": -1}),
+        config(validate={"inputs": 2.5}),
+        config(validate={"steps": 0}),
+        config(validate={"gates": {"max_size": "40 megs"}}),
+        config(validate={"gates": {"min_delegated_nodes": 90}}),
+        method(partitioners=None),
+        method(partitioners="xnnpack"),
+        method(partitioners=["nonsense"]),
+        method(partitioners=[{"nonsense": {}}]),
+        method(partitioners=[{}]),
+        method(quantize="xnnpack"),
+        method(quantize={}),
+        method(quantize={"quantizer": "nonsense"}),
+        method(quantize={"quantizer": "xnnpack", "weight_qmax": 128}),
+        method(quantize={"quantizer": "xnnpack", "bits": 4}),
+        xnnpack(per_op_mode="yes"),
+        xnnpack(per_op=True),
+        xnnpack(configs=[]),
+        xnnpack(configs=["nonsense"]),
+        xnnpack(config_precisions=["fp32", "fp32"]),
+    ],
+)
+def test_structurally_bad(document):
+    assert not VALIDATOR.is_valid(document)
+    with pytest.raises(ConfigErrors):
+        parse_config("p", document, "f.yaml")

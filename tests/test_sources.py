@@ -1,0 +1,287 @@
+"""Model sources are told apart, and their programs named, without torch."""
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+from torch.export import Dim, export
+from torch.export.pt2_archive._package import package_pt2
+
+from pipeline import sources
+from pipeline.digest import FileDigests
+from pipeline.errors import SourceError
+from pipeline.sources import find_sources, method_sources, program_digests
+
+
+class Scale(torch.nn.Module):
+    def __init__(self, factor=2.0):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        torch.nn.init.constant_(self.linear.weight, factor)
+        torch.nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+class Other(Scale):
+    def forward(self, x):
+        return torch.sigmoid(self.linear(x))
+
+
+def program(model=None, size=2, dynamic=None):
+    model = (model or Scale()).requires_grad_(False)
+    return export(model, (torch.ones(size, 4),), dynamic_shapes=dynamic)
+
+
+def archive(path, **programs):
+    package_pt2(str(path), exported_programs=programs)
+    return path
+
+
+@pytest.fixture
+def digests(tmp_path):
+    return FileDigests(tmp_path / "digests.json")
+
+
+@pytest.fixture
+def models(tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+def methods_of(models, name, digests):
+    found, _ = find_sources(models)
+    return method_sources(found[name], digests)
+
+
+def test_three_forms_are_told_apart(models, digests):
+    archive(models / "one.pt2", encode=program(), decode=program(Other()))
+    (models / "two").mkdir()
+    archive(models / "two" / "b.pt2", anything=program())
+    torch.export.save(program(), models / "two" / "a.pt2")
+    (models / "three.py").write_text("raise SystemError('must not be imported to be found')")
+    (models / "notes.txt").write_text("")
+    (models / "_shared.py").write_text("")
+    found, ambiguous = find_sources(models)
+    assert {name: s.form for name, s in found.items()} == {
+        "one": "archive",
+        "two": "folder",
+        "three": "exporter",
+    }
+    assert ambiguous == {}
+    assert list(methods_of(models, "one", digests)) == ["encode", "decode"]
+    assert list(methods_of(models, "two", digests)) == ["a", "b"]
+
+
+def test_plain_save_is_the_one_method_forward(models, digests):
+    torch.export.save(program(), models / "plain.pt2")
+    assert list(methods_of(models, "plain", digests)) == ["forward"]
+
+
+def test_two_sources_of_one_name_are_ambiguous(models):
+    archive(models / "m.pt2", forward=program())
+    (models / "m.py").write_text("")
+    found, ambiguous = find_sources(models)
+    assert "m" not in found
+    assert "models/m.pt2" in ambiguous["m"] and "models/m.py" in ambiguous["m"]
+
+
+def test_order_of_methods_survives_the_cache(models, digests, monkeypatch):
+    monkeypatch.setattr("pipeline.digest.RACY_NS", -1)
+    archive(models / "m.pt2", z=program(), a=program(Other()))
+    assert list(methods_of(models, "m", digests)) == ["z", "a"]
+    digests.save()
+    again = FileDigests(digests._path)
+    monkeypatch.setattr(sources, "program_digests", None)  # so that only the cache can answer
+    assert list(methods_of(models, "m", again)) == ["z", "a"]
+
+
+def only(path):
+    [(_, digest, _)] = program_digests(path)
+    return digest
+
+
+def test_same_program_saved_again_has_the_same_digest(tmp_path):
+    """In another process, from another file: stack traces and object ids do not count."""
+    code = (
+        "import sys, torch; _ = [object() for _ in range(10**5)]\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from again import Scale\n"
+        "from torch.export import export, save\n"
+        "save(export(Scale().requires_grad_(False), (torch.ones(2, 4),)), sys.argv[1])"
+    )
+    body = (
+        "\n\n\nimport torch\n"
+        "class Scale(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.linear = torch.nn.Linear(4, 4)\n"
+        "        torch.nn.init.constant_(self.linear.weight, 2.0)\n"
+        "        torch.nn.init.zeros_(self.linear.bias)\n"
+        "    def forward(self, x):\n"
+        "        return torch.relu(self.linear(x))\n"
+    )
+    digests = []
+    for number in range(2):
+        (tmp_path / "again.py").write_text("\n" * number + body)
+        path = tmp_path / f"{number}.pt2"
+        subprocess.run([sys.executable, "-B", "-c", code, str(path)], check=True, capture_output=True)
+        digests.append(only(path))
+    assert digests[0] == digests[1]
+
+
+def _aliased():
+    model = Scale()
+    model.other = model.linear.weight
+    return model
+
+
+CHANGES = {
+    "weights": lambda: program(Scale(factor=2.5)),
+    "operator": lambda: program(Other()),
+    "shape": lambda: program(size=3),
+    "dtype": lambda: export(Scale().half().requires_grad_(False), (torch.ones(2, 4).half(),)),
+    "range": lambda: program(dynamic=({0: Dim("n", min=2, max=8)},)),
+    "gradients": lambda: export(Scale(), (torch.ones(2, 4),)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_every_change_of_the_program_changes_its_digest(tmp_path, change):
+    before = only(archive(tmp_path / "a.pt2", m=program()))
+    assert only(archive(tmp_path / "b.pt2", m=change())) != before
+
+
+def test_bounds_of_a_range_count(tmp_path):
+    first = program(dynamic=({0: Dim("n", min=2, max=8)},))
+    second = program(dynamic=({0: Dim("n", min=2, max=9)},))
+    assert only(archive(tmp_path / "a.pt2", m=first)) != only(archive(tmp_path / "b.pt2", m=second))
+
+
+def test_one_changed_method_leaves_the_others_digests(tmp_path):
+    def digests(path):
+        return {name: digest for name, digest, _ in program_digests(path)}
+
+    before = digests(archive(tmp_path / "a.pt2", x=program(), y=program(Other())))
+    after = digests(archive(tmp_path / "b.pt2", x=program(), y=program(Other(factor=3.0))))
+    assert before["x"] == after["x"]
+    assert before["y"] != after["y"]
+
+
+# Bad archives: one clear line each
+
+
+def _truncated(path):
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def _bit_flipped(path):
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as members:
+        weight = next(i for i in members.infolist() if i.filename.endswith("weights/weight_0"))
+    at = weight.header_offset
+    lengths = data[at + 26 : at + 30]  # of the name and of the extra field
+    start = at + 30 + lengths[0] + 256 * lengths[1] + lengths[2] + 256 * lengths[3]
+    data[start] ^= 1
+    path.write_bytes(data)
+
+
+def _another_zip(path):
+    with zipfile.ZipFile(path, "w") as members:
+        members.writestr("a/readme", "hello")
+
+
+def _renamed_method(name):
+    def rename(path):
+        with zipfile.ZipFile(path) as old:
+            members = {n: old.read(n) for n in old.namelist()}
+        with zipfile.ZipFile(path, "w") as new:
+            for member, data in members.items():
+                new.writestr(member.replace("models/m.json", f"models/{name}.json"), data)
+
+    return rename
+
+
+def _without_programs(path):
+    with zipfile.ZipFile(path, "w") as members:
+        members.writestr("a/archive_format", "pt2")
+
+
+def _outside(path):
+    with zipfile.ZipFile(path, "a") as members:
+        members.writestr("a/../../outside", "x")
+
+
+def _no_json(path):
+    with zipfile.ZipFile(path) as old:
+        members = {n: old.read(n) for n in old.namelist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for member, data in members.items():
+            new.writestr(member, b"{}" if member.endswith("models/m.json") else data)
+
+
+BAD = {
+    "empty": (lambda path: path.write_bytes(b""), "not a readable PT2 archive"),
+    "text": (lambda path: path.write_text("hello"), "not a readable PT2 archive"),
+    "truncated": (_truncated, "cut short"),
+    "bit flipped": (_bit_flipped, "not a readable PT2 archive"),
+    "another zip": (_another_zip, "is not a PT2 archive"),
+    "no programs": (_without_programs, "holds no exported program"),
+    "path in method": (_renamed_method("../x"), ".."),
+    "separator in method": (_renamed_method("x/y"), "method name 'x/y'"),
+    "outside": (_outside, "without '..'"),
+    "not a program": (_no_json, "not a PT2 archive"),
+}
+
+
+@pytest.mark.parametrize(("damage", "words"), BAD.values(), ids=BAD)
+def test_bad_archive_is_a_clear_error(tmp_path, damage, words):
+    path = archive(tmp_path / "a.pt2", m=program())
+    damage(path)
+    with pytest.raises(SourceError, match="a.pt2: ") as error:
+        program_digests(path)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_folder_with_an_archive_of_two_methods_is_an_error(models, digests):
+    (models / "m").mkdir()
+    archive(models / "m" / "x.pt2", a=program(), b=program(Other()))
+    with pytest.raises(SourceError, match="has 2 methods"):
+        methods_of(models, "m", digests)
+
+
+def test_sources_do_not_import_torch(models):
+    archive(models / "m.pt2", a=program())
+    code = (
+        "import sys, pathlib\n"
+        "from pipeline.digest import FileDigests\n"
+        "from pipeline.sources import find_sources, method_sources\n"
+        "found, _ = find_sources(pathlib.Path(sys.argv[1]))\n"
+        "print(list(method_sources(found['m'], FileDigests(pathlib.Path('none')))))\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(models)], capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == "['a']"
+
+
+def test_written_torch_version_does_not_count(tmp_path):
+    path = archive(tmp_path / "a.pt2", m=program())
+    before = only(path)
+    copy = tmp_path / "b.pt2"
+    shutil.copy(path, copy)
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(copy, "w") as new:
+        for member in old.namelist():
+            data = old.read(member)
+            if member.endswith("models/m.json"):
+                data = json.dumps({**json.loads(data), "torch_version": "1.2.3"}).encode()
+            new.writestr(member, data)
+    assert only(copy) == before

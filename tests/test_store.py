@@ -1,0 +1,164 @@
+import multiprocessing
+import os
+import stat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline import digest
+from pipeline.store import MissingBlob, Store, default_root
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+@settings(max_examples=30)
+@given(data=st.binary(max_size=5000))
+def test_what_is_put_is_read_back(tmp_path_factory, data):
+    store = Store(tmp_path_factory.mktemp("store"))
+    blob = store.put(data)
+    assert blob == digest.of_bytes(data)
+    assert store.has(blob)
+    assert store.read(blob) == data == b"".join(store.stream(blob))
+
+
+def test_writer_streams_a_blob(store):
+    with store.writer() as file:
+        file.write(b"ab")
+        file.write(memoryview(b"cd"))
+    assert (file.digest, file.size) == (digest.of_bytes(b"abcd"), 4)
+    assert store.read(file.digest) == b"abcd"
+
+
+def test_writer_that_fails_leaves_nothing(store):
+    with pytest.raises(RuntimeError), store.writer() as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert [p for p in (store.root / "blobs").rglob("*") if p.is_file()] == []
+
+
+def test_blobs_are_read_only(store):
+    mode = store.blob_path(store.put(b"x")).stat().st_mode
+    assert stat.S_IMODE(mode) == 0o444
+
+
+DAMAGE = {
+    "truncated": lambda data: data[:-1],
+    "empty": lambda data: b"",
+    "bit flipped": lambda data: bytes([data[0] ^ 1]) + data[1:],
+    "swapped": lambda data: b"another blob of this length!"[: len(data)].ljust(len(data)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("read", ["read", "stream", "verified_path"])
+def test_damaged_blob_is_dropped_never_served(store, damage, read):
+    content = b"some content of a blob"
+    blob = store.put(content)
+    path = store.blob_path(blob)
+    path.chmod(0o644)
+    path.write_bytes(damage(content))
+    with pytest.raises(MissingBlob):
+        result = getattr(store, read)(blob)
+        list(result) if read == "stream" else None
+    assert not store.has(blob)
+    assert store.read(store.put(content)) == content
+
+
+@pytest.mark.parametrize("read", ["read", "verified_path"])
+def test_blob_that_vanished_is_missing(store, read):
+    blob = store.put(b"x")
+    store.blob_path(blob).unlink()
+    with pytest.raises(MissingBlob):
+        getattr(store, read)(blob)
+
+
+def test_put_replaces_a_blob_of_the_wrong_size(store):
+    blob = store.put(b"whole")
+    store.blob_path(blob).chmod(0o644)
+    store.blob_path(blob).write_bytes(b"ha")
+    store.put(b"whole")
+    assert store.read(blob) == b"whole"
+
+
+KEY = {"kind": "compile", "method": "encode"}
+
+
+def test_result_is_found_by_its_key(store):
+    action = store.put_result(KEY, {"object": [1, 2]})
+    assert action == digest.of_json(KEY)
+    assert store.result(action) == {"object": [1, 2]}
+    assert store.key(action) == KEY
+
+
+def test_unknown_result_is_none(store):
+    assert store.result(digest.of_json(KEY)) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"key": {}, "result": {}, "check": "x"}',
+        b'{"key":{"kind":"compile","method":"encode"},"result":{"object":[1,3]},"check":"x"}',
+    ],
+)
+def test_damaged_result_is_dropped_never_served(store, content):
+    action = store.put_result(KEY, {"object": [1, 2]})
+    path = next((store.root / "actions").rglob("*.json"))
+    path.chmod(0o644)
+    path.write_bytes(content)
+    assert store.result(action) is None
+    assert not path.exists()
+
+
+def test_result_under_another_name_is_not_served(store):
+    store.put_result(KEY, {"object": 1})
+    other = store.put_result({"kind": "link"}, {"object": 2})
+    paths = sorted((store.root / "actions").rglob("*.json"))
+    one, two = (path.read_bytes() for path in paths)
+    for path, content in zip(paths, (two, one), strict=True):
+        path.chmod(0o644)
+        path.write_bytes(content)
+    assert store.result(other) is None
+    assert store.result(digest.of_json(KEY)) is None
+
+
+def _put_many(root):
+    store = Store(root)
+    for number in range(50):
+        store.put(b"shared %d" % number)
+        store.put_result({"n": number}, {"r": number})
+
+
+def test_processes_that_write_the_same_agree(tmp_path):
+    processes = [multiprocessing.Process(target=_put_many, args=(tmp_path,)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    store = Store(tmp_path)
+    for number in range(50):
+        assert store.read(digest.of_bytes(b"shared %d" % number)) == b"shared %d" % number
+        assert store.result(digest.of_json({"n": number})) == {"r": number}
+    assert [p for p in tmp_path.rglob(".tmp-*")] == []
+
+
+def test_default_root_follows_xdg(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_root() == tmp_path / "pte-pipeline"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_root().parts[-2:] == (".cache", "pte-pipeline")
+
+
+def test_store_explains_itself(store):
+    store.put(b"x")
+    assert "can be deleted" in (store.root / "README").read_text()
+    assert os.listdir(store.root)
