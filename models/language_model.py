@@ -80,7 +80,7 @@ class Layer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """tokens: int64 [1, T], positions: int64 [T] -> logits of the last one: float32 [1, VOCABULARY].
+    """tokens: int64 [1, T], positions: int64 [T] -> logits of the last: float32 [1, VOCABULARY].
 
     Writes the keys and values of the tokens into the cache.
     """

@@ -144,13 +144,14 @@ def export_methods() -> dict[str, ExportedProgram]:
 
 
 def example_inputs(method: str) -> list[tuple[Tensor]]:
-    """Three images, and a black one. The same for all methods."""
-    return [(_image(seed),) for seed in range(3)] + [(torch.zeros(1, 3, SIZE, SIZE),)]
+    """Three images, and a dim one. The same for all methods."""
+    return [(_image(seed),) for seed in range(3)] + [(_dim(_image(3)),)]
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor]]:
-    """Images like the examples, but other ones."""
-    return [(_image(100 + seed),) for seed in range(8)]
+    """Images and dim images like the examples, but other ones."""
+    images = [_image(100 + seed) for seed in range(3)]
+    return [(image,) for image in (*images, _dim(_image(103)))]
 
 
 def _image(seed: int) -> Tensor:
@@ -162,3 +163,7 @@ def _image(seed: int) -> Tensor:
     image = torch.sin(across * grid + down * grid.unsqueeze(1) + phase)
     image = image + 0.2 * torch.randn(3, SIZE, SIZE, generator=generator)
     return ((image - image.mean()) / image.std()).unsqueeze(0)
+
+
+def _dim(image: Tensor) -> Tensor:
+    return image * 0.5 - 0.5

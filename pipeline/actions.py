@@ -68,7 +68,7 @@ def compile_units(config: PackageConfig) -> list[tuple[str, ...]]:
         for name, method in config.methods.items()
         if any(BACKENDS[spec.name].joint for spec in method.partitioners)
     )
-    singles = [(name,) for name in config.methods if name not in joint]
+    singles: list[tuple[str, ...]] = [(name,) for name in config.methods if name not in joint]
     return [joint, *singles] if joint else singles
 
 
@@ -173,6 +173,9 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
                 yield f"{inner} is gone"
             else:
                 yield from differences(old[name], new[name], inner)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from differences(before, after, f"{path}[{index}]")
     elif old != new:
         told = not (_is_digest(old) or _is_digest(new))
         yield f"{path}: {_short(old)} -> {_short(new)}" if told else f"{path} changed"

@@ -65,7 +65,7 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
 
     Raises:
         SourceError: a file of the user's changed since the plan, or can't be read.
-        MissingBlob: the archive of an exporter is no longer whole.
+        MissingBlobError: the archive of an exporter is no longer whole.
     """
     if source.exported:
         archive = store.verified_path(store.blob_of(source.archive))

@@ -43,7 +43,7 @@ RULES = {
 def _size(value: Any) -> Any:
     match = re.fullmatch(_SIZE, value) if isinstance(value, str) else None
     size = int(Decimal(match[1]) * _UNITS[match[2]]) if match else value
-    if isinstance(size, bool) or not isinstance(size, int) or size not in _INT64 or size < 1:
+    if not isinstance(size, int) or size not in _INT64 or size < 1:
         units = ", ".join(_UNITS)
         raise PydanticCustomError(
             "rule", "must be a size such as 40MB; units: {units}", {"units": units}

@@ -87,11 +87,8 @@ class Parser:
             if key not in names:
                 self.wrong(path, f"unknown key {shown(key)}", did_you_mean(_word(key), names))
             elif value is None:
-                self.wrong(
-                    join(path, key),
-                    "is empty",
-                    _REMEDIES.get(key, "give it a value or leave it out"),
-                )
+                hint = _REMEDIES.get(key, "give it a value or leave it out")
+                self.wrong(join(path, key), "is empty", hint)
             elif key in self._parts.get(model, {}):
                 values[key] = self._parts[model][key](value, join(path, key))
             else:
@@ -133,13 +130,13 @@ class Parser:
         return tuple(self._partitioner(item, join(path, n)) for n, item in enumerate(data))
 
     def _partitioner(self, data: Any, path: str) -> PartitionerSpec | None:
-        known = f"known: {', '.join(BACKENDS)}"
         if isinstance(data, dict) and len(data) == 1:
             name, written = next(iter(data.items()))
         else:
             name, written = data, {}
         if not isinstance(name, str):
-            self.wrong(path, f"is {shown(data)}, must be a name or one `name: {{options}}`", known)
+            what = f"is {shown(data)}, must be a name or one `name: {{options}}`"
+            self.wrong(path, what, did_you_mean("", BACKENDS))
             return None
         if name not in BACKENDS:
             self.wrong(path, f"unknown partitioner {shown(name)}", did_you_mean(name, BACKENDS))
@@ -148,17 +145,15 @@ class Parser:
         return None if options is None else PartitionerSpec(name=name, options=options)
 
     def _quantize(self, data: Any, path: str) -> QuantizeConfig | None:
-        known = f"known: {', '.join(_QUANTIZERS)}"
-        name = data.get("quantizer") if isinstance(data, dict) else None
         if not isinstance(data, dict):
             self.wrong(path, f"is {shown(data)}, must be a mapping", "write {quantizer: <name>}")
-        elif "quantizer" not in data:
-            self.wrong(join(path, "quantizer"), "is missing", known)
-        elif not isinstance(name, str) or name not in _QUANTIZERS:
-            hint = did_you_mean(name, _QUANTIZERS) if isinstance(name, str) else known
-            self.wrong(join(path, "quantizer"), f"unknown quantizer {shown(name)}", hint)
-        else:
+            return None
+        name = _word(data.get("quantizer"))
+        if name in _QUANTIZERS:
             return self.section(_QUANTIZERS[name], data, path)
+        there = "quantizer" in data
+        what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
+        self.wrong(join(path, "quantizer"), what, did_you_mean(name, _QUANTIZERS))
         return None
 
 

@@ -70,13 +70,20 @@ def _ours(task: Any) -> bool:
 def _bar(actions: Sequence[Action]) -> Iterator[Tell]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, transient=True) as progress:
         bar = progress.add_task(" ".join(sorted({a.kind for a in actions})), total=len(actions))
 
         def tell(action: Action, report: Report) -> None:
             result = "[red]failed[/red]" if report.error else "built"
-            progress.console.print(f"{result} {action.title} [dim]{report.seconds:.1f} s[/dim]", highlight=False)
+            progress.console.print(
+                f"{result} {action.title} [dim]{report.seconds:.1f} s[/dim]", highlight=False
+            )
             progress.advance(bar)
 
         yield tell
@@ -172,4 +179,3 @@ def _totals(outcomes: Sequence[Outcome]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-

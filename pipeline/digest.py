@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NewType
 
@@ -100,4 +99,4 @@ def _read_entries(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     if not isinstance(entries, dict):
         return {}
-    return {p: e for p, e in entries.items() if isinstance(e, Mapping) and "stamp" in e}
+    return {p: e for p, e in entries.items() if isinstance(e, dict) and "stamp" in e}

@@ -206,7 +206,9 @@ def _is_inside(root: Path, path: Path | None) -> bool:
     if path is None or ".." in path.parts or not path.is_relative_to(root):
         return False
     outside = (_OWN_FOLDER, Path(sys.prefix), Path(sysconfig.get_path("purelib")), root / "build")
-    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
+    hidden = any(
+        part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts
+    )
     return not hidden and not any(path.is_relative_to(folder) for folder in outside)
 
 

@@ -87,7 +87,7 @@ def link(
     methods dict; everything else goes by method name.
 
     Raises:
-        MissingBlob: the store lost something that an object refers to.
+        MissingBlobError: the store lost something that an object refers to.
         PipelineError: two methods give different data for one name.
     """
     output, named = _join(objects, constant_methods, store)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from executorch.exir import (
     EdgeProgramManager,
@@ -23,7 +23,7 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from executorch.exir.program import _program
 from torch.export import ExportedProgram
 
-Partitioners = Partitioner | Sequence[Partitioner]
+Partitioners: TypeAlias = Partitioner | Sequence[Partitioner]
 
 
 def to_backend_multiple(
@@ -66,7 +66,7 @@ def _by_method(
     partitioners: Partitioner | Mapping[str, Partitioners],
 ) -> dict[str, tuple[Partitioner, ...]]:
     if isinstance(partitioners, Partitioner):
-        return {name: (partitioners,) for name in programs}
+        return dict.fromkeys(programs, (partitioners,))
     if not isinstance(partitioners, Mapping):
         raise TypeError(
             "method_to_partitioners must be a Partitioner or a mapping of method names to "
@@ -81,9 +81,7 @@ def _by_method(
     }
     for name, value in given.items():
         if not isinstance(value, Sequence) or not all(isinstance(p, Partitioner) for p in value):
-            raise TypeError(
-                f"{name}: must be a Partitioner or a sequence of them, not {value!r}"
-            )
+            raise TypeError(f"{name}: must be a Partitioner or a sequence of them, not {value!r}")
     return {name: tuple(given[name]) for name in programs if given.get(name)}
 
 
@@ -160,6 +158,8 @@ def emit(
         initialized_buffers: patterns of mutable buffers whose initial values are stored
             (`InitializedMutableBufferPass`); ExecuTorch starts all others at whatever memory holds.
     """
-    passes = [InitializedMutableBufferPass(list(initialized_buffers))] if initialized_buffers else []
+    passes = (
+        [InitializedMutableBufferPass(list(initialized_buffers))] if initialized_buffers else []
+    )
     config = ExecutorchBackendConfig(passes=passes, external_constants=external_constants)
     return lowered.to_executorch(config)

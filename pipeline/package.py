@@ -74,7 +74,9 @@ def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
         return None
 
 
-def install(workspace: Workspace, action: Action, files: Mapping[str, Digest], **facts: Any) -> None:
+def install(
+    workspace: Workspace, action: Action, files: Mapping[str, Digest], **facts: Any
+) -> None:
     """Copies an action's files from the store into the package's folder and records them.
 
     The record is removed first and written last, so that a kill in between leaves a package that
@@ -100,7 +102,9 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
     """Removes what builds of the package left in `build/`, and nothing else; returns the names."""
     state = workspace.state(package)
     folder = workspace.package(package)
-    recorded = {name for kind in ("link", "validate") for name in state.get(kind, {}).get("files", {})}
+    recorded = {
+        name for kind in ("link", "validate") for name in state.get(kind, {}).get("files", {})
+    }
     removed = sorted(name for name in recorded if "/" not in name and (folder / name).is_file())
     if not dryrun:
         for name in removed:

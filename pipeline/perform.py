@@ -14,14 +14,14 @@ from pipeline import digest
 from pipeline.actions import Action
 from pipeline.errors import PipelineError
 from pipeline.export import export
+from pipeline.gates import failed_gates
 from pipeline.link import link
 from pipeline.objects import object_from_json
-from pipeline.gates import failed_gates
 from pipeline.package import MANIFEST, install, make_manifest, manifest_bytes, read_manifest
 from pipeline.report import markdown
 from pipeline.sources import MethodSource
 from pipeline.stages import Stages
-from pipeline.store import MissingBlob
+from pipeline.store import MissingBlobError
 from pipeline.validate import validate_package
 from pipeline.workspace import Workspace
 
@@ -44,7 +44,9 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
     for unit, compile_digest in action.where["compiles"].items():
         result = store.result(compile_digest)
         if result is None:
-            raise MissingBlob(f"the object of {action.package}/{unit} is not in the store; run again")
+            raise MissingBlobError(
+                f"the object of {action.package}/{unit} is not in the store; run again"
+            )
         compiled[unit] = result
     with stages.stage("link"):
         unit_of = {name: unit for unit, result in compiled.items() for name in result["delegation"]}

@@ -46,6 +46,7 @@ class Plan:
         self.workspace = workspace
         self._methods: dict[str, dict[str, MethodSource] | None] = {}
         self._exports: dict[str, Action] = {}
+        self._problems: dict[str, tuple[Problem, ...]] = {}
 
     # What is there
 
@@ -64,6 +65,11 @@ class Plan:
 
     def problems(self, package: str) -> tuple[Problem, ...]:
         """All that is wrong with a package's config or source as far as is known now."""
+        if package not in self._problems:
+            self._problems[package] = self._find_problems(package)
+        return self._problems[package]
+
+    def _find_problems(self, package: str) -> tuple[Problem, ...]:
         found = list(self._configs.problems.get(package, ()))
         config = self._configs.configs.get(package)
         if config is None:
@@ -73,7 +79,9 @@ class Plan:
         if config.model in ambiguous:
             return (*found, Problem(file, "model", ambiguous[config.model]))
         if config.model not in sources:
-            known = ", ".join(sorted(sources)) or f"none; put one into {self.workspace.models.name}/"
+            known = (
+                ", ".join(sorted(sources)) or f"none; put one into {self.workspace.models.name}/"
+            )
             return (*found, Problem(file, "model", f"no model '{config.model}'", f"known: {known}"))
         try:
             methods = self.methods(package)
@@ -179,6 +187,7 @@ class Plan:
     def forget(self, model: str) -> None:
         self._methods.pop(model, None)
         self._exports.pop(model, None)
+        self._problems.clear()
 
     def units(self, package: str) -> list[tuple[str, ...]]:
         return actions.compile_units(self.config(package))
@@ -214,7 +223,7 @@ class Plan:
         store = self.workspace.store
         result = store.result(action.digest)
         if result is not None:
-            if all(store.has(blob) for blob in _exported_blobs(result)):
+            if store.intact(_exported_blobs(result)):
                 return Status("up-to-date", "its source and all it reads are unchanged")
             return Status("stale", "its exported program is no longer in the store")
         if not action.key["reads"]:
@@ -228,7 +237,7 @@ class Plan:
         unit = str(action.method)
         previous = self.workspace.state(package).get("compile", {}).get(unit)
         result = store.result(action.digest)
-        if result is not None and all(store.has(blob) for blob in result["blobs"]):
+        if result is not None and store.intact(result["blobs"]):
             if previous == action.digest:
                 return Status("up-to-date", "unchanged")
             return Status("hit", f"compiled before; {self._changes(previous, action)}")
@@ -248,11 +257,7 @@ class Plan:
             reason = damage
         else:
             reason = self._link_changes(package, recorded.get("action"), action)
-        store = self.workspace.store
-        result = store.result(action.digest)
-        if result is not None and all(store.has(blob) for blob in result["files"].values()):
-            return Status("hit", reason)
-        return Status("stale", reason)
+        return self._hit_or_stale(action, reason)
 
     def validate_status(self, package: str) -> Status:
         action = self.validate(package)
@@ -260,15 +265,25 @@ class Plan:
             return Status("waiting", "the package is not lowered yet")
         recorded = self.workspace.state(package).get("validate", {})
         if recorded.get("action") != action.digest:
-            return Status("stale", self._changes(recorded.get("action"), action, "validated"))
+            reason = self._changes(recorded.get("action"), action, "validated")
+            return self._hit_or_stale(action, reason)
         if not recorded.get("ok"):
             return Status("stale", "the last validation failed")
         damage = self._damage(package, recorded["files"])
-        return Status("stale", damage) if damage else Status("up-to-date", "unchanged")
+        return self._hit_or_stale(action, damage) if damage else Status("up-to-date", "unchanged")
+
+    def _hit_or_stale(self, action: Action, reason: str) -> Status:
+        """For an action whose result is files."""
+        store = self.workspace.store
+        result = store.result(action.digest)
+        there = result is not None and all(store.has(blob) for blob in result["files"].values())
+        return Status("hit" if there else "stale", reason)
 
     def _waiting(self, package: str) -> Status:
         model = self.config(package).model
-        return Status("waiting", f"model {model} is to be exported: {self.export_status(model).reason}")
+        return Status(
+            "waiting", f"model {model} is to be exported: {self.export_status(model).reason}"
+        )
 
     def _damage(self, package: str, files: Mapping[str, Digest]) -> str:
         """What is wrong with the files that a build left, or nothing."""
@@ -285,7 +300,9 @@ class Plan:
         """The changes of the methods that are to be linked, then those of the link itself."""
         if previous is None:
             return "never lowered in this workspace"
-        compiles = [(unit, self.compile_status(package, unit)) for unit in self.compiles(package) or ()]
+        compiles = [
+            (unit, self.compile_status(package, unit)) for unit in self.compiles(package) or ()
+        ]
         stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
         return "; ".join(stale) or self._changes(previous, action)
 
@@ -321,4 +338,3 @@ def _exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
 def _outputs(files: Mapping[str, Digest]) -> dict[str, Digest]:
     """The files of a package that a device loads."""
     return {name: content for name, content in files.items() if name.endswith((".pte", ".ptd"))}
-

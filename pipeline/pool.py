@@ -73,13 +73,11 @@ class Pool:
         get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
-def _numbered(
-    index: int, action: Action, workspace: Workspace, parent: int
-) -> tuple[int, Report]:
+def _numbered(index: int, action: Action, workspace: Workspace, parent: int) -> tuple[int, Report]:
     return index, run(action, workspace, parent)
 
 
 def _epitaph(error: TerminatedWorkerError) -> str:
-    codes = ", ".join(sorted(set(str(code) for code in getattr(error, "exit_codes", None) or ())))
+    codes = ", ".join(sorted({str(code) for code in getattr(error, "exit_codes", None) or ()}))
     how = f" ({codes})" if codes else ""
     return f"its worker process died{how}, twice; the system may have ended it for lack of memory"

@@ -11,10 +11,9 @@ Json = Mapping[str, Any]
 def markdown(validation: Json, manifest: Json | None = None) -> str:
     """The report of `Validation.to_json()`; the verdict is its first line.
 
-    Of the package's manifest, where it is given, each method's `delegation` (`nodes`,
-    `delegated_nodes`, `operators`, `delegated_operators`, `partitions`, `undelegated`) and the
-    `size` of each of its `files` in bytes are shown. The same records give the same text; running
-    times are left out.
+    Of the manifest's facts, where there are any, `delegation` (method name to `nodes`,
+    `delegated_nodes`, `operators`, `delegated_operators`, `partitions`, `undelegated`) and `sizes`
+    (file name to bytes) are shown. The same records give the same text; running times are left out.
     """
     manifest = manifest or {}
     parts = [
@@ -23,8 +22,8 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
         _methods(validation["methods"]),
         _failures(validation),
         _skipped(validation["methods"]),
-        _delegation(manifest.get("methods", {})),
-        _sizes(manifest.get("files", {})),
+        _delegation(manifest.get("delegation", {})),
+        _sizes(manifest.get("sizes", {})),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -35,7 +34,7 @@ def _verdict(validation: Json) -> str:
     if validation["ok"]:
         return f"# {validation['package']}: passed, {_count(len(methods), 'method')}"
     failures = _count(len(validation["failures"]), "failure")
-    where = f" in {failed} of {_count(len(methods), 'method')}" if methods else ""
+    where = f" in {failed} of {_count(len(methods), 'method')}" if failed else ""
     return f"# {validation['package']}: FAILED, {failures}{where}"
 
 
@@ -81,8 +80,7 @@ def _skipped(methods: Sequence[Json]) -> str:
     return _section("Not run", _table(head, rows))
 
 
-def _delegation(methods: Mapping[str, Json]) -> str:
-    figures = {name: facts["delegation"] for name, facts in methods.items()}
+def _delegation(figures: Mapping[str, Json]) -> str:
     rows = [
         (
             _code(method),
@@ -113,8 +111,7 @@ def _undelegated(operators: Mapping[str, int]) -> str:
     return ", ".join(f"{_code(name)} {count}" for name, count in ranked) or "-"
 
 
-def _sizes(files: Mapping[str, Json]) -> str:
-    sizes = {name: facts["size"] for name, facts in files.items()}
+def _sizes(sizes: Mapping[str, int]) -> str:
     rows = [(_code(n), f"{size:,}", f"{size / (1 << 20):.2f}") for n, size in sorted(sizes.items())]
     return _section("Sizes", _table(("file", "bytes", "MiB"), rows, numbers=range(1, 3)))
 

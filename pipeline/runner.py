@@ -10,19 +10,25 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from doit import cmd_info, cmd_run
 from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
 
 from pipeline.actions import Action, unit_name
 from pipeline.errors import PipelineError
+from pipeline.files import temporary
 from pipeline.package import install
 from pipeline.plan import Plan, Status
 from pipeline.records import Outcome, write_run
-from pipeline.steps import Step, UpToDate, step_of
+from pipeline.steps import Step, step_of
+from pipeline.store import MissingBlobError
 from pipeline.worker import Report, log_path
+from pipeline.workspace import Workspace
+
+INTERRUPTED = 130  # what shells give for SIGINT
+
 
 class BatchRunner(Runner):
     """Takes the place of all of doit's runners; `doit -n N` sets the number of workers."""
@@ -39,7 +45,10 @@ class BatchRunner(Runner):
         super().__init__(dep_manager, reporter, continue_, always_execute, stream)
         self._jobs = num_process
         self._pool: Any = None
+        self.final_result: int
         self.outcomes: list[Outcome] = []
+
+    # Which tasks run when
 
     def run_tasks(self, task_dispatcher: Any) -> None:
         done: deque[Any] = deque()
@@ -53,10 +62,15 @@ class BatchRunner(Runner):
                 if node is None or (node == "hold on" and not done):
                     if not ready:
                         break
-                    done.extend(self._run_together(ready))
+                    self._run_together(ready)
+                    done.extend(ready)
                     ready = []
                 elif node != "hold on":
                     self._take(node, task_dispatcher.tasks, ready, done)
+        except KeyboardInterrupt:
+            self.final_result = INTERRUPTED
+            for node in ready:
+                self._not_run(node, "interrupted")
         finally:
             self._close(task_dispatcher)
 
@@ -64,19 +78,40 @@ class BatchRunner(Runner):
         """Gathers a task of ours that is stale; settles any other task now."""
         step = step_of(node.task)
         if node.bad_deps and (step is not None or not node.task.actions):
-            self._not_run(node, step)
-            done.append(node)
+            self._not_run(node, ", ".join(bad.task.name for bad in node.bad_deps) + " failed")
+            self._failed()
+        elif step is not None and self._comes_from_store(node, step):
+            pass
         elif not self.select_task(node, tasks):
             if step is not None and node.run_status == "up-to-date":
-                self._add(step.outcome("up-to-date", "unchanged"))
-            done.append(node)
+                self._add(step, "up-to-date", "unchanged")
         elif step is not None:
             ready.append(node)
+            return
         else:
             self.process_task_result(node, self.execute_task(node.task))
-            done.append(node)
+        done.append(node)
 
-    def _run_together(self, nodes: list[Any]) -> list[Any]:
+    def _comes_from_store(self, node: Any, step: Step) -> bool:
+        """Whether a package was linked before, so that doit need not look at its methods."""
+        if step.kind != "link" or node.run_status is not None or self.always_execute:
+            return False
+        try:
+            status = step.status()
+            if status.state != "hit":
+                return False
+            self._install(step, step.action())
+        except MissingBlobError:  # dropped just now: the package is linked again
+            return False
+        except PipelineError:  # told when the task's turn comes
+            return False
+        self._add(step, "hit", status.reason)
+        node.run_status = "successful"
+        return True
+
+    # Running them
+
+    def _run_together(self, nodes: list[Any]) -> None:
         waiting: dict[int, tuple[Any, Step, Status]] = {}
         queue: list[Action] = []
         for node in nodes:
@@ -85,96 +120,108 @@ class BatchRunner(Runner):
             try:
                 status = step.status()
                 action = step.action()
-                if action is None:
-                    raise PipelineError(status.reason)
-                if self.always_execute or status.state == "stale":
-                    waiting[id(action)] = (node, step, status)
-                    queue.append(action)
-                else:
-                    self._settle(node, step, status, action)
             except (PipelineError, OSError) as error:
-                self._fail(node, step, str(error), Report(error=str(error)), "")
+                self._fail(node, step, "", Report(error=_words(error)))
+                continue
+            if action is not None and (self.always_execute or status.state == "stale"):
+                waiting[id(action)] = (node, step, status)
+                queue.append(action)
+            else:
+                self._settle(node, step, status, action)
         if queue:
             self._run_in_workers(queue, waiting)
-        return nodes
 
-    def _settle(self, node: Any, step: Step, status: Status, action: Action) -> None:
-        """An action whose result is there already: a package comes from the store."""
-        if status.state == "hit" and step.kind in ("link", "validate"):
-            result = step.plan.workspace.store.result(action.digest)
-            assert result is not None
-            install(step.plan.workspace, action, result["files"], **result.get("facts", {}))
-        outcome = "hit" if status.state == "hit" else "up-to-date"
-        self._succeed(node, step.outcome(outcome, status.reason))
+    def _settle(self, node: Any, step: Step, status: Status, action: Action | None) -> None:
+        """A task with nothing to compute: its result is there, or will never be."""
+        if action is None:
+            self._fail(node, step, "", Report(error=status.reason))
+            return
+        try:
+            if status.state == "hit" and step.kind in ("link", "validate"):
+                self._install(step, action)
+        except (PipelineError, OSError) as error:
+            self._fail(node, step, status.reason, Report(error=_words(error)))
+            return
+        self._add(step, "hit" if status.state == "hit" else "up-to-date", status.reason)
+        node.run_status = "successful"
+
+    def _install(self, step: Step, action: Any) -> None:
+        """Puts the files of an action from the store into `build/`."""
+        workspace = step.plan.workspace
+        result = workspace.store.result(action.digest)
+        if result is None:
+            raise MissingBlobError(f"the result of {action.title} left the store; run again")
+        install(workspace, action, result["files"], **result.get("facts", {}))
 
     def _run_in_workers(
         self, queue: list[Action], waiting: Mapping[int, tuple[Any, Step, Status]]
     ) -> None:
-        step = next(iter(waiting.values()))[1]
+        workspace = next(iter(waiting.values()))[1].plan.workspace
+        try:
+            _check_writable(workspace)
+        except OSError as error:
+            for node, step, status in waiting.values():
+                self._fail(node, step, status.reason, Report(error=_words(error)))
+            return
         if self._pool is None:
-            from pipeline.pool import Pool
+            from pipeline.pool import Pool  # imports joblib, which a no-op run does without
 
-            self._pool = Pool(step.plan.workspace, self._jobs or step.plan.workspace.jobs)
-        with self.reporter.progress(queue) if hasattr(self.reporter, "progress") else _quiet() as tell:
+            self._pool = Pool(workspace, self._jobs or workspace.jobs)
+        progress = getattr(self.reporter, "progress", _quiet)
+        with progress(queue) as tell:
             for action, report in self._pool.run(queue):
                 node, step, status = waiting[id(action)]
                 tell(action, report)
-                if action.kind == "export":
-                    step.plan.forget(action.model)
-                if report.error:
-                    log = log_path(action, step.plan.workspace)
-                    self._fail(node, step, status.reason, report, str(log))
-                else:
-                    self._succeed(
-                        node,
-                        step.outcome(
-                            "built",
-                            status.reason,
-                            seconds=round(report.seconds, 3),
-                            peak_bytes=report.peak_bytes,
-                        ),
-                    )
+                self._note(node, step, status.reason, report, action)
 
-    # What came of it
+    def _note(self, node: Any, step: Step, reason: str, report: Report, action: Action) -> None:
+        if action.kind == "export":
+            step.plan.forget(action.model)
+        if report.error:
+            self._fail(node, step, reason, report, str(log_path(action, step.plan.workspace)))
+        else:
+            self._add(step, "built", reason, report)
+            node.run_status = "successful"
 
-    def _succeed(self, node: Any, outcome: Outcome) -> None:
-        node.run_status = "successful"
-        self._add(outcome)
-        self.reporter.add_success(node.task)
+    # What came of them
 
-    def _fail(self, node: Any, step: Step, reason: str, report: Report, log: str) -> None:
-        self._add(
-            step.outcome(
-                "failed",
-                reason,
+    def _add(self, step: Step, outcome: Any, reason: str, report: Report | None = None) -> None:
+        report = report or Report()
+        self.outcomes.append(
+            Outcome(
+                kind=step.kind,
+                package=step.package,
+                method=unit_name(step.unit) or None,
+                outcome=outcome,
+                reason=reason,
                 seconds=round(report.seconds, 3),
                 peak_bytes=report.peak_bytes,
+                model=step.model or "",
                 error=report.error,
-                log=log,
             )
         )
-        stage = f" in stage '{report.stage}'" if report.stage else ""
+
+    def _fail(self, node: Any, step: Step, reason: str, report: Report, log: str = "") -> None:
+        self._add(step, "failed", reason, report)
+        self.outcomes[-1] = replace(self.outcomes[-1], log=log)
+        stage = f" in stage '{report.stage}'" if report.stage and log else ""
         hint = f"\n  log: {log}" if log else ""
-        failure = TaskFailed(f"{node.task.name} failed{stage}: {report.error}{hint}")
         node.run_status = "failure"
+        failure = TaskFailed(f"{node.task.name} failed{stage}: {report.error}{hint}")
         self.reporter.add_failure(node.task, failure)
         self._failed()
 
-    def _not_run(self, node: Any, step: Step | None) -> None:
-        """A task of ours, or a group of tasks, of which some other task failed."""
+    def _not_run(self, node: Any, reason: str) -> None:
+        """A task of ours, or a group of tasks, that can't or shan't run."""
+        step = step_of(node.task)
         node.run_status = "failure"
         if step is not None:
-            failed = ", ".join(bad.task.name for bad in node.bad_deps)
-            self._add(step.outcome("not-run", f"{failed} failed"))
-        self._failed()
+            self._add(step, "not-run", reason)
 
     def _failed(self) -> None:
         self.final_result = max(self.final_result, FAILURE)
         if not self.continue_:
             self._stop_running = True
-
-    def _add(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
 
     def _close(self, task_dispatcher: Any) -> None:
         if self._pool is not None:
@@ -191,13 +238,26 @@ class BatchRunner(Runner):
             self.reporter.summarize(plan, self.outcomes)
 
 
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return str(error)
+
+
+def _check_writable(workspace: Workspace) -> None:
+    """Raises OSError now rather than after minutes of compiling."""
+    for folder in (workspace.logs, workspace.store.root):
+        with temporary(folder):
+            pass
+
+
 def _complete(plan: Plan, outcomes: list[Outcome]) -> list[Outcome]:
     """Adds the methods of packages that were current as a whole, which doit did not visit."""
     told = {(o.kind, o.package, o.method) for o in outcomes}
-    current = [o for o in outcomes if o.kind == "link" and o.outcome in ("up-to-date", "hit")]
     more = [
-        Outcome("compile", link.package, unit_name(unit), link.outcome, link.reason, model=link.model)
-        for link in current
+        replace(link, kind="compile", method=unit_name(unit))
+        for link in outcomes
+        if link.kind == "link" and link.outcome in ("up-to-date", "hit")
         for unit in plan.units(str(link.package))
         if ("compile", link.package, unit_name(unit)) not in told
     ]
@@ -205,29 +265,5 @@ def _complete(plan: Plan, outcomes: list[Outcome]) -> list[Outcome]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
+def _quiet(queue: Any) -> Any:
     yield lambda action, report: None
-
-
-def install_into_doit() -> None:
-    """Gives doit our runner, and our reasons in `doit info`, for this process.
-
-    doit lets a dodo file choose its reporter but not its runner, and a `run` command registered as
-    a plugin would replace that of every doit project beside which this package is installed. So the
-    dodo file's import does it; it can go when DOIT_CONFIG takes a runner.
-    """
-    for name in ("Runner", "MRunner", "MThreadRunner"):
-        setattr(cmd_run, name, BatchRunner)
-    BatchRunner.available = staticmethod(lambda: True)  # type: ignore[attr-defined]
-    original = cmd_info.Info.get_reasons
-    if getattr(original, "ours", False):
-        return
-
-    def get_reasons(reasons: Any) -> str:
-        ours = [str(entry[0]) for entry in reasons["uptodate_false"] if isinstance(entry[0], UpToDate)]
-        if not ours:
-            return original(reasons)
-        return "\n".join(f" * {line}" for reason in ours for line in reason.splitlines())
-
-    get_reasons.ours = True  # type: ignore[attr-defined]
-    cmd_info.Info.get_reasons = staticmethod(get_reasons)

@@ -90,8 +90,8 @@ class Package:
     """A `.pte` file, with its `.ptd` files, opened by the runtime.
 
     A method keeps its state, the mutable buffers, from call to call as long as the Package lives;
-    each method has memory of its own; another Package of the same file starts anew. Once `run` has
-    raised, the method is in the middle of its instructions: open another Package to go on.
+    each method has memory of its own; another Package of the same file starts anew. After `run` has
+    raised, the next call begins again, on whatever state the failed one has left.
     """
 
     def __init__(self, pte: Path, ptds: Sequence[Path] = ()) -> None:

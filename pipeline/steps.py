@@ -8,7 +8,6 @@ from typing import Any
 from pipeline.actions import Action, unit_name
 from pipeline.errors import ConfigErrors
 from pipeline.plan import Plan, Status
-from pipeline.records import Outcome
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,6 @@ class Step:
         if self.kind == "validate":
             return self.plan.validate_status(package)
         return self.plan.compile_status(package, self.action())
-
-    def outcome(self, outcome: Any, reason: str, **more: Any) -> Outcome:
-        method = unit_name(self.unit) or None
-        return Outcome(self.kind, self.package, method, outcome, reason, model=self.model or "", **more)
 
 
 class UpToDate:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,7 +29,7 @@ It can be deleted at any time; what is needed again is built again.
 """
 
 
-class MissingBlob(PipelineError):
+class MissingBlobError(PipelineError):
     """A blob that is not in the store, or no longer has the content that its name promises."""
 
 
@@ -60,6 +60,7 @@ class BlobWriter:
 class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._verified: set[Digest] = set()
 
     def blob_path(self, blob: Digest) -> Path:
         return self.root / "blobs" / blob[:2] / blob[2:]
@@ -76,9 +77,23 @@ class Store:
     def has(self, blob: Digest) -> bool:
         return self.blob_path(blob).is_file()
 
+    def intact(self, blobs: Iterable[Digest]) -> bool:
+        """Whether all are there with the right content; each is hashed once per process, and bad
+        ones are dropped."""
+        missing = False
+        for blob in blobs:
+            if blob not in self._verified or not self.has(blob):
+                try:
+                    self.verified_path(blob)
+                except MissingBlobError:
+                    missing = True
+                else:
+                    self._verified.add(blob)
+        return not missing
+
     def put(self, data: bytes | memoryview) -> Digest:
         blob = digest.of_bytes(data)
-        if not self._holds(blob, len(data)):
+        if not self.intact([blob]):
             self._prepare()
             with replacing(self.blob_path(blob), mode=0o444) as file:
                 file.write(data)
@@ -94,17 +109,19 @@ class Store:
             publish(file, self.blob_path(blob.digest), mode=0o444)
 
     def read(self, blob: Digest) -> bytes:
-        """The content, verified. Raises MissingBlob; a bad blob is dropped."""
+        """The content, verified. Raises MissingBlobError; a bad blob is dropped."""
         try:
             data = self.blob_path(blob).read_bytes()
         except OSError as error:
-            raise MissingBlob(f"store {self.root}: blob {blob} is missing ({error})") from error
+            raise MissingBlobError(
+                f"store {self.root}: blob {blob} is missing ({error})"
+            ) from error
         if digest.of_bytes(data) != blob:
             raise self._drop(blob)
         return data
 
     def stream(self, blob: Digest) -> Iterator[bytes]:
-        """The content in pieces, verified when the last one has been read. Raises MissingBlob,
+        """The content in pieces, verified when the last one has been read. Raises MissingBlobError,
         possibly after most of the content: what was made of it must then be thrown away."""
         hasher = blake3()
         try:
@@ -113,30 +130,28 @@ class Store:
                     hasher.update(piece)
                     yield piece
         except OSError as error:
-            raise MissingBlob(f"store {self.root}: blob {blob} is missing ({error})") from error
+            raise MissingBlobError(
+                f"store {self.root}: blob {blob} is missing ({error})"
+            ) from error
         if hasher.hexdigest() != blob:
             raise self._drop(blob)
 
     def verified_path(self, blob: Digest) -> Path:
-        """The path of a blob whose content was hashed just now. Raises MissingBlob."""
+        """The path of a blob whose content was hashed just now. Raises MissingBlobError."""
         path = self.blob_path(blob)
         try:
             good = digest.of_file(path) == blob
         except OSError as error:
-            raise MissingBlob(f"store {self.root}: blob {blob} is missing ({error})") from error
+            raise MissingBlobError(
+                f"store {self.root}: blob {blob} is missing ({error})"
+            ) from error
         if not good:
             raise self._drop(blob)
         return path
 
-    def _drop(self, blob: Digest) -> MissingBlob:
+    def _drop(self, blob: Digest) -> MissingBlobError:
         _forget(self.blob_path(blob))
-        return MissingBlob(f"store {self.root}: blob {blob} was corrupt and has been dropped")
-
-    def _holds(self, blob: Digest, size: int) -> bool:
-        try:
-            return self.blob_path(blob).stat().st_size == size
-        except OSError:
-            return False
+        return MissingBlobError(f"store {self.root}: blob {blob} was corrupt and has been dropped")
 
     # Action results
 

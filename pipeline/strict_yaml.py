@@ -53,7 +53,7 @@ def read_yaml(path: Path, file: str) -> object:
     except OSError as error:
         raise _error(file, "", f"cannot be read: {error.strerror}") from error
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise _error(file, f"line {line}", "is not UTF-8 text", "save the file as UTF-8") from error
@@ -87,7 +87,7 @@ def load_yaml(text: str, file: str) -> object:
 
 def join(path: str, key: object) -> str:
     """The path of a member: `methods.encode`, `partitioners[0]`."""
-    if isinstance(key, int) and not isinstance(key, bool):
+    if isinstance(key, int):
         return f"{path}[{key}]"
     name = key if isinstance(key, str) and re.fullmatch(r"[\w-]+", key) else repr(key)
     return f"{path}.{name}" if path else str(name)

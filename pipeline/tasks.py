@@ -15,10 +15,10 @@ from doit.exceptions import InvalidDodoFile
 
 from pipeline.actions import unit_name
 from pipeline.console import Reporter
+from pipeline.doit_hooks import install_into_doit
 from pipeline.errors import PipelineError
 from pipeline.package import clean
 from pipeline.plan import Plan
-from pipeline.runner import install_into_doit
 from pipeline.steps import Step, UpToDate
 from pipeline.workspace import open_workspace
 
@@ -45,7 +45,9 @@ def plan_of(root: Path) -> Plan:
     except PipelineError as error:
         raise InvalidDodoFile(str(error)) from error
     except OSError as error:
-        raise InvalidDodoFile(f"build/: {error.strerror}; it must be a folder that can be written") from error
+        raise InvalidDodoFile(
+            f"build/: {error.strerror}; it must be a folder that can be written"
+        ) from error
     return Plan(workspace)
 
 
@@ -108,7 +110,9 @@ def task_lower() -> Iterator[dict[str, Any]]:
             step,
             package,
             f"lower {package}" + (f" to {model}.pte" if model else ""),
-            setup=[] if faulty else [f"compile:{package}/{unit_name(u)}" for u in plan.units(package)],
+            setup=[]
+            if faulty
+            else [f"compile:{package}/{unit_name(u)}" for u in plan.units(package)],
             targets=[f"build/{package}/{model}.pte"] if model else [],
             clean=[partial(_clean, plan, package)],
         )
@@ -132,4 +136,3 @@ def _model(plan: Plan, package: str) -> str | None:
 def _clean(plan: Plan, package: str, dryrun: bool) -> None:
     for name in clean(plan.workspace, package, dryrun):
         print(f"lower:{package} - removing {name}")
-

@@ -334,7 +334,6 @@ class _Trial:
             self.seconds += time.perf_counter() - started
         except ExecutorchError as error:
             self._fail(error.reason, where)
-            self.package = self.open_package()
             return False
         self._judge(actual, expected, Run(inputs.origin, (), step, sequence), where)
         return True

@@ -146,7 +146,7 @@ def _reset_peak() -> None:
 
 
 def _peak() -> int:
-    """Peak resident memory in bytes since `_reset_peak`, or of the process where Linux can't say."""
+    """Peak resident memory in bytes since `_reset_peak`; of the whole process off Linux."""
     with suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
         for line in status:
             if line.startswith("VmHWM:"):

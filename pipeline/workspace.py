@@ -96,7 +96,8 @@ def _settings(path: Path) -> Mapping[str, Any]:
     unknown = sorted(set(settings) - set(_SETTINGS))
     if unknown:
         raise PipelineError(
-            f"{path.name}: {_TABLE}: unknown key {', '.join(unknown)}; known: {', '.join(_SETTINGS)}"
+            f"{path.name}: {_TABLE}: unknown key {', '.join(unknown)}; "
+            f"known: {', '.join(_SETTINGS)}"
         )
     if not isinstance(settings.get("store", ""), str):
         raise PipelineError(f"{path.name}: {_TABLE}.store: must be a path")

@@ -1,9 +1,15 @@
-"""Programs and workspaces that several tests use. All are real; the larger are made once."""
+"""Workspaces that tests build in. They are real, and the larger builds are made once."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,16 +17,78 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SAMPLES = Path(__file__).resolve().parent / "samples"
 
 
-@pytest.fixture(scope="session")
-def repository() -> Path:
-    return REPOSITORY
+@dataclass
+class Bench:
+    """A workspace in a folder of the test's own, with a store of its own."""
+
+    root: Path
+    output: str = ""
+
+    @property
+    def store(self) -> Path:
+        return self.root / ".store"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PTE_PIPELINE_STORE": str(self.store), "PTE_PIPELINE_JOBS": "2"}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "doit", *arguments]
+
+    def doit(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
+        """Runs doit as a user does, in a process; its output is kept in `output`."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.root,
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+        self.output = done.stdout
+        return done.returncode
+
+    def actions(self) -> list[dict[str, Any]]:
+        return json.loads((self.root / "build" / "run.json").read_text())["actions"]
+
+    def outcomes(self) -> dict[str, str]:
+        """`kind package/method` to outcome, of the last run."""
+        return {
+            " ".join(
+                [a["kind"], "/".join(n for n in (a["package"], a["method"]) if n) or a["model"]]
+            ): a["outcome"]
+            for a in self.actions()
+        }
+
+    def bytes_of(self, package: str, name: str) -> bytes:
+        return (self.root / "build" / package / name).read_bytes()
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        path = self.root / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+
+def bench_of(sample: str, folder: Path) -> Bench:
+    return Bench(Path(shutil.copytree(SAMPLES / sample, folder / sample)))
 
 
 @pytest.fixture
-def sample(tmp_path):
-    """Copies a workspace of tests/samples into a folder of the test's own."""
+def bench(tmp_path):
+    """Makes a bench of a sample workspace."""
+    return lambda sample: bench_of(sample, tmp_path)
 
-    def copy(name: str) -> Path:
-        return Path(shutil.copytree(SAMPLES / name, tmp_path / name))
 
-    return copy
+@pytest.fixture(scope="session")
+def _built(tmp_path_factory):
+    bench = bench_of("pair", tmp_path_factory.mktemp("built"))
+    assert bench.doit() == 0, bench.output
+    return bench
+
+
+@pytest.fixture
+def built(_built, tmp_path):
+    """A copy of the sample `pair` as a first run left it, its store included."""
+    return Bench(Path(shutil.copytree(_built.root, tmp_path / "pair")), _built.output)

@@ -16,6 +16,7 @@ from pipeline.digest import canonical_json
 from pipeline.errors import PipelineError
 from pipeline.schema import json_schema
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 PORTABLE = "write `partitioners: []` for portable operators only"
 XNNPACK_OPTIONS = "per_op_mode, config_precisions, configs, force_non_static_weights_for_f32_linear"
 VALID = {
@@ -281,9 +282,21 @@ def test_methods_must_be_those_of_the_model():
     ]
 
 
-def test_a_constant_method_may_not_be_a_method_of_the_model():
-    (line,) = problems({**VALID, "constant_methods": {"embed": 1}})
-    assert line == "f.yaml: constant_methods.embed: is a method of the model too; rename it"
+def test_a_config_without_methods_is_told_once():
+    assert len(problems(changed("methods", ...), known_methods=("encode",))) == 1
+
+
+@pytest.mark.parametrize(("name", "methods"), [("embed", None), ("classify", ["classify"])])
+def test_a_constant_method_may_not_be_a_method_of_the_model(name, methods):
+    lines = problems({**VALID, "constant_methods": {name: 1}}, methods)
+    assert f"f.yaml: constant_methods.{name}: is a method of the model too; rename it" in lines
+
+
+@pytest.mark.parametrize(("value", "shown"), [("x" * 90, "x..."), (10**40, "an enormous number")])
+def test_what_is_shown_of_a_value_is_short(value, shown):
+    (line,) = problems(changed("emit.external_constants", value))
+    assert shown in line
+    assert len(line) < 130
 
 
 # Files
@@ -359,6 +372,19 @@ def test_anchors_and_merge_keys_are_fine(tmp_path):
     assert config.methods["h"].partitioners == ()
 
 
+def test_a_list_that_holds_itself_is_read(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text("model: &m [*m]\nmethods: {}\n")
+    told = [problem.path for problem in read_configs(tmp_path).problems["p"]]
+    assert told == ["methods", "model"]
+
+
+def test_a_name_of_two_lines_is_told_on_one(tmp_path):
+    (tmp_path / "a\nb.yaml").write_text(json.dumps(VALID))
+    (problem,) = read_configs(tmp_path).problems["a\nb"]
+    assert len(str(problem).splitlines()) == 1
+
+
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")])
 def test_a_file_that_cannot_be_read_is_told(tmp_path, make):
     make(tmp_path / "p.yaml")
@@ -395,8 +421,8 @@ def test_a_folder_is_not_needed_but_must_be_one(tmp_path):
         read_configs(tmp_path / "file")
 
 
-def test_the_configs_of_this_repository_are_good(repository):
-    found = read_configs(repository / "partition_configs")
+def test_the_configs_of_this_repository_are_good():
+    found = read_configs(REPOSITORY / "partition_configs")
     assert found.configs
     assert not found.problems
 

@@ -13,7 +13,11 @@ from pipeline import digest
 from pipeline.digest import FileDigests
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
@@ -42,7 +46,9 @@ def test_json_digest_survives_a_round_trip_and_key_order(value):
 @given(st.dictionaries(st.text(), JSON, min_size=1, max_size=4), st.data())
 def test_json_digest_changes_with_any_value(value, data):
     name = data.draw(st.sampled_from(sorted(value)))
-    other = data.draw(JSON.filter(lambda v: digest.canonical_json(v) != digest.canonical_json(value[name])))
+    other = data.draw(
+        JSON.filter(lambda v: digest.canonical_json(v) != digest.canonical_json(value[name]))
+    )
     assert digest.of_json({**value, name: other}) != digest.of_json(value)
 
 
@@ -55,7 +61,9 @@ def test_nan_has_no_digest():
 def test_json_digest_does_not_depend_on_the_hash_seed(seed):
     code = "from pipeline import digest; print(digest.of_json({'b': [1, 'x'], 'a': None}))"
     env = {**os.environ, "PYTHONHASHSEED": seed}
-    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     assert out.stdout.strip() == digest.of_json({"a": None, "b": [1, "x"]})
 
 

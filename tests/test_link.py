@@ -14,7 +14,7 @@ from pipeline.errors import PipelineError
 from pipeline.link import link
 from pipeline.lowering import emit, lower
 from pipeline.objects import Blob, NamedBlob, make_object, object_from_json
-from pipeline.store import MissingBlob, Store
+from pipeline.store import MissingBlobError, Store
 
 CONSTANT_METHODS = {"get_vocabulary": ["a", 1, 2.5, True], "get_length": 128}
 
@@ -106,7 +106,7 @@ def test_lost_blob_is_a_miss_that_leaves_nothing_half_written(store, part):
     path.chmod(0o644)
     path.write_bytes(bytes(lost.size))
     before = {p for p in store.root.rglob("*") if p.is_file()}
-    with pytest.raises(MissingBlob):
+    with pytest.raises(MissingBlobError):
         link(objects, {}, store)
     assert {p for p in store.root.rglob("*") if p.is_file()} <= before - {path}
 

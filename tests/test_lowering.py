@@ -58,7 +58,15 @@ def test_partitioners_of_a_sequence_are_tried_in_order(edge):
 
 @pytest.mark.parametrize(
     "wrong",
-    [None, "xnnpack", [], [XnnpackPartitioner()], {"plain": "xnnpack"}, {"plain": [1]}, {"plain": None}],
+    [
+        None,
+        "xnnpack",
+        [],
+        [XnnpackPartitioner()],
+        {"plain": "xnnpack"},
+        {"plain": [1]},
+        {"plain": None},
+    ],
     ids=str,
 )
 def test_anything_else_than_partitioners_is_a_type_error(edge, wrong):
@@ -126,7 +134,9 @@ def test_backend_that_sees_all_methods_is_given_them_together(edge, joint):
     assert seen == [["branch", "plain"]]
     assert list(lowered) == list(edge)
     theirs = to_backend(MethodProgramsPartitionerSpec(edge, partitioners))
-    assert {n: payloads(p) for n, p in lowered.items()} == {n: payloads(p) for n, p in theirs.items()}
+    assert {n: payloads(p) for n, p in lowered.items()} == {
+        n: payloads(p) for n, p in theirs.items()
+    }
 
 
 def test_partitioner_that_says_its_backend_is_judged_by_it():

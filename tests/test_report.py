@@ -56,29 +56,25 @@ FAILED = validation(
     method("decode"),
 )
 MANIFEST = {
-    "methods": {
+    "delegation": {
         "encode": {
-            "delegation": {
-                "nodes": 8,
-                "delegated_nodes": 6,
-                "operators": 3,
-                "delegated_operators": 1,
-                "partitions": {"XnnpackBackend": 2},
-                "undelegated": {"aten.add.Tensor": 1, "aten.mul.Tensor": 4},
-            }
+            "nodes": 8,
+            "delegated_nodes": 6,
+            "operators": 3,
+            "delegated_operators": 1,
+            "partitions": {"XnnpackBackend": 2},
+            "undelegated": {"aten.add.Tensor": 1, "aten.mul.Tensor": 4},
         },
         "decode": {
-            "delegation": {
-                "nodes": 0,
-                "delegated_nodes": 0,
-                "operators": 0,
-                "delegated_operators": 0,
-                "partitions": 0,
-                "undelegated": {},
-            }
+            "nodes": 0,
+            "delegated_nodes": 0,
+            "operators": 0,
+            "delegated_operators": 0,
+            "partitions": 0,
+            "undelegated": {},
         },
     },
-    "files": {"seq2seq.pte": {"digest": "ab", "size": 3 << 20}},
+    "sizes": {"seq2seq.pte": 3 << 20},
 }
 
 GOLDEN = """\
@@ -131,6 +127,13 @@ def test_failures_of_the_package_itself_are_told():
     lines = markdown(validation(failures=["seq2seq.pte: does not open"])).splitlines()
     assert lines[0] == "# seq2seq.pte: FAILED, 1 failure"
     assert lines[-1] == "| - | - | - | seq2seq.pte: does not open |"
+
+
+def test_failures_beside_the_methods_come_last():
+    """As those of gates, which whoever validates a package may add to the record."""
+    lines = markdown(validation(method("encode"), failures=["too large"])).splitlines()
+    assert lines[0] == "# seq2seq.pte: FAILED, 1 failure"
+    assert lines[-1] == "| - | - | - | too large |"
 
 
 def test_a_method_that_never_ran_has_no_figures():

@@ -4,10 +4,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import executorch.kernels.quantized  # noqa: F401  its out variants, which lowering asks for
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, export
 
@@ -198,11 +200,11 @@ def test_errors_of_a_run_end_with_the_words_of_the_runtime(package, method, inpu
     assert words in caught.value.reason
 
 
-def test_another_package_goes_on_after_an_error(package):
+def test_a_package_goes_on_after_an_error(package):
     scale = torch.tensor(1.0)
     with pytest.raises(ExecutorchError):
         package.run("embed", [torch.tensor([1, 2, 9]), scale])
-    rows, _ = Package(package_file()).run("embed", [torch.tensor([1, 2, 3]), scale])
+    rows, _ = package.run("embed", [torch.tensor([1, 2, 3]), scale])
     assert torch.equal(rows, Table().table(torch.tensor([1, 2, 3])).detach())
 
 
@@ -312,11 +314,46 @@ def test_what_others_write_to_stderr_is_passed_on(capfd):
     assert capfd.readouterr().err == "a warning of another's\n"
 
 
-def test_opening_a_package_does_not_import_exir():
-    code = (
-        "import sys; from pathlib import Path; from pipeline.runtime import Package; "
-        f"Package(Path({str(package_file())!r})).load('encode'); "
-        "sys.exit('executorch.exir' in sys.modules)"
-    )
+def in_a_process_of_its_own(code):
+    """Where neither exir nor the quantized operators are there already; the exit status."""
+    code = f"import sys; from pathlib import Path; from pipeline.runtime import Package; {code}"
     root = Path(__file__).resolve().parent.parent
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode == 0
+    return subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode
+
+
+def test_opening_a_package_does_not_import_exir():
+    path = str(package_file())
+    code = f"Package(Path({path!r})).load('encode'); sys.exit('executorch.exir' in sys.modules)"
+    assert in_a_process_of_its_own(code) == 0
+
+
+def test_quantized_operators_are_there():
+    quantized = torch.ops.quantized_decomposed
+
+    class Rounded(nn.Module):
+        def forward(self, x):
+            limits = (0.5, 0, -128, 127, torch.int8)
+            return quantized.dequantize_per_tensor(
+                quantized.quantize_per_tensor(x, *limits), *limits
+            )
+
+    program = exported(Rounded(), torch.ones(3))
+    path = str(write("rounded.pte", lowered({"forward": program}).buffer))
+    code = f"Package(Path({path!r})).load('forward')"
+    assert in_a_process_of_its_own(code) == 0
+
+
+def test_inputs_that_the_runtime_writes_to_are_copies():
+    class InPlace(nn.Module):
+        def forward(self, x):
+            return x.add_(1) * 2
+
+    unplanned = MemoryPlanningPass(alloc_graph_input=False)
+    program = exported(InPlace(), torch.ones(3))
+    path = write(
+        "in_place.pte", lowered({"forward": program}, memory_planning_pass=unplanned).buffer
+    )
+    x = torch.ones(3)
+    changed, y = Package(path).run("forward", [x])
+    assert (changed.tolist(), y.tolist()) == ([2, 2, 2], [4, 4, 4])
+    assert x.tolist() == [1, 1, 1]

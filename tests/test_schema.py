@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pipeline.config import ConfigErrors, parse_config, read_configs
 from pipeline.schema import DIALECT, json_schema
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
@@ -29,18 +31,18 @@ def test_it_is_a_schema():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_the_file_is_current(repository):
+def test_the_file_is_current():
     run = [sys.executable, "-m", "pipeline.schema"]
-    printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=repository)
-    path = repository / "partition_configs" / "schema.json"
+    printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    path = REPOSITORY / "partition_configs" / "schema.json"
     assert path.read_text(encoding="utf-8") == printed.stdout, (
         "run `python -m pipeline.schema > partition_configs/schema.json`"
     )
     assert json.loads(printed.stdout) == SCHEMA
 
 
-def test_the_configs_of_this_repository_are_valid(repository):
-    data = read_configs(repository / "partition_configs").data
+def test_the_configs_of_this_repository_are_valid():
+    data = read_configs(REPOSITORY / "partition_configs").data
     assert data
     for document in data.values():
         VALIDATOR.validate(document)

@@ -1,5 +1,4 @@
 import multiprocessing
-import os
 import stat
 
 import pytest
@@ -7,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import digest
-from pipeline.store import MissingBlob, Store, default_root
+from pipeline.store import MissingBlobError, Store, default_root
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_damaged_blob_is_dropped_never_served(store, damage, read):
     path = store.blob_path(blob)
     path.chmod(0o644)
     path.write_bytes(damage(content))
-    with pytest.raises(MissingBlob):
+    with pytest.raises(MissingBlobError):
         result = getattr(store, read)(blob)
         list(result) if read == "stream" else None
     assert not store.has(blob)
@@ -72,7 +71,7 @@ def test_damaged_blob_is_dropped_never_served(store, damage, read):
 def test_blob_that_vanished_is_missing(store, read):
     blob = store.put(b"x")
     store.blob_path(blob).unlink()
-    with pytest.raises(MissingBlob):
+    with pytest.raises(MissingBlobError):
         getattr(store, read)(blob)
 
 
@@ -148,7 +147,7 @@ def test_processes_that_write_the_same_agree(tmp_path):
     for number in range(50):
         assert store.read(digest.of_bytes(b"shared %d" % number)) == b"shared %d" % number
         assert store.result(digest.of_json({"n": number})) == {"r": number}
-    assert [p for p in tmp_path.rglob(".tmp-*")] == []
+    assert not list(tmp_path.rglob(".tmp-*"))
 
 
 def test_default_root_follows_xdg(monkeypatch, tmp_path):
@@ -161,4 +160,3 @@ def test_default_root_follows_xdg(monkeypatch, tmp_path):
 def test_store_explains_itself(store):
     store.put(b"x")
     assert "can be deleted" in (store.root / "README").read_text()
-    assert os.listdir(store.root)

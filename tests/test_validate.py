@@ -254,16 +254,24 @@ def test_a_method_that_does_not_load_fails_and_the_others_run(change, words):
     assert sum(m.ok for m in validation.methods) == len(validation.methods) - 1
 
 
+class Next(nn.Module):
+    """Looks the next row up, so that the runtime fails at its second instruction."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.table = nn.Embedding(rows, 2)
+        self.table.weight.data = torch.arange(2.0 * rows).reshape(rows, 2)
+
+    def forward(self, tokens):
+        return self.table(tokens + 1)
+
+
 def test_a_run_that_fails_is_a_failure_of_its_input_set_alone():
     """The package's table is smaller than the source's, which only one of the inputs shows."""
-    small, large = nn.Embedding(3, 2), nn.Embedding(5, 2)
-    large.weight.data[:3] = small.weight.data
-    pte = packed("small", lambda: lowered({"run": exported(small, torch.tensor([1, 2]))}))
-    sets = [
-        InputSet((torch.tensor(t),), {}, f"example {n}") for n, t in enumerate([[0, 4], [1, 2]])
-    ]
-    program = exported(large, torch.tensor([1, 2]))
-    validation = validate(pte, {"run": program}, {"run": sets}, inputs=0)
+    examples = [[0, 3], [0, 1]]
+    sets = [InputSet((torch.tensor(e),), {}, f"example {n}") for n, e in enumerate(examples)]
+    build = {"run": exported(Next(3), torch.tensor([0, 1]))}
+    validation = validate_one(Next(5), torch.tensor([0, 1]), build=build, examples=sets, inputs=0)
     (sentence,) = validation.failures
     assert sentence.startswith("run: example 0: fails: wrong dtype or number of inputs")
     assert "indices_ptr[1] 4 >= weight.size(0) 3" in sentence

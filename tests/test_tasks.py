@@ -1,0 +1,258 @@
+"""What a user does, from outside: real processes, real ExecuTorch."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ALL = {
+    "export pair",
+    "compile pair/encode",
+    "compile pair/decode",
+    "link pair",
+    "validate pair",
+}
+
+
+def test_first_run_builds_everything(built):
+    assert built.outcomes() == dict.fromkeys(ALL, "built")
+    files = {path.name for path in (built.root / "build" / "pair").iterdir()}
+    assert files == {"pair.pte", "manifest.json", "validation.json", "report.md"}
+    assert (
+        "pair" in built.output and "encode" in built.output and "5 actions: 5 built" in built.output
+    )
+
+
+def test_run_json_has_the_documented_fields(built):
+    fields = {"kind", "package", "method", "outcome", "reason", "seconds", "peak_bytes"}
+    for action in built.actions():
+        assert fields <= action.keys()
+        assert action["seconds"] > 0 and action["peak_bytes"] > 1 << 20 and action["reason"]
+    assert {a["method"] for a in built.actions()} == {None, "encode", "decode"}
+
+
+def test_second_run_does_nothing(built):
+    before = built.bytes_of("pair", "pair.pte")
+    stat = (built.root / "build" / "pair" / "pair.pte").stat()
+    assert built.doit() == 0
+    assert set(built.outcomes().values()) == {"up-to-date"}
+    assert built.output == "up to date: 1 package\n"
+    assert built.bytes_of("pair", "pair.pte") == before
+    assert (built.root / "build" / "pair" / "pair.pte").stat().st_mtime_ns == stat.st_mtime_ns
+
+
+@pytest.mark.parametrize("command", [["list", "--all"], ["info", "lower:pair"], []], ids=" ".join)
+def test_torch_is_not_imported_when_nothing_is_to_be_done(built, command):
+    code = (
+        "import sys, os; sys.argv = ['doit', *sys.argv[1:]]\n"
+        "from doit.doit_cmd import DoitMain\n"
+        "assert DoitMain().run(sys.argv[1:]) == 0\n"
+        "heavy = {'torch', 'executorch', 'joblib', 'rich', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, *command],
+        cwd=built.root,
+        env=built.environment,
+        check=True,
+        capture_output=True,
+    )
+
+
+def test_one_changed_method_compiles_alone(built):
+    built.edit("models/pair.py", "- 1.0", "- 2.0")
+    assert built.doit() == 0
+    assert built.outcomes() == {
+        **dict.fromkeys(ALL, "built"),
+        "compile pair/encode": "up-to-date",
+    }
+
+
+def test_change_that_changes_no_program_compiles_nothing(built):
+    before = built.bytes_of("pair", "pair.pte")
+    built.edit("models/pair.py", '"""Two methods', '"""\n\nTwo methods')
+    assert built.doit() == 0
+    assert built.outcomes() == {**dict.fromkeys(ALL, "up-to-date"), "export pair": "built"}
+    assert built.bytes_of("pair", "pair.pte") == before
+
+
+def test_what_an_exporter_imports_is_its_input(built):
+    built.edit("models/_parts.py", "8", "4")
+    built.edit("partition_configs/pair.yaml", "get_size: 8", "get_size: 4")
+    assert built.doit() == 0
+    assert set(built.outcomes().values()) == {"built"}
+    manifest = json.loads(built.bytes_of("pair", "manifest.json"))
+    assert manifest["constant_methods"] == {"get_size": 4}
+
+
+def test_changed_config_of_a_method_compiles_it_alone(built):
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack: {per_op_mode: true}]")
+    assert built.doit("info", "lower:pair") == 1
+    assert "decode: " in built.output and "per_op_mode: False -> True" in built.output
+    assert built.doit() == 0
+    assert built.outcomes() == {
+        "export pair": "up-to-date",
+        "compile pair/encode": "up-to-date",
+        "compile pair/decode": "built",
+        "link pair": "built",
+        "validate pair": "built",
+    }
+
+
+def test_config_changed_back_is_a_hit(built):
+    before = built.bytes_of("pair", "pair.pte")
+    for old, new in (
+        ("[xnnpack]", "[]"),
+        ("decode:\n    partitioners: []", "decode:\n    partitioners: [xnnpack]"),
+    ):
+        built.edit("partition_configs/pair.yaml", old, new)
+        assert built.doit("lower") == 0
+    assert built.outcomes()["link pair"] == "hit"
+    assert built.bytes_of("pair", "pair.pte") == before
+
+
+@pytest.mark.parametrize("damage", ["edited", "truncated", "deleted", "manifest edited"])
+def test_damaged_package_comes_back_from_the_store(built, damage):
+    before = built.bytes_of("pair", "pair.pte")
+    path = built.root / "build" / "pair" / "pair.pte"
+    if damage == "edited":
+        path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    elif damage == "truncated":
+        path.write_bytes(before[:100])
+    elif damage == "deleted":
+        path.unlink()
+    else:
+        path.with_name("manifest.json").write_text("{}")
+    assert built.doit("info", "lower:pair") == 1
+    assert ("is missing" if damage == "deleted" else "was edited") in built.output
+    assert built.doit("lower") == 0
+    assert built.outcomes()["link pair"] == "hit"
+    assert built.bytes_of("pair", "pair.pte") == before
+
+
+def test_fresh_checkout_with_a_warm_store_compiles_nothing(built):
+    before = built.bytes_of("pair", "pair.pte")
+    shutil.rmtree(built.root / "build")
+    assert built.doit() == 0
+    assert "built" not in built.outcomes().values()
+    assert built.outcomes()["link pair"] == "hit"
+    assert built.bytes_of("pair", "pair.pte") == before
+
+
+def test_lost_store_costs_time_only(built):
+    before = built.bytes_of("pair", "pair.pte")
+    shutil.rmtree(built.store)
+    assert built.doit() == 0
+    assert built.bytes_of("pair", "pair.pte") == before
+
+
+def test_corrupt_blobs_are_never_served(built):
+    """Every blob of the store is damaged, and the package is gone: it is built again."""
+    before = built.bytes_of("pair", "pair.pte")
+    for path in (built.store / "blobs").rglob("*"):
+        if path.is_file() and path.stat().st_size:
+            path.chmod(0o644)
+            path.write_bytes(b"\0" * path.stat().st_size)
+    shutil.rmtree(built.root / "build")
+    assert built.doit("lower") == 0, built.output
+    assert built.outcomes()["compile pair/encode"] == "built"
+    assert built.bytes_of("pair", "pair.pte") == before
+
+
+def test_forced_run_builds_the_same_bytes(built):
+    before = {name: built.bytes_of("pair", name) for name in ("pair.pte", "manifest.json")}
+    assert built.doit("-a", "lower:pair") == 0
+    assert built.outcomes()["compile pair/decode"] == "built"
+    assert {name: built.bytes_of("pair", name) for name in before} == before
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_bytes_do_not_depend_on_workers_or_hash_seed(built, jobs):
+    before = {name: built.bytes_of("pair", name) for name in ("pair.pte", "manifest.json")}
+    shutil.rmtree(built.root / "build")
+    shutil.rmtree(built.store)
+    assert built.doit("lower", PTE_PIPELINE_JOBS=jobs, PYTHONHASHSEED=jobs) == 0
+    assert {name: built.bytes_of("pair", name) for name in before} == before
+
+
+def test_listing_and_cleaning(built):
+    assert built.doit("list") == 0
+    assert [line.split()[0] for line in built.output.splitlines()] == [
+        "compile",
+        "export",
+        "lower",
+        "validate",
+    ]
+    (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")
+    assert built.doit("clean", "-n", "lower:pair") == 0
+    assert (built.root / "build" / "pair" / "pair.pte").exists()
+    assert built.doit("clean", "lower:pair") == 0
+    assert "removing build/pair/pair.pte" in built.output
+    assert [p.name for p in (built.root / "build" / "pair").iterdir()] == ["mine.txt"]
+    assert built.doit("lower:p*") == 0
+    assert built.outcomes()["link pair"] == "hit"
+
+
+def test_package_is_selected_by_its_file(built):
+    assert built.doit("build/pair/pair.pte") == 0
+    assert built.outcomes()["link pair"] == "up-to-date"
+
+
+def test_validation_that_fails_fails_again(built):
+    built.edit(
+        "partition_configs/pair.yaml", "constant", "validate: {gates: {max_size: 1kB}}\nconstant"
+    )
+    for _ in range(2):
+        assert built.doit("validate:pair") == 1
+        assert built.outcomes()["validate pair"] == "failed"
+        assert "at most 1000 wanted" in built.output
+    report = built.bytes_of("pair", "report.md").decode()
+    assert "FAILED" in report.splitlines()[0]
+    record = json.loads(built.bytes_of("pair", "validation.json"))
+    assert record["ok"] is False and "at most 1000 wanted" in record["failures"][0]
+
+
+def test_archives_of_both_kinds(bench):
+    workspace = bench("archives")
+    assert workspace.doit() == 0, workspace.output
+    assert workspace.outcomes()["validate one"] == "built"
+    assert workspace.outcomes()["compile many/classify"] == "built"
+    assert workspace.doit() == 0
+    assert set(workspace.outcomes().values()) == {"up-to-date"}
+    shutil.rmtree(workspace.store)  # nothing of it is needed while the package is current
+    assert workspace.doit() == 0
+    assert set(workspace.outcomes().values()) == {"up-to-date"}
+
+
+def test_other_tasks_of_the_same_dodo_file_run_as_ever(built):
+    (built.root / "dodo.py").write_text(
+        "from pipeline.tasks import *\n"
+        "def task_copy():\n"
+        "    return {'actions': ['cp build/pair/pair.pte shipped.pte'],\n"
+        "            'file_dep': ['build/pair/pair.pte'], 'targets': ['shipped.pte']}\n"
+    )
+    assert built.doit("copy") == 0
+    assert ".  copy" in built.output
+    assert (built.root / "shipped.pte").read_bytes() == built.bytes_of("pair", "pair.pte")
+    assert built.doit("copy") == 0
+    assert "-- copy" in built.output
+
+
+def test_unrelated_doit_project_is_left_as_it_was(tmp_path):
+    """Even one with tasks of the same names, beside which this package is installed."""
+    (tmp_path / "dodo.py").write_text(
+        "def task_lower():\n"
+        "    return {'actions': ['echo hello'], 'verbosity': 2}\n"
+        "def task_imports():\n"
+        "    import sys\n"
+        "    def check():\n"
+        "        assert not [m for m in sys.modules if m.split('.')[0] == 'pipeline']\n"
+        "    return {'actions': [check]}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "doit"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ".  lower\nhello\n.  imports\n"
+    assert not (tmp_path / "build").exists()
