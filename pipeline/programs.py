@@ -25,6 +25,7 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive import _package
 
 from pipeline.errors import SourceError
+from pipeline.sources import shown
 
 
 def load_program(archive: Path, entry: str) -> ExportedProgram:
@@ -43,7 +44,7 @@ def load_program(archive: Path, entry: str) -> ExportedProgram:
     except SourceError:
         raise
     except Exception as error:  # torch raises what its readers happen to raise
-        raise SourceError(f"{archive}: {_why(archive, entry, error)}") from error
+        raise SourceError(f"{shown(archive)}: {_why(archive, entry, error)}") from error
 
 
 def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -57,7 +58,7 @@ def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dic
         return None
     except Exception as error:
         raise SourceError(
-            f"{archive}: example inputs of '{entry}' cannot be read ({error}); "
+            f"{shown(archive)}: example inputs of '{entry}' cannot be read ({error}); "
             "they may hold tensors, numbers and containers of them"
         ) from error
     return inputs or None
@@ -82,15 +83,15 @@ def _refuse_pickled(reader: Any, archive: Path, entry: str) -> None:
     for kind in ("weights", "constants"):
         if f"data/{kind}/{entry}.pt" in reader.get_file_names():
             raise SourceError(
-                f"{archive}: '{entry}' stores its {kind} pickled, as older torch did; "
+                f"{shown(archive)}: '{entry}' stores its {kind} pickled, as older torch did; "
                 f"export it again with torch {torch.__version__}"
             )
         config = json.loads(reader.read_string(f"data/{kind}/{entry}_{kind}_config.json"))
         pickled = sorted(n for n, meta in config["config"].items() if meta.get("use_pickle"))
         if pickled:
             raise SourceError(
-                f"{archive}: '{entry}' stores {', '.join(pickled)} pickled (a tensor subclass or "
-                "a script object), which is not read; export plain tensors"
+                f"{shown(archive)}: '{entry}' stores {', '.join(pickled)} pickled (a tensor "
+                "subclass or a script object), which is not read; export plain tensors"
             )
 
 

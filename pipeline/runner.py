@@ -70,7 +70,8 @@ class BatchRunner(Runner):
         except KeyboardInterrupt:
             self.final_result = INTERRUPTED
             for node in ready:
-                self._not_run(node, "interrupted")
+                if node.run_status == "run":
+                    self._not_run(node, "interrupted")
         finally:
             self._close(task_dispatcher)
 
@@ -178,7 +179,8 @@ class BatchRunner(Runner):
         if action.kind == "export":
             step.plan.forget(action.model)
         if report.error:
-            self._fail(node, step, reason, report, str(log_path(action, step.plan.workspace)))
+            log = log_path(action, step.plan.workspace).relative_to(step.plan.workspace.root)
+            self._fail(node, step, reason, report, str(log))
         else:
             self._add(step, "built", reason, report)
             node.run_status = "successful"

@@ -92,8 +92,8 @@ def method_sources(source: ModelSource, digests: FileDigests) -> dict[str, Metho
         inside = archive_methods(path, digests)
         if len(inside) != 1:
             raise SourceError(
-                f"{path}: has {len(inside)} methods ({', '.join(inside)}); an archive in a model's "
-                f"folder has one, named after the file"
+                f"{shown(path)}: has {len(inside)} methods ({', '.join(inside)}); an archive in a "
+                "model's folder has one, named after the file"
             )
         _check_method_name(path, path.stem)
         methods[path.stem] = next(iter(inside.values()))
@@ -118,9 +118,16 @@ def program_digests(path: Path) -> list[tuple[str, Digest, Digest | None]]:
         with zipfile.ZipFile(path) as archive:
             return _Archive(path, archive).digests()
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise SourceError(f"{path}: is not a readable PT2 archive ({error})") from error
+        raise SourceError(f"{shown(path)}: is not a readable PT2 archive ({error})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceError(f"{path}: is a zip file, but not a PT2 archive ({error!r})") from error
+        raise SourceError(
+            f"{shown(path)}: is a zip file, but not a PT2 archive ({error!r})"
+        ) from error
+
+
+def shown(path: Path) -> str:
+    """How messages call an archive: `models/<file>`."""
+    return f"{path.parent.name}/{path.name}"
 
 
 class _Archive:
@@ -132,12 +139,14 @@ class _Archive:
         names = archive.namelist()
         roots = {name.split("/", 1)[0] for name in names}
         if len(roots) > 1 or any(".." in name.split("/") or name[0] == "/" for name in names):
-            raise SourceError(f"{path}: member names must stand under one folder, without '..'")
+            raise SourceError(
+                f"{shown(path)}: member names must stand under one folder, without '..'"
+            )
         self._root = roots.pop() if roots else ""
         self._names = set(names)
         # A truncated archive can look like a whole one: the sample inputs inside it are zips.
         if f"{self._root}/archive_format" not in self._names:
-            raise SourceError(f"{path}: is not a PT2 archive, or is cut short")
+            raise SourceError(f"{shown(path)}: is not a PT2 archive, or is cut short")
 
     def digests(self) -> list[tuple[str, Digest, Digest | None]]:
         start, end = f"{self._root}/models/", ".json"
@@ -147,7 +156,9 @@ class _Archive:
             if name.startswith(start) and name.endswith(end)
         ]
         if not entries:
-            raise SourceError(f"{self._path}: holds no exported program; write it with package_pt2")
+            raise SourceError(
+                f"{shown(self._path)}: holds no exported program; write it with package_pt2"
+            )
         for entry in entries:
             _check_method_name(self._path, entry)
         return [(entry, self._program(entry), self._examples(entry)) for entry in entries]
@@ -200,6 +211,6 @@ def _drop_volatile_metadata(graph: Any) -> None:
 def _check_method_name(path: Path, name: str) -> None:
     if not METHOD_NAME.fullmatch(name):
         raise SourceError(
-            f"{path}: method name {name!r}; must be letters, digits and underscores, "
+            f"{shown(path)}: method name {name!r}; must be letters, digits and underscores, "
             "and not start with a digit"
         )

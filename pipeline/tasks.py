@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from doit.exceptions import InvalidDodoFile
 
@@ -57,7 +58,7 @@ def _plan() -> Plan:
 
 def _task(step: Step, name: str, doc: str, **more: Any) -> dict[str, Any]:
     return {
-        "name": name,
+        "name": quote(name, safe="/+"),  # doit refuses some characters; so do package names, later
         "doc": doc,
         "actions": [_needs_our_runner],
         "uptodate": [UpToDate(step)],
@@ -123,7 +124,7 @@ def task_validate() -> Iterator[dict[str, Any]]:
     yield _group("validate packages against their source programs")
     for package in plan.packages:
         step = Step(plan, "validate", model=_model(plan, package), package=package)
-        yield _task(step, package, f"validate {package}", task_dep=[f"lower:{package}"])
+        yield _task(step, package, f"validate {package}", task_dep=[f"lower:{quote(package)}"])
 
 
 def _model(plan: Plan, package: str) -> str | None:

@@ -1,0 +1,167 @@
+"""Bad input: each a clear error, the other packages still built, nothing lost."""
+
+import json
+import re
+import zipfile
+
+import pytest
+
+GOOD = "model: pair\nmethods:\n  encode: {partitioners: []}\n  decode: {partitioners: []}\n"
+
+
+def exporter(body: str) -> str:
+    return (
+        "import torch\nfrom torch.export import export\n"
+        "class M(torch.nn.Module):\n    def forward(self, x): return x + 1\n"
+        "program = lambda: export(M(), (torch.ones(2),))\n" + body
+    )
+
+
+def config(model, *methods):
+    lines = [
+        f"model: {model}",
+        "methods:",
+        *(f"  {name}: {{partitioners: []}}" for name in methods),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def rewrite(path, change):
+    with zipfile.ZipFile(path) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for name, data in members.items():
+            new.writestr(name, change(name, data))
+
+
+def another_torch(name, data):
+    if not name.endswith("models/encode.json"):
+        return data
+    return json.dumps(
+        {**json.loads(data), "torch_version": "3.1.0", "schema_version": {"major": 99, "minor": 0}}
+    ).encode()
+
+
+# What is wrong with each package's config or source, and what must be said of it, in one line.
+PLANNED = {
+    "no_model": (config("absent", "forward"), "no_model.yaml: model: no model 'absent'; known: "),
+    "truncated": (config("truncated", "encode", "decode"), "truncated.pt2: "),
+    "ambiguous": (config("twice", "encode", "decode"), "model 'twice' has 2 sources"),
+    "unknown_partitioner": (
+        GOOD.replace("[]", "[xnpack]", 1),
+        "unknown_partitioner.yaml: methods.encode.partitioners[0]: ",
+    ),
+    "unknown_option": (
+        GOOD.replace("[]", "[xnnpack: {per_op: true}]", 1),
+        "unknown_option.yaml: methods.encode.partitioners[0].xnnpack",
+    ),
+    "leaves_out": (config("one", "encode"), "leaves out 'decode', a method of the model"),
+    "lacks": (
+        config("one", "encode", "decode", "embed"),
+        "methods.embed: is no method of the model",
+    ),
+    "escapes": (
+        "model: ../../pair\nmethods:\n  encode: {partitioners: []}\n",
+        "escapes.yaml: model: ",
+    ),
+    "not_yaml": ("model: [", "not_yaml.yaml"),
+}
+
+# What can be found out by running only, and the stage in which it is.
+RUN = {
+    "raises": ("def export_methods(): raise ValueError('no weights here')", "no weights here"),
+    "returns": ("def export_methods(): return [program()]", "export_methods() returned list"),
+    "nameless": ("def export_methods(): return {'a/b': program()}", "method names 'a/b'"),
+    "lacks_function": ("", "has no function export_methods()"),
+    "exits": ("import sys\nsys.exit(0)", "SystemExit"),
+    "syntax": ("def :", "SyntaxError"),
+    "mismatch": (
+        "def export_methods(): return {'forward': program()}\n"
+        "def example_inputs(method): return [(torch.ones(3),)]",
+        "argument 'x': size 3 at dimension 0, must be 2",
+    ),
+    "dies": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "worker process died"),
+}
+
+
+@pytest.fixture(scope="module")
+def ruined(tmp_path_factory):
+    """One run over a workspace that has every mistake above, and two good packages."""
+    from conftest import bench_of
+
+    bench = bench_of("archives", tmp_path_factory.mktemp("bad"))
+    models, configs = bench.root / "models", bench.root / "partition_configs"
+    one = (models / "one.pt2").read_bytes()
+    (models / "truncated.pt2").write_bytes(one[: len(one) // 2])
+    (models / "twice.pt2").write_bytes(one)
+    (models / "twice.py").write_text("")
+    (models / "another_torch.pt2").write_bytes(one)
+    rewrite(models / "another_torch.pt2", another_torch)
+    (configs / "another_torch.yaml").write_text(config("another_torch", "encode", "decode"))
+    for name, (text, _) in PLANNED.items():
+        (configs / f"{name}.yaml").write_text(text)
+    for name, (body, _) in RUN.items():
+        (models / f"{name}.py").write_text(exporter(body))
+        (configs / f"{name}.yaml").write_text(config(name, "forward"))
+    code = bench.doit(timeout=500)
+    return bench, code
+
+
+def test_the_run_fails_and_the_good_packages_are_built(ruined):
+    bench, code = ruined
+    assert code == 1
+    outcomes = bench.outcomes()
+    assert outcomes["validate one"] == outcomes["validate many"] == "built"
+    assert (bench.root / "build" / "one" / "one.pte").stat().st_size > 0
+    assert "Traceback" not in bench.output
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_mistake_that_the_plan_finds_runs_nothing_of_its_package(ruined, name):
+    bench, _ = ruined
+    outcomes = bench.outcomes()
+    assert outcomes[f"link {name}"] == "failed"
+    assert [key for key in outcomes if f" {name}/" in key] == []
+    assert PLANNED[name][1] in bench.output
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_mistake_that_a_run_finds_is_told_with_its_log(ruined, name):
+    bench, _ = ruined
+    outcomes = bench.outcomes()
+    assert outcomes[f"export {name}"] == "failed"
+    assert outcomes[f"link {name}"] == "not-run"
+    action = next(a for a in bench.actions() if a["kind"] == "export" and a["model"] == name)
+    assert RUN[name][1] in action["error"]
+    assert re.search(rf"^export:{name} failed.*: ", bench.output, re.MULTILINE)
+    if name != "dies":
+        assert "Traceback" in (bench.root / action["log"]).read_text()
+
+
+def test_archive_of_another_torch_says_both_versions(ruined):
+    bench, _ = ruined
+    assert bench.outcomes()["compile another_torch/encode"] == "failed"
+    assert "was written by torch 3.1.0 (schema 99.0), and this is torch 2.13" in bench.output
+
+
+def test_every_mistake_of_a_config_is_told_at_once(bench):
+    workspace = bench("archives")
+    (workspace.root / "partition_configs" / "bad.yaml").write_text(
+        "model: one\ntargt: x\nmethods:\n"
+        "  encode: {partitioners: [nope]}\n"
+        "  decode: {partitioner: []}\n"
+        "validate: {atol: -1}\n"
+    )
+    assert workspace.doit("lower:bad") == 1
+    lines = [line for line in workspace.output.splitlines() if "bad.yaml: " in line]
+    for words in ("targt", "nope", "partitioner'", "is missing", "atol"):
+        assert any(words in line for line in lines), (words, workspace.output)
+
+
+def test_name_that_is_no_package_name_is_told(bench):
+    workspace = bench("archives")
+    (workspace.root / "partition_configs" / "a=b.yaml").write_text(GOOD)
+    (workspace.root / "partition_configs" / ".hidden.yaml").write_text("")
+    assert workspace.doit() == 1
+    assert "a=b.yaml: cannot name a package" in workspace.output
+    assert workspace.outcomes()["validate one"] == "built"

@@ -1,0 +1,215 @@
+"""What can happen to a build from outside. Real processes, bounded in count and time."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+SLOW = (
+    "\nimport time\n_export_methods = export_methods\n"
+    "def export_methods():\n    time.sleep(60)\n    return _export_methods()\n"
+)
+
+
+def descendants(pid: int) -> set[int]:
+    """The living children of a process, and theirs."""
+    found: set[int] = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as stat:
+                    state, parent = stat.read().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if int(parent) == pid and state != "Z":
+                found |= {int(entry)} | descendants(int(entry))
+    return found
+
+
+def gone(pids: set[int], within: float) -> bool:
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        if not any(_alive(pid) for pid in pids):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, within: float = 120) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def running(built):
+    """A build that has linked what it could and now waits in an exporter that sleeps."""
+    (built.root / "models" / "slow.py").write_text(
+        (built.root / "models" / "pair.py").read_text() + SLOW
+    )
+    config = (built.root / "partition_configs" / "pair.yaml").read_text()
+    (built.root / "partition_configs" / "slow.yaml").write_text(config.replace("pair", "slow"))
+    built.edit("models/pair.py", "- 1.0", "- 2.0")
+    process = subprocess.Popen(
+        built.command("lower"),
+        cwd=built.root,
+        env=built.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    log = built.root / "build" / "logs" / "models" / "export-slow.log"
+    first = process.stdout.readline()
+    assert first.startswith("built    export pair"), first
+    wait_for(log.exists)
+    yield built, process
+    process.kill()
+    process.wait(10)
+
+
+def test_interrupt_ends_within_seconds_and_keeps_what_was_finished(running):
+    bench, process = running
+    children = descendants(process.pid)
+    assert children
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+    assert process.wait(15) == 130
+    assert gone(children, 5)
+    assert "Traceback" not in process.stdout.read()
+    assert bench.outcomes()["export pair"] == "built"
+    assert bench.outcomes()["export slow"] == "not-run"
+    assert bench.doit("lower:pair") == 0
+    assert bench.outcomes()["export pair"] == "up-to-date"
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_killed_driver_leaves_no_orphans_and_loses_nothing_finished(running, end):
+    bench, process = running
+    children = descendants(process.pid)
+    assert children
+    os.kill(process.pid, end)
+    process.wait(15)
+    assert gone(children, 10)
+    assert bench.doit("lower:pair") == 0
+    assert bench.outcomes()["export pair"] == "up-to-date"
+
+
+def test_killed_worker_costs_only_the_action_that_it_ran(running):
+    """The other worker goes on, and what was under way is tried again."""
+    bench, process = running
+    bench.edit("models/slow.py", "time.sleep(60)", "pass")
+    log = bench.root / "build" / "logs" / "models" / "export-slow.log"
+    worker = next(pid for pid in descendants(process.pid) if _has_open(pid, log))
+    os.kill(worker, signal.SIGKILL)
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, output
+    assert bench.outcomes()["link slow"] == bench.outcomes()["link pair"] == "built"
+
+
+def _has_open(pid: int, path) -> bool:
+    try:
+        return str(path) in {
+            os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")
+        }
+    except OSError:
+        return False
+
+
+def test_two_runs_at_once_agree(built):
+    before = built.bytes_of("pair", "pair.pte")
+    shutil.rmtree(built.root / "build")
+    shutil.rmtree(built.store)
+    runs = [
+        subprocess.Popen(
+            built.command("lower"), cwd=built.root, env=built.environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    outputs = [run.communicate(timeout=240)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], outputs
+    assert built.bytes_of("pair", "pair.pte") == before
+    assert built.doit("lower") == 0
+    assert built.outcomes()["link pair"] == "up-to-date"
+    assert not list(built.store.rglob(".tmp-*"))
+
+
+@pytest.mark.parametrize("where", ["store", "build"])
+def test_folder_that_cannot_be_written_is_told_before_anything_is_compiled(built, where):
+    shutil.rmtree(built.root / "build")
+    if where == "build":
+        (built.root / "build").write_text("a file where the folder should be")
+        assert built.doit("lower") == 3
+        assert "build/: File exists; it must be a folder that can be written" in built.output
+    else:
+        shutil.rmtree(built.store)
+        built.store.write_text("a file where the folder should be")
+        assert built.doit("lower") == 1
+        assert f"{built.store}: " in built.output
+        assert built.outcomes()["export pair"] == "failed"
+    assert "Traceback" not in built.output
+
+
+def _mounted(bench, command: str, *options: str) -> subprocess.CompletedProcess:
+    """Runs doit in a mount namespace of its own, with a small or read-only folder in it."""
+    script = f'{command} && exec "$@"'
+    return subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *bench.command(*options)],
+        cwd=bench.root, env=bench.environment, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def mounts():
+    probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"]
+    if shutil.which("unshare") is None or subprocess.run(probe, capture_output=True).returncode:
+        pytest.skip("needs the right to mount; run as root where mount namespaces are allowed")
+
+
+def test_full_disk_is_told_and_the_next_run_is_right(built, mounts):
+    before = built.bytes_of("pair", "pair.pte")
+    shutil.rmtree(built.root / "build")
+    shutil.rmtree(built.store)
+    built.store.mkdir()
+    done = _mounted(built, f"mount -t tmpfs -o size=20k none {built.store}", "lower")
+    assert done.returncode == 1
+    assert "No space left on device" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert built.doit("lower") == 0
+    assert built.bytes_of("pair", "pair.pte") == before
+
+
+@pytest.mark.parametrize("where", [".store", "build"])
+def test_read_only_folder_is_told(built, mounts, where):
+    built.edit("models/pair.py", "- 1.0", "- 2.0")
+    folder = built.root / where
+    done = _mounted(
+        built, f"mount --bind -o ro {folder} {folder} && mount -o remount,bind,ro {folder}", "lower"
+    )
+    assert done.returncode == 1
+    assert "Read-only file system" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert built.doit("lower") == 0
+
+
+def test_read_only_store_still_serves_hits(built, mounts):
+    before = built.bytes_of("pair", "pair.pte")
+    shutil.rmtree(built.root / "build")
+    folder = built.store
+    done = _mounted(
+        built, f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}", "lower"
+    )
+    assert done.returncode == 0, done.stdout
+    assert built.bytes_of("pair", "pair.pte") == before
