@@ -171,6 +171,10 @@ def _mounted(bench, command: str, *options: str) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
+def _read_only(folder) -> str:
+    return f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}"
+
+
 @pytest.fixture
 def mounts():
     probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"]
@@ -195,9 +199,7 @@ def test_full_disk_is_told_and_the_next_run_is_right(built, mounts):
 def test_read_only_folder_is_told(built, mounts, where):
     built.edit("models/pair.py", "- 1.0", "- 2.0")
     folder = built.root / where
-    done = _mounted(
-        built, f"mount --bind -o ro {folder} {folder} && mount -o remount,bind,ro {folder}", "lower"
-    )
+    done = _mounted(built, _read_only(folder), "lower")
     assert done.returncode == 1
     assert "Read-only file system" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
@@ -208,8 +210,6 @@ def test_read_only_store_still_serves_hits(built, mounts):
     before = built.bytes_of("pair", "pair.pte")
     shutil.rmtree(built.root / "build")
     folder = built.store
-    done = _mounted(
-        built, f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}", "lower"
-    )
+    done = _mounted(built, _read_only(folder), "lower")
     assert done.returncode == 0, done.stdout
     assert built.bytes_of("pair", "pair.pte") == before
