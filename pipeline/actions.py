@@ -17,7 +17,7 @@ from pipeline.backends import BACKENDS
 from pipeline.config import MethodConfig, PackageConfig
 from pipeline.digest import Digest
 from pipeline.sources import MethodSource
-from pipeline.toolchain import KEY_VERSION, host, toolchain
+from pipeline.toolchain import code, host, toolchain
 
 Kind = Literal["export", "compile", "link", "validate"]
 
@@ -159,7 +159,7 @@ def validate_action(
 
 
 def _common(kind: str, distributions: Sequence[str] = ()) -> dict[str, Any]:
-    return {"kind": kind, "version": KEY_VERSION, "toolchain": toolchain(distributions)}
+    return {"kind": kind, "code": code(), "toolchain": toolchain(distributions)}
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:

@@ -7,6 +7,7 @@ way is tried again alone, so that the report names the action that kills its wor
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -55,6 +56,7 @@ class Pool:
     def _parallel(self, waiting: Sequence[Action], jobs: int) -> Iterator[tuple[int, Report]]:
         # With n_jobs=1 joblib would run the actions in this process, which must not import torch;
         # what is under way is bounded by pre_dispatch.
+        warnings.filterwarnings("ignore", "A worker stopped", module="joblib")  # it is replaced
         parallel = Parallel(
             n_jobs=max(2, self._jobs),
             backend="loky",

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from executorch.backends.transforms.duplicate_dynamic_quant_chain import (
+    DuplicateDynamicQuantChainPass,
+)
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import move_exported_model_to_eval
@@ -38,10 +41,21 @@ def quantize(
             module(*inputs.args, **inputs.kwargs)
     _restore_state(program, module, state)
     converted = convert_pt2e(module)
+    if spec.dynamic:
+        _unshare_dynamic_quantization(converted)
     move_exported_model_to_eval(converted)
     return torch.export.export(
         converted, tracing.args, tracing.kwargs, dynamic_shapes=_dynamic_shapes(program)
     )
+
+
+def _unshare_dynamic_quantization(module: torch.fx.GraphModule) -> None:
+    """Gives each user of a dynamically quantized tensor a quantization of its own. Otherwise
+    partitions that read one tensor in turns, as the layers of a decoder read the encoder's memory,
+    depend on each other in a circle, and lowering ends in "found dependency cycles"
+    (https://github.com/pytorch/executorch/pull/18397). ExecuTorch's own LLM export does the same.
+    """
+    DuplicateDynamicQuantChainPass()(module)
 
 
 def _restore_state(

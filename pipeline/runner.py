@@ -17,6 +17,7 @@ from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
 
 from pipeline.actions import Action, unit_name
+from pipeline.digest import Digest
 from pipeline.errors import PipelineError
 from pipeline.files import temporary
 from pipeline.package import install
@@ -113,7 +114,7 @@ class BatchRunner(Runner):
     # Running them
 
     def _run_together(self, nodes: list[Any]) -> None:
-        waiting: dict[int, tuple[Any, Step, Status]] = {}
+        waiting: dict[Digest, list[tuple[Any, Step, Status]]] = {}
         queue: list[Action] = []
         for node in nodes:
             step = step_of(node.task)
@@ -125,8 +126,9 @@ class BatchRunner(Runner):
                 self._fail(node, step, "", Report(error=_words(error)))
                 continue
             if action is not None and (self.always_execute or status.state == "stale"):
-                waiting[id(action)] = (node, step, status)
-                queue.append(action)
+                if action.digest not in waiting:
+                    queue.append(action)
+                waiting.setdefault(action.digest, []).append((node, step, status))
             else:
                 self._settle(node, step, status, action)
         if queue:
@@ -155,13 +157,15 @@ class BatchRunner(Runner):
         install(workspace, action, result["files"], **result.get("facts", {}))
 
     def _run_in_workers(
-        self, queue: list[Action], waiting: Mapping[int, tuple[Any, Step, Status]]
+        self, queue: list[Action], waiting: Mapping[Digest, list[tuple[Any, Step, Status]]]
     ) -> None:
-        workspace = next(iter(waiting.values()))[1].plan.workspace
+        """Runs each action once, also where several tasks ask for it, as two packages can ask for
+        the same method lowered in the same way."""
+        workspace = waiting[queue[0].digest][0][1].plan.workspace
         try:
             _check_writable(workspace)
         except OSError as error:
-            for node, step, status in waiting.values():
+            for node, step, status in (task for tasks in waiting.values() for task in tasks):
                 self._fail(node, step, status.reason, Report(error=_words(error)))
             return
         if self._pool is None:
@@ -171,18 +175,24 @@ class BatchRunner(Runner):
         progress = getattr(self.reporter, "progress", _quiet)
         with progress(queue) as tell:
             for action, report in self._pool.run(queue):
-                node, step, status = waiting[id(action)]
                 tell(action, report)
-                self._note(node, step, status.reason, report, action)
+                first, *others = waiting[action.digest]
+                self._note(*first, report, action)
+                for node, step, status in others:
+                    if report.error:
+                        self._note(node, step, status, report, action)
+                    else:
+                        self._add(step, "hit", f"{status.reason}; {action.title} is the same")
+                        node.run_status = "successful"
 
-    def _note(self, node: Any, step: Step, reason: str, report: Report, action: Action) -> None:
+    def _note(self, node: Any, step: Step, status: Status, report: Report, action: Action) -> None:
         if action.kind == "export":
             step.plan.forget(action.model)
         if report.error:
             log = log_path(action, step.plan.workspace).relative_to(step.plan.workspace.root)
-            self._fail(node, step, reason, report, str(log))
+            self._fail(node, step, status.reason, report, str(log))
         else:
-            self._add(step, "built", reason, report)
+            self._add(step, "built", status.reason, report)
             node.run_status = "successful"
 
     # What came of them

@@ -7,12 +7,29 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
-# Raise when this package itself would compile or link the same inputs to other bytes.
-KEY_VERSION = 1
+from blake3 import blake3
+
+# The modules of this package that decide what an action gives. A version number that someone must
+# remember to raise would be a stale hit waiting to happen; a comment in one of these is a miss.
+_DECIDING = (
+    "backends compile delegation export gates inputs link lowering metrics objects package perform "
+    "programs quantize report runtime validate"
+).split()
 
 # What every compiled method depends on. flatbuffers lays out the bytes of a .pte file.
 CORE = ("executorch", "flatbuffers", "numpy", "torch", "torchao")
+
+
+@cache
+def code() -> str:
+    """The digest of the code of this package that decides results; part of every action's key."""
+    hasher = blake3()
+    for name in _DECIDING:
+        source = Path(__file__).with_name(f"{name}.py").read_bytes()
+        hasher.update(len(source).to_bytes(8, "little") + source)
+    return hasher.hexdigest()
 
 
 @cache

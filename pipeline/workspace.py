@@ -48,7 +48,7 @@ class Workspace:
 
     @property
     def logs(self) -> Path:
-        return self.build / "logs"
+        return self.build / ".logs"  # no package can have this name
 
     def package(self, name: str) -> Path:
         return self.build / name

@@ -38,12 +38,14 @@ def test_problems_are_told_once_and_in_one_order():
 @pytest.mark.parametrize(
     ("method", "line"),
     [
-        ("encode", "speech/encode: lower: no kernel; log: build/logs/speech.log"),
-        (None, "speech: lower: no kernel; log: build/logs/speech.log"),
+        ("encode", "speech/encode: lower: no kernel; log: build/.logs/speech.log"),
+        (None, "speech: lower: no kernel; log: build/.logs/speech.log"),
     ],
 )
 def test_action_error_names_package_method_stage_and_log(method, line):
-    assert str(ActionError("speech", method, "lower", "no kernel", "build/logs/speech.log")) == line
+    assert (
+        str(ActionError("speech", method, "lower", "no kernel", "build/.logs/speech.log")) == line
+    )
 
 
 @pytest.mark.parametrize(

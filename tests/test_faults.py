@@ -71,7 +71,7 @@ def running(built):
         text=True,
         start_new_session=True,
     )
-    log = built.root / "build" / "logs" / "models" / "export-slow.log"
+    log = built.root / "build" / ".logs" / "models" / "export-slow.log"
     first = process.stdout.readline()
     assert first.startswith("built    export pair"), first
     wait_for(log.exists)
@@ -110,7 +110,7 @@ def test_killed_worker_costs_only_the_action_that_it_ran(running):
     """The other worker goes on, and what was under way is tried again."""
     bench, process = running
     bench.edit("models/slow.py", "time.sleep(60)", "pass")
-    log = bench.root / "build" / "logs" / "models" / "export-slow.log"
+    log = bench.root / "build" / ".logs" / "models" / "export-slow.log"
     worker = next(pid for pid in descendants(process.pid) if _has_open(pid, log))
     os.kill(worker, signal.SIGKILL)
     output, _ = process.communicate(timeout=180)
@@ -162,11 +162,14 @@ def test_folder_that_cannot_be_written_is_told_before_anything_is_compiled(built
     assert "Traceback" not in built.output
 
 
+APART = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+
+
 def _mounted(bench, command: str, *options: str) -> subprocess.CompletedProcess:
     """Runs doit in a mount namespace of its own, with a small or read-only folder in it."""
     script = f'{command} && exec "$@"'
     return subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *bench.command(*options)],
+        [*APART, script, "sh", *bench.command(*options)],
         cwd=bench.root, env=bench.environment, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
 

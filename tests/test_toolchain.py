@@ -1,0 +1,47 @@
+import ast
+from pathlib import Path
+
+import pytest
+
+import pipeline
+from pipeline import toolchain
+
+FOLDER = Path(pipeline.__file__).parent
+
+# What only finds, orders, stores or shows what the deciding modules make.
+HARMLESS = {
+    "__init__", "actions", "config", "config_models", "config_parser", "console", "digest",
+    "doit_hooks", "errors", "files", "plan", "pool", "records", "runner", "schema", "sources",
+    "stages", "steps", "store", "strict_yaml", "tasks", "toolchain", "worker", "workspace",
+}  # fmt: skip
+
+
+def test_every_module_either_counts_or_is_known_not_to():
+    modules = {path.stem for path in FOLDER.glob("*.py")}
+    assert modules == set(toolchain._DECIDING) | HARMLESS
+    assert not set(toolchain._DECIDING) & HARMLESS
+
+
+@pytest.mark.parametrize("name", toolchain._DECIDING)
+def test_deciding_modules_are_there(name):
+    ast.parse((FOLDER / f"{name}.py").read_text())
+
+
+def test_a_change_of_the_code_changes_the_key(tmp_path, monkeypatch):
+    for path in FOLDER.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(toolchain, "__file__", str(tmp_path / "toolchain.py"))
+    before = toolchain.code.__wrapped__()
+    assert before == toolchain.code()
+    (tmp_path / "quantize.py").write_text("# changed\n")
+    assert toolchain.code.__wrapped__() != before
+
+
+def test_toolchain_names_what_takes_part():
+    versions = toolchain.toolchain(("surely-not-installed",))
+    assert {"python", "torch", "executorch", "flatbuffers", "torchao"} <= versions.keys()
+    assert versions["surely-not-installed"] == "not installed"
+
+
+def test_host_facts_are_stable():
+    assert toolchain.host.__wrapped__() == toolchain.host()
