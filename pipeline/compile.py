@@ -43,7 +43,7 @@ def compile_unit(action: Action, workspace: Workspace, stages: Stages) -> dict[s
                 programs[name] = quantize(programs[name], config.quantize, calibration)
     with stages.stage("lower"):
         partitioners = {n: make_partitioners(config.partitioners) for n, config in configs.items()}
-        lowered = lower(programs, partitioners)
+        lowered = lower(programs, partitioners, store=workspace.store)
         delegation = {
             name: count_delegation(lowered.exported_program(name)).to_json() for name in methods
         }

@@ -6,10 +6,13 @@ which methods are lowered together and hands every lowering to `to_backend_multi
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
 from executorch.exir import (
     EdgeProgramManager,
     ExecutorchBackendConfig,
@@ -21,7 +24,11 @@ from executorch.exir.backend.backend_details import BackendDetails
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from executorch.exir.program import _program
+from joblib import Parallel, delayed
 from torch.export import ExportedProgram
+
+from pipeline.preprocess import cached_preprocess, overrides_multimethod
+from pipeline.store import Store
 
 Partitioners: TypeAlias = Partitioner | Sequence[Partitioner]
 
@@ -29,6 +36,9 @@ Partitioners: TypeAlias = Partitioner | Sequence[Partitioner]
 def to_backend_multiple(
     method_to_edge_program: Mapping[str, ExportedProgram],
     method_to_partitioners: Partitioner | Mapping[str, Partitioners],
+    *,
+    n_jobs: int = 1,
+    store: Store | None = None,
 ) -> dict[str, ExportedProgram]:
     """Lowers the methods of a model, each to the delegates that its partitioners choose.
 
@@ -37,13 +47,18 @@ def to_backend_multiple(
     empty sequence, passes through untouched; control-flow sub-graphs are lowered too; parameters
     and buffers that a delegate consumed leave the program. Partitioners of a sequence are tried in
     order. Methods whose backend sees all methods at once (`preprocess_multimethod`) are lowered
-    together, the others one by one. torch.export, which XNNPACK's passes use, is not safe on
-    threads, and lowered programs cross no process, so methods are lowered in parallel by calling
-    this in one process for each, as the build does.
+    together, the others apart.
+
+    A lowered program crosses no process, and torch.export, which XNNPACK's passes use, is not safe
+    on threads. So with `n_jobs` the methods are first lowered in forked processes of joblib, which
+    hand over what their backends gave through the store (or a temporary one); lowering them here
+    then finds every partition preprocessed.
 
     Args:
         method_to_edge_program: programs in edge dialect, by method name. Not modified.
         method_to_partitioners: one partitioner for all methods, or a mapping of method names.
+        n_jobs: how many processes preprocess at a time.
+        store: where results of preprocessing are looked up and kept.
 
     Returns:
         The lowered programs, in the order of `method_to_edge_program`.
@@ -54,10 +69,13 @@ def to_backend_multiple(
         AssertionError: a partitioner changed the graph.
     """
     partitioners = _by_method(method_to_edge_program, method_to_partitioners)
+    units = list(_units(partitioners))
     lowered: dict[str, ExportedProgram] = {}
-    for unit in _units(partitioners):
-        programs = {name: method_to_edge_program[name] for name in unit}
-        lowered |= _lower_together(programs, {name: partitioners[name] for name in unit})
+    with _shared_store(store, n_jobs) as shared:
+        if n_jobs > 1 and len(units) > 1 and shared is not None:
+            _lower_ahead(method_to_edge_program, partitioners, units, n_jobs, shared)
+        for unit in units:
+            lowered |= _lower_together(method_to_edge_program, partitioners, unit, shared)
     return {name: lowered.get(name, edge) for name, edge in method_to_edge_program.items()}
 
 
@@ -99,32 +117,70 @@ def _sees_all_methods(partitioner: Partitioner) -> bool:
     spec = getattr(partitioner, "delegation_spec", None)
     if spec is None:
         return True
-    return any(
-        "preprocess_multimethod" in vars(parent)
-        for backend in BackendDetails.__subclasses__()
-        if backend.__name__ == spec.backend_id
-        for parent in backend.__mro__
-        if parent is not BackendDetails
-    )
+    backends = {backend.__name__: backend for backend in BackendDetails.__subclasses__()}
+    return spec.backend_id in backends and overrides_multimethod(backends[spec.backend_id])
 
 
 def _lower_together(
-    programs: dict[str, ExportedProgram], partitioners: Mapping[str, tuple[Partitioner, ...]]
+    programs: Mapping[str, ExportedProgram],
+    partitioners: Mapping[str, tuple[Partitioner, ...]],
+    unit: tuple[str, ...],
+    store: Store | None,
 ) -> dict[str, ExportedProgram]:
     """One round per place in the sequences, as `to_edge_transform_and_lower` goes through them."""
-    for turn in range(max(map(len, partitioners.values()))):
-        now = {name: own[turn] for name, own in partitioners.items() if turn < len(own)}
-        programs = to_backend(MethodProgramsPartitionerSpec(programs, now))
-    return programs
+    lowered = {name: programs[name] for name in unit}
+    with cached_preprocess(store):
+        for turn in range(max(len(partitioners[name]) for name in unit)):
+            now = {n: partitioners[n][turn] for n in unit if turn < len(partitioners[n])}
+            lowered = to_backend(MethodProgramsPartitionerSpec(lowered, now))
+    return lowered
+
+
+@contextmanager
+def _shared_store(store: Store | None, n_jobs: int) -> Iterator[Store | None]:
+    if store is not None or n_jobs == 1:
+        yield store
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Store(Path(folder))
+
+
+_inherited: tuple[Any, ...] = ()  # what forked processes read; edge programs do not pickle
+
+
+def _lower_ahead(
+    programs: Mapping[str, ExportedProgram],
+    partitioners: Mapping[str, tuple[Partitioner, ...]],
+    units: Sequence[tuple[str, ...]],
+    n_jobs: int,
+    store: Store,
+) -> None:
+    global _inherited
+    _inherited = (programs, partitioners, units, store)
+    try:
+        Parallel(n_jobs=min(n_jobs, len(units)), backend="multiprocessing", batch_size=1)(
+            delayed(_lower_inherited)(number) for number in range(len(units))
+        )
+    finally:
+        _inherited = ()
+
+
+def _lower_inherited(number: int) -> None:
+    """In a forked process: fills the store. What fails here fails again, and is told, there."""
+    programs, partitioners, units, store = _inherited
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
+    with suppress(Exception):
+        _lower_together(programs, partitioners, units[number], store)
 
 
 def lower(
     programs: Mapping[str, ExportedProgram],
     method_to_partitioners: Mapping[str, Sequence[Partitioner]],
     constant_methods: Mapping[str, Any] | None = None,
+    store: Store | None = None,
 ) -> EdgeProgramManager:
     """`to_edge_transform_and_lower`, with `to_backend_multiple` as its way to the backends."""
-    with _lowering_through_to_backend_multiple():
+    with _lowering_through_to_backend_multiple(store):
         return to_edge_transform_and_lower(
             dict(programs),
             partitioner={name: list(own) for name, own in method_to_partitioners.items()},
@@ -133,12 +189,13 @@ def lower(
 
 
 @contextmanager
-def _lowering_through_to_backend_multiple() -> Iterator[None]:
+def _lowering_through_to_backend_multiple(store: Store | None) -> Iterator[None]:
     """`EdgeProgramManager.to_backend` finds its `to_backend` in its own module, and takes no
     other. This can go when it does."""
 
     def through(spec: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
-        return to_backend_multiple(spec.method_to_edge_program, spec.method_to_partitioner)
+        programs, partitioners = spec.method_to_edge_program, spec.method_to_partitioner
+        return to_backend_multiple(programs, partitioners, store=store)
 
     original = _program.to_backend
     _program.to_backend = through

@@ -45,6 +45,9 @@ class NamedBlob:
     alignment: int
     layout: tuple[int, tuple[int, ...], tuple[int, ...]] | None
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
 
 @dataclass(frozen=True)
 class MethodObject:
@@ -78,7 +81,7 @@ class MethodObject:
 
 def object_from_json(data: Mapping[str, Any]) -> MethodObject:
     """The inverse of `to_json`, after the record has been through JSON."""
-    named = {tag: _named_from_json(entries) for tag, entries in data["named_external"].items()}
+    named = {tag: named_from_json(entries) for tag, entries in data["named_external"].items()}
     return MethodObject(
         program=Blob(**data["program"]),
         constants=_blobs_from_json(data["constants"]),
@@ -86,7 +89,7 @@ def object_from_json(data: Mapping[str, Any]) -> MethodObject:
         delegates=_blobs_from_json(data["delegates"]),
         external_constants=_blobs_from_json(data["external_constants"]),
         external={tag: tuple((n, i) for n, i in v) for tag, v in data["external"].items()},
-        named=_named_from_json(data["named"]),
+        named=named_from_json(data["named"]),
         named_external=named,
     )
 
@@ -95,7 +98,7 @@ def _blobs_from_json(data: Iterable[Mapping[str, Any]]) -> tuple[Blob, ...]:
     return tuple(Blob(**blob) for blob in data)
 
 
-def _named_from_json(data: Iterable[Mapping[str, Any]]) -> tuple[NamedBlob, ...]:
+def named_from_json(data: Iterable[Mapping[str, Any]]) -> tuple[NamedBlob, ...]:
     return tuple(
         NamedBlob(
             key=entry["key"],
@@ -112,24 +115,24 @@ def make_object(manager: ExecutorchProgramManager, store: Store) -> MethodObject
     output = manager._emitter_output
     _refuse_named_mutable_buffers(output.program)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
-    named = [_put(store, buffer) for buffer in data.buffers]
+    named = [put(store, buffer) for buffer in data.buffers]
     return MethodObject(
-        program=_put(store, program_to_bytes(output.program)),
-        constants=tuple(_put(store, b.storage) for b in output.program.constant_buffer),
-        mutable=tuple(_put(store, b.storage) for b in output.mutable_data or ()),
-        delegates=tuple(_put(store, d.data) for d in output.program.backend_delegate_data),
-        external_constants=tuple(_put(store, b) for b in output.external_constant_buffer),
+        program=put(store, program_to_bytes(output.program)),
+        constants=tuple(put(store, b.storage) for b in output.program.constant_buffer),
+        mutable=tuple(put(store, b.storage) for b in output.mutable_data or ()),
+        delegates=tuple(put(store, d.data) for d in output.program.backend_delegate_data),
+        external_constants=tuple(put(store, b) for b in output.external_constant_buffer),
         external={t: tuple(v.items()) for t, v in (output.external_constant_map or {}).items()},
-        named=_named_blobs(data.pte_data, named),
-        named_external={t: _named_blobs(v, named) for t, v in data.external_data.items()},
+        named=named_blobs(data.pte_data, named),
+        named_external={t: named_blobs(v, named) for t, v in data.external_data.items()},
     )
 
 
-def _put(store: Store, data: bytes) -> Blob:
+def put(store: Store, data: bytes) -> Blob:
     return Blob(store.put(data), len(data))
 
 
-def _named_blobs(entries: Mapping[str, DataEntry], blobs: list[Blob]) -> tuple[NamedBlob, ...]:
+def named_blobs(entries: Mapping[str, DataEntry], blobs: list[Blob]) -> tuple[NamedBlob, ...]:
     return tuple(
         NamedBlob(key, blobs[e.buffer_index], e.alignment, _layout_to_tuple(e.tensor_layout))
         for key, e in entries.items()

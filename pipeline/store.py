@@ -160,6 +160,9 @@ class Store:
         record = self._record(action)
         return None if record is None else record["result"]
 
+    def result_of(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
+        return self.result(digest.of_json(key))
+
     def key(self, action: Digest) -> dict[str, Any] | None:
         record = self._record(action)
         return None if record is None else record["key"]

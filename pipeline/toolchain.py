@@ -14,9 +14,26 @@ from blake3 import blake3
 # The modules of this package that decide what an action gives. A version number that someone must
 # remember to raise would be a stale hit waiting to happen; a comment in one of these is a miss.
 _DECIDING = (
-    "backends compile delegation export gates inputs link lowering metrics objects package perform "
-    "programs quantize report runtime validate"
-).split()
+    "backends",
+    "compile",
+    "delegation",
+    "export",
+    "gates",
+    "inputs",
+    "link",
+    "lowering",
+    "metrics",
+    "objects",
+    "package",
+    "partitions",
+    "perform",
+    "preprocess",
+    "programs",
+    "quantize",
+    "report",
+    "runtime",
+    "validate",
+)
 
 # What every compiled method depends on. flatbuffers lays out the bytes of a .pte file.
 CORE = ("executorch", "flatbuffers", "numpy", "torch", "torchao")
