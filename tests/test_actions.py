@@ -1,0 +1,165 @@
+"""Keys: everything that can change a result is in them, and nothing else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import actions, toolchain
+from pipeline.actions import (
+    compile_action,
+    compile_units,
+    differences,
+    link_action,
+    validate_action,
+)
+from pipeline.config import parse_config
+from pipeline.sources import MethodSource
+
+SOURCES = {
+    name: MethodSource(Path(f"/models/{name}.pt2"), name, f"program-{name}", "examples", None)
+    for name in ("encode", "decode")
+}
+
+
+def config(**changes):
+    data = {
+        "model": "m",
+        "methods": {
+            "encode": {"partitioners": ["xnnpack"]},
+            "decode": {
+                "partitioners": ["xnnpack"],
+                "quantize": {"quantizer": "xnnpack"},
+            },
+        },
+        **changes,
+    }
+    return parse_config("package", data, "package.yaml")
+
+
+def keys(config, sources=SOURCES):
+    """The digests of all actions of a package, by unit, and of its link."""
+    compiles = [compile_action(config, unit, sources) for unit in compile_units(config)]
+    link = link_action(config, compiles, sources)
+    return {**{action.method: action.digest for action in compiles}, "link": link.digest}
+
+
+def changed(first, second):
+    return {name for name in first if first[name] != second[name]}
+
+
+def methods(**changes):
+    data = {
+        "encode": {"partitioners": ["xnnpack"]},
+        "decode": {"partitioners": ["xnnpack"], "quantize": {"quantizer": "xnnpack"}},
+    }
+    return {"methods": {**data, **changes}}
+
+
+CONFIG_CHANGES = {
+    "partitioner": (methods(encode={"partitioners": []}), {"encode", "link"}),
+    "option": (
+        methods(encode={"partitioners": [{"xnnpack": {"per_op_mode": True}}]}),
+        {"encode", "link"},
+    ),
+    "twice": (methods(encode={"partitioners": ["xnnpack", "xnnpack"]}), {"encode", "link"}),
+    "quantizer": (
+        methods(
+            decode={
+                "partitioners": ["xnnpack"],
+                "quantize": {"quantizer": "xnnpack", "per_channel": False},
+            }
+        ),
+        {"decode", "link"},
+    ),
+    "emit": ({"emit": {"external_constants": True}}, {"encode", "decode", "link"}),
+    "buffers": ({"emit": {"initialized_buffers": ["x"]}}, {"encode", "decode", "link"}),
+    "constant method": ({"constant_methods": {"get_n": 1}}, {"link"}),
+    "target": ({"target": "phone"}, {"link"}),
+    "tolerance": ({"validate": {"atol": 1.0}}, set()),
+}
+
+
+@pytest.mark.parametrize(("change", "affected"), CONFIG_CHANGES.values(), ids=CONFIG_CHANGES)
+def test_config_changes_the_keys_of_what_it_affects(change, affected):
+    assert changed(keys(config()), keys(config(**change))) == affected
+
+
+def test_defaults_spelled_out_are_the_same():
+    spelled = methods(encode={"partitioners": [{"xnnpack": {"per_op_mode": False}}]})
+    assert keys(config()) == keys(config(**spelled))
+
+
+SOURCE_CHANGES = {
+    "program": ({"program": "other"}, {"link", "encode"}),
+    "examples of a method that is not calibrated": ({"examples": "other"}, set()),
+    "place": ({"archive": Path("/elsewhere.pt2"), "entry": "x", "exported": True}, set()),
+}
+
+
+@pytest.mark.parametrize(("change", "affected"), SOURCE_CHANGES.values(), ids=SOURCE_CHANGES)
+def test_source_changes_the_keys_of_what_it_affects(change, affected):
+    sources = {**SOURCES, "encode": replace(SOURCES["encode"], **change)}
+    assert changed(keys(config()), keys(config(), sources)) == affected
+
+
+@pytest.mark.parametrize("kind", ["calibration", "examples"])
+def test_calibration_inputs_count_for_static_quantization(kind):
+    sources = {**SOURCES, "decode": replace(SOURCES["decode"], **{kind: "other"})}
+    assert changed(keys(config()), keys(config(), sources)) == {"decode", "link"}
+
+
+@pytest.mark.parametrize("name", ["executorch", "torch", "flatbuffers", "torchao", "numpy"])
+def test_versions_count(monkeypatch, name):
+    before = keys(config())
+    original = toolchain.version_of
+    monkeypatch.setattr(toolchain, "version_of", lambda n: "0.0" if n == name else original(n))
+    assert changed(before, keys(config())) == {"encode", "decode", "link"}
+
+
+def test_code_counts(monkeypatch):
+    before = keys(config())
+    monkeypatch.setattr(actions, "code", lambda: "other")
+    assert changed(before, keys(config())) == {"encode", "decode", "link"}
+
+
+def test_order_of_methods_counts_for_the_link_alone():
+    sources = dict(reversed(SOURCES.items()))
+    assert changed(keys(config()), keys(config(), sources)) == {"link"}
+
+
+def test_validation_is_keyed_by_package_programs_inputs_and_settings():
+    def key(settings=None, files=None, sources=SOURCES):
+        changed = config(**({"validate": settings} if settings else {}))
+        return validate_action(changed, files or {"m.pte": "bytes"}, sources).digest
+
+    other = {**SOURCES, "encode": replace(SOURCES["encode"], examples="other")}
+    found = {key(), key({"atol": 1.0}), key(files={"m.pte": "x"}), key(sources=other)}
+    assert len(found) == 4
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON)
+def test_differences_are_told_exactly_where_there_are_some(old, new):
+    assert bool(list(differences(old, new))) == (old != new)
+
+
+def test_differences_say_where_and_what():
+    old = {"a": [1, {"b": "x"}], "gone": 1, "program": "0" * 64}
+    new = {"a": [1, {"b": "y"}], "here": 1, "program": "1" * 64}
+    assert list(differences(old, new)) == [
+        "a[1].b: x -> y",
+        "gone is gone",
+        "here is new",
+        "program changed",
+    ]
