@@ -44,8 +44,9 @@ class Action:
 
 
 def reads_key(model: str, source: Digest) -> dict[str, Any]:
-    """Names the record of what an exporter of this content read when it last ran."""
-    return {**_common("reads"), "model": model, "source": source}
+    """Names the record of what an exporter of this content read when it last ran: where to look,
+    never what was found, so neither toolchain nor code belong to it."""
+    return {"kind": "reads", "model": model, "source": source}
 
 
 def export_action(
@@ -134,6 +135,7 @@ def link_action(
         "lowering": {name: method.resolved() for name, method in config.methods.items()},
         "emit": config.emit.resolved(),
         "programs": {name: source.program for name, source in methods.items()},
+        "host": next((action.key["host"] for action in compiles if "host" in action.key), None),
     }
     return Action("link", config.model, config.package, None, key, where)
 

@@ -53,6 +53,7 @@ def make_manifest(
         "target": action.key["target"],
         "action": action.digest,
         "toolchain": action.key["toolchain"],
+        "host": where["host"],  # where it can matter: a calibration's last bits depend on it
         "emit": where["emit"],
         "constant_methods": dict(action.key["constant_methods"]),
         "order": action.key["order"],

@@ -147,14 +147,11 @@ class Plan:
         digests, root = self.workspace.file_digests, self.workspace.root
         path = self.source(model).path
         content = digests.of(path)
-        record = self.workspace.store.result(self._reads_digest(model, content)) or {}
+        record = self.workspace.store.result_of(actions.reads_key(model, content)) or {}
         reads = {name: _digest_if_there(digests, root / name) for name in record.get("reads", ())}
         inside = str(path.relative_to(root))
         distributions = record.get("distributions", ())
         return actions.export_action(model, content, reads, distributions, inside)
-
-    def _reads_digest(self, model: str, content: Digest) -> Digest:
-        return Action("export", model, None, None, actions.reads_key(model, content)).digest
 
     def methods(self, package: str) -> dict[str, MethodSource] | None:
         """The methods of a package's model, in its order, or None while it is not exported.
@@ -226,9 +223,9 @@ class Plan:
             if store.intact(_exported_blobs(result)):
                 return Status("up-to-date", "its source and all it reads are unchanged")
             return Status("stale", "its exported program is no longer in the store")
-        if not action.key["reads"]:
+        if store.result_of(actions.reads_key(model, action.key["source"])) is None:
             return Status("stale", "not exported yet, or its file changed")
-        return Status("stale", "a file that it reads, or the toolchain, changed")
+        return Status("stale", "a file that it reads, the toolchain or this package changed")
 
     def compile_status(self, package: str, action: Action | None) -> Status:
         if action is None:

@@ -6,8 +6,8 @@ compile tasks as setup tasks, so doit looks at them only for a package that is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -115,7 +115,7 @@ def task_lower() -> Iterator[dict[str, Any]]:
             if faulty
             else [f"compile:{package}/{unit_name(u)}" for u in plan.units(package)],
             targets=[f"build/{package}/{model}.pte"] if model else [],
-            clean=[partial(_clean, plan, package)],
+            clean=[_cleaning(plan, package)],
         )
 
 
@@ -134,6 +134,9 @@ def _model(plan: Plan, package: str) -> str | None:
         return None
 
 
-def _clean(plan: Plan, package: str, dryrun: bool) -> None:
-    for name in clean(plan.workspace, package, dryrun):
-        print(f"lower:{package} - removing {name}")
+def _cleaning(plan: Plan, package: str) -> Callable[[bool], None]:
+    def remove_what_was_built(dryrun: bool) -> None:
+        for name in clean(plan.workspace, package, dryrun):
+            print(f"lower:{package} - removing {name}")
+
+    return remove_what_was_built

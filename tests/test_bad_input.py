@@ -165,3 +165,72 @@ def test_name_that_is_no_package_name_is_told(bench):
     assert workspace.doit() == 1
     assert "a=b.yaml: cannot name a package" in workspace.output
     assert workspace.outcomes()["validate one"] == "built"
+
+
+# A partitioner or backend that misbehaves, as workers meet it: changed when it is imported.
+MISBEHAVIOUR = """
+import importlib.abc, importlib.machinery, os, signal, sys
+
+class Patching(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != os.environ.get("PATCHED_MODULE"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        load = spec.loader.exec_module
+        def exec_module(module):
+            load(module)
+            exec(os.environ["PATCH"], vars(module))
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Patching())
+"""
+XNNPACK = "executorch.backends.xnnpack"
+PARTITIONER = f"{XNNPACK}.partition.xnnpack_partitioner"
+PREPROCESS = f"{XNNPACK}.xnnpack_preprocess"
+
+
+@pytest.mark.parametrize(
+    ("module", "patch", "words"),
+    [
+        (
+            PARTITIONER,
+            "def bad(self, program): raise ValueError('partitioner is out of order')\n"
+            "XnnpackPartitioner.partition = bad",
+            "stage 'lower': ValueError: partitioner is out of order",
+        ),
+        (
+            PREPROCESS,
+            "def bad(program, specs): raise ValueError('preprocess is out of order')\n"
+            "XnnpackBackend.preprocess = staticmethod(bad)",
+            "stage 'lower': ValueError: preprocess is out of order",
+        ),
+        (
+            PREPROCESS,
+            "def bad(program, specs): os.kill(os.getpid(), signal.SIGKILL)\n"
+            "import os, signal\n"
+            "XnnpackBackend.preprocess = staticmethod(bad)",
+            "its worker process died",
+        ),
+    ],
+    ids=["partitioner raises", "preprocess raises", "preprocess kills its worker"],
+)
+def test_backend_that_misbehaves_fails_its_method_alone(bench, tmp_path, module, patch, words):
+    workspace = bench("archives")
+    (tmp_path / "patches").mkdir()
+    (tmp_path / "patches" / "sitecustomize.py").write_text(MISBEHAVIOUR)
+    workspace.edit("partition_configs/many.yaml", "features:\n    partitioners: []",
+                   "features:\n    partitioners: [xnnpack]")  # fmt: skip
+    environment = {
+        "PATCHED_MODULE": module,
+        "PATCH": patch,
+        "PYTHONPATH": str(tmp_path / "patches"),
+    }
+    assert workspace.doit(**environment) == 1
+    outcomes = workspace.outcomes()
+    assert outcomes["compile many/features"] == "failed"
+    assert outcomes["compile many/classify"] == outcomes["validate one"] == "built"
+    assert outcomes["link many"] == "not-run"
+    assert words in workspace.output
+    assert workspace.doit() == 0  # once it behaves, only what failed is done
+    assert workspace.outcomes()["compile many/classify"] == "hit"

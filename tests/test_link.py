@@ -1,7 +1,10 @@
 """Linking gives the bytes of ExecuTorch's joint call. The oracle is always that call itself."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from programs import shared_programs
+from torch.export import export
 
 from pipeline.errors import PipelineError
 from pipeline.link import link
@@ -140,3 +144,55 @@ def test_package_of_a_linked_file_runs(store):
     (actual,) = package.run("plain", [x])
     torch.testing.assert_close(actual, programs["plain"].module()(x))
     assert package.constant("get_length") == 128
+
+
+LINK_ALONE = """
+import json, sys
+from pathlib import Path
+from pipeline.link import link
+from pipeline.objects import object_from_json
+from pipeline.store import Store
+
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+store = Store(Path(sys.argv[1]))
+objects = [object_from_json(json.loads(Path(path).read_text())) for path in sys.argv[2:]]
+before = peak()
+linked = link(objects, {}, store)
+print(json.dumps([peak() - before, linked.pte.size]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_linking_does_not_hold_the_weights(store, tmp_path):
+    size = 4096
+
+    class Large(torch.nn.Module):
+        def __init__(self, seed):
+            super().__init__()
+            torch.manual_seed(int(seed))
+            self.weight = torch.nn.Parameter(torch.randn(size, size))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    programs = {
+        f"method{n}": export(Large(n).requires_grad_(False), (torch.ones(1, size),)) for n in "12"
+    }
+    paths = []
+    for number, compiled in enumerate(
+        objects_of(programs, {n: [] for n in programs}, False, (), store)
+    ):
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_text(json.dumps(compiled.to_json()))
+    done = subprocess.run(
+        [sys.executable, "-c", LINK_ALONE, str(store.root), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    grown, written = json.loads(done.stdout.splitlines()[-1])
+    assert written > 2 * size * size * 4
+    assert grown < written / 4

@@ -1,0 +1,126 @@
+"""The plan says what is stale and why, changes nothing, and needs no torch."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import bench_of
+
+from pipeline.errors import ConfigErrors
+from pipeline.plan import Plan
+from pipeline.store import Store
+from pipeline.workspace import Workspace
+
+
+def plan_of(bench):
+    return Plan(Workspace(bench.root, Store(bench.store), 1))
+
+
+def statuses(bench):
+    """State and reason of every action of the package `pair`."""
+    plan = plan_of(bench)
+    found = {"export": plan.export_status("pair")}
+    compiles = plan.compiles("pair")
+    for action in compiles or ():
+        found[action.method] = plan.compile_status("pair", action)
+    found["link"] = plan.link_status("pair")
+    found["validate"] = plan.validate_status("pair")
+    return {name: (status.state, status.reason) for name, status in found.items()}
+
+
+def snapshot(folder):
+    return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in folder.rglob("*")}
+
+
+def test_fresh_workspace_waits_for_the_export(tmp_path):
+    bench = bench_of("pair", tmp_path)
+    found = statuses(bench)
+    assert found["export"][0] == "stale"
+    assert found["link"] == (
+        "waiting",
+        "model pair is to be exported: not exported yet, or its file changed",
+    )
+    assert found["validate"][0] == "waiting"
+
+
+def test_built_workspace_is_current(built):
+    assert {state for state, _ in statuses(built).values()} == {"up-to-date"}
+
+
+def test_planning_changes_nothing(built):
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
+    before = snapshot(built.root)
+    statuses(built)
+    assert snapshot(built.root) == before
+
+
+def test_plan_is_the_same_every_time(built):
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
+    assert statuses(built) == statuses(built)
+    one, two = plan_of(built), plan_of(built)
+    assert [a.digest for a in one.compiles("pair")] == [a.digest for a in two.compiles("pair")]
+    assert one.link("pair").digest == two.link("pair").digest
+
+
+def test_reasons_lead_to_the_method_and_the_key(built):
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack, xnnpack]")
+    found = statuses(built)
+    assert found["encode"][0] == "up-to-date"
+    assert found["decode"][0] == "stale"
+    assert found["decode"][1].startswith("methods.decode.partitioners: ")
+    assert found["link"] == ("stale", f"decode: {found['decode'][1]}")
+
+
+def test_another_toolchain_is_a_reason(built, monkeypatch):
+    from pipeline import toolchain
+
+    original = toolchain.version_of
+    monkeypatch.setattr(
+        toolchain, "version_of", lambda name: "1.0" if name == "torchao" else original(name)
+    )
+    state, reason = statuses(built)["link"]
+    # What was exported with another toolchain is exported again before anything else.
+    assert state == "waiting" and "toolchain" in reason
+
+
+def test_lost_object_is_stale_when_it_is_needed_only(built):
+    """A package that is whole needs no objects; one that must be linked again does."""
+    shutil.rmtree(built.store / "blobs")
+    shutil.rmtree(built.root / "build" / "pair")
+    found = statuses(built)
+    assert found["export"] == ("stale", "its exported program is no longer in the store")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"link": {}}'])
+def test_damaged_state_is_as_good_as_none(built, content):
+    (built.root / "build" / ".state" / "pair.json").write_text(content)
+    state, _ = statuses(built)["link"]
+    assert state == "hit"
+
+
+def test_mistakes_are_raised_together(built):
+    built.edit("partition_configs/pair.yaml", "encode:", "enc:")
+    with pytest.raises(ConfigErrors) as errors:
+        plan_of(built).check("pair")
+    assert [problem.path for problem in errors.value.problems] == ["methods", "methods.enc"]
+
+
+def test_planning_imports_no_torch(built):
+    code = (
+        "import json, sys\nfrom pathlib import Path\n"
+        "from pipeline.plan import Plan\nfrom pipeline.workspace import open_workspace\n"
+        "plan = Plan(open_workspace(Path('.')))\n"
+        "states = [plan.link_status(p).state for p in plan.packages]\n"
+        "print(json.dumps([states, 'torch' in sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=built.root,
+        env=built.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [["up-to-date"], False]
