@@ -24,8 +24,9 @@ from torch.export import ExportedProgram
 from pipeline import actions, digest, sources
 from pipeline.actions import Action
 from pipeline.errors import SourceError
-from pipeline.inputs import InputSet, as_input_sets, check_inputs, save_inputs
+from pipeline.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.programs import save_programs
+from pipeline.signature import check_inputs
 from pipeline.sources import METHOD_NAME
 from pipeline.stages import Stages
 from pipeline.workspace import Workspace

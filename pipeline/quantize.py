@@ -19,7 +19,9 @@ from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from pipeline.backends import make_quantizer
-from pipeline.inputs import InputSet, bounds, check_inputs, expression, generate_inputs, signature
+from pipeline.generate import generate_inputs
+from pipeline.inputs import InputSet
+from pipeline.signature import bounds, check_inputs, expression, signature
 
 
 def quantize(

@@ -17,8 +17,10 @@ _DECIDING = (
     "backends",
     "compile",
     "delegation",
+    "eager",
     "export",
     "gates",
+    "generate",
     "inputs",
     "link",
     "lowering",
@@ -32,7 +34,9 @@ _DECIDING = (
     "quantize",
     "report",
     "runtime",
+    "signature",
     "validate",
+    "validation",
 )
 
 # What every compiled method depends on. flatbuffers lays out the bytes of a .pte file.

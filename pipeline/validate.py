@@ -7,33 +7,25 @@ data: it fails its method, and the other methods still run.
 
 from __future__ import annotations
 
-import copy
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from pipeline.eager import Source
 from pipeline.errors import PipelineError
-from pipeline.inputs import (
-    InputSet,
-    bounds,
-    check_inputs,
-    expression,
-    flatten,
-    generate_inputs,
-    signature,
-)
-from pipeline.metrics import OutputError, compare, json_number, within
+from pipeline.generate import generate_inputs
+from pipeline.inputs import InputSet
+from pipeline.metrics import OutputError, compare, within
 from pipeline.runtime import DeclaredTensor, ExecutorchError, Package
+from pipeline.signature import bounds, check_inputs, expression, flatten, signature
+from pipeline.validation import Failure, MethodValidation, Run, Validation
 
 _LIMITS = ("atol", "rtol", "min_sqnr", "inputs", "seed", "steps")
 
@@ -55,115 +47,6 @@ class Settings(Protocol):
     def seed(self) -> int: ...
     @property
     def steps(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Failure:
-    """`inputs` and `output` are empty where the failure is of the whole method."""
-
-    method: str
-    what: str
-    inputs: str = ""
-    output: str = ""
-
-    @property
-    def sentence(self) -> str:
-        place = ", ".join(part for part in (self.inputs, self.output) if part)
-        return f"{self.method}: {place}{place and ': '}{self.what}"
-
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One call on the input set `origin`. A method with state runs in sequences, each on a Package
-    just opened: `step` counts its calls from 1, `sequence` names it; otherwise 0 and empty."""
-
-    origin: str
-    outputs: tuple[OutputError, ...]
-    step: int = 0
-    sequence: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        outputs = [error.to_json() for error in self.outputs]
-        return asdict(self) | {"outputs": outputs}
-
-
-@dataclass(frozen=True)
-class MethodValidation:
-    """What became of one method. `kind` is `program`, `constant` or `unknown`; `state` names the
-    buffers that it changes; `skipped` the generated input sets on which the source program itself
-    fails, and why; `seconds` is the package's running time over all runs."""
-
-    method: str
-    kind: str = "program"
-    state: tuple[str, ...] = ()
-    runs: tuple[Run, ...] = ()
-    skipped: tuple[tuple[str, str], ...] = ()
-    failures: tuple[Failure, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        return not self.failures
-
-    @property
-    def errors(self) -> list[OutputError]:
-        return [error for run in self.runs for error in run.outputs]
-
-    @property
-    def max_abs(self) -> float:
-        return max((error.max_abs for error in self.errors), default=0.0)
-
-    @property
-    def mean_abs(self) -> float:
-        return max((error.mean_abs for error in self.errors), default=0.0)
-
-    @property
-    def sqnr_db(self) -> float | None:
-        """The lowest; None where no output has one."""
-        return min((e.sqnr_db for e in self.errors if e.sqnr_db is not None), default=None)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "method": self.method,
-            "kind": self.kind,
-            "ok": self.ok,
-            "state": list(self.state),
-            "max_abs": json_number(self.max_abs),
-            "mean_abs": json_number(self.mean_abs),
-            "sqnr_db": json_number(self.sqnr_db),
-            "runs": [run.to_json() for run in self.runs],
-            "skipped": [{"origin": origin, "reason": reason} for origin, reason in self.skipped],
-            "failures": [failure.to_json() for failure in self.failures],
-        }
-
-
-@dataclass(frozen=True)
-class Validation:
-    """`failures` holds a sentence for each failure, of the package and of its methods."""
-
-    package: str
-    methods: tuple[MethodValidation, ...]
-    failures: tuple[str, ...]
-    settings: Mapping[str, float | None]
-
-    @property
-    def ok(self) -> bool:
-        return not self.failures
-
-    def to_json(self) -> dict[str, Any]:
-        """Strict JSON, equal for equal packages but for `seconds`."""
-        return {
-            "package": self.package,
-            "ok": self.ok,
-            "failures": list(self.failures),
-            "settings": dict(self.settings),
-            "methods": [method.to_json() for method in self.methods],
-            "worst": {method.method: json_number(method.max_abs) for method in self.methods},
-            "seconds": {method.method: method.seconds for method in self.methods},
-        }
 
 
 def validate_package(
@@ -417,97 +300,3 @@ def _size_difference(
         f"declares room for size {declared}, the source has no limit: ExecuTorch plans memory for "
         "the size in the example where the export gives no maximum, so give one"
     )
-
-
-class Source:
-    """A source program in eager mode, with state of its own.
-
-    `ExportedProgram.module()` shares its buffers with the program, so a run would change the
-    program for whoever uses it next; what the program changes is copied first. `state` names those
-    buffers, `nonzero` the ones of them that do not start as zeros. `outputs` holds the name and
-    fake value of each output that the runtime returns: the inputs that the method changes in place
-    come first, then what it returns.
-    """
-
-    def __init__(self, program: ExportedProgram) -> None:
-        self.program = program
-        functional = _functionalized(program)
-        graph_signature = functional.graph_signature
-        self.state = tuple(
-            spec.target
-            for spec in graph_signature.output_specs
-            if spec.kind in _STATE and spec.target is not None
-        )
-        self.outputs, self._changed = _outputs(functional)
-        self._module = program.module(check_guards=False)
-        self._state = _give_own(self._module, self.state)
-        self._initial = [tensor.detach().clone() for tensor in self._state]
-        self.nonzero = tuple(
-            name
-            for name, tensor in zip(self.state, self._initial, strict=True)
-            if bool(tensor.any())
-        )
-
-    def reset(self) -> None:
-        """Back to the initial state."""
-        with torch.no_grad():
-            for tensor, initial in zip(self._state, self._initial, strict=True):
-                tensor.copy_(initial)
-
-    def run(self, inputs: InputSet) -> list[Any]:
-        """The flat outputs, as the runtime orders them, none of them sharing memory with the
-        state. The input set is left as it is."""
-        leaves = flatten(self.program, inputs)
-        args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
-        with torch.no_grad():
-            returned = pytree.tree_leaves(self._module(*args, **kwargs))
-        outputs = [leaves[index] for index in self._changed] + returned
-        return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in outputs]
-
-
-_STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
-
-
-def _functionalized(program: ExportedProgram) -> ExportedProgram:
-    """The program with every change of a buffer or an input as an output in its signature.
-
-    `torch.export.export` leaves `add_` and the like in the graph, and says nothing of them there.
-    """
-    for graph_module in program.graph_module.modules():
-        for node in graph_module.graph.nodes if isinstance(graph_module, GraphModule) else ():
-            if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-                return program.run_decompositions({})
-    return program
-
-
-def _outputs(functional: ExportedProgram) -> tuple[list[tuple[str, Any]], list[int]]:
-    """Names and fake values of what the runtime returns, and the places of the inputs among it."""
-    inputs = functional.graph_signature.input_specs
-    placeholders = [spec.arg.name for spec in inputs if spec.kind is InputKind.USER_INPUT]
-    arguments = signature(functional)
-    out_spec = functional.call_spec.out_spec
-    returned = pytree.tree_unflatten(range(out_spec.num_leaves), out_spec)
-    paths = iter(pytree.tree_flatten_with_path(returned)[0])
-    outputs: list[tuple[str, Any]] = []
-    changed: list[int] = []
-    nodes = functional.graph.output_node().args[0]
-    for spec, node in zip(functional.graph_signature.output_specs, nodes, strict=True):
-        value = node.meta["val"] if isinstance(node, Node) else node
-        if spec.kind is OutputKind.USER_INPUT_MUTATION:
-            changed.append(placeholders.index(spec.target))
-            outputs.append((f"input '{arguments[changed[-1]].name}' after the call", value))
-        elif spec.kind not in _STATE:
-            outputs.append((f"output{pytree.keystr(next(paths)[0])}", value))
-    return outputs, changed
-
-
-def _give_own(module: torch.nn.Module, names: Sequence[str]) -> list[torch.Tensor]:
-    """Replaces the named tensors of a module by copies. Nothing else shares their memory: torch
-    does not decompose a program that changes a buffer with two names or a view beside it."""
-    own = []
-    for name in names:
-        owner, _, attribute = name.rpartition(".")
-        parent = module.get_submodule(owner)
-        own.append(copy.deepcopy(getattr(parent, attribute)))
-        setattr(parent, attribute, own[-1])
-    return own

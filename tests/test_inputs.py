@@ -9,17 +9,9 @@ from torch import nn
 from torch.export import Dim, export
 
 from pipeline.errors import PipelineError
-from pipeline.inputs import (
-    LONGEST_DIMENSION,
-    MOST_ELEMENTS,
-    InputSet,
-    as_input_sets,
-    check_inputs,
-    flatten,
-    generate_inputs,
-    load_inputs,
-    save_inputs,
-)
+from pipeline.generate import LONGEST_DIMENSION, MOST_ELEMENTS, generate_inputs
+from pipeline.inputs import InputSet, as_input_sets, load_inputs, save_inputs
+from pipeline.signature import check_inputs, flatten
 
 
 class Embed(nn.Module):

@@ -21,9 +21,10 @@ from test_runtime import (
 from torch import nn
 from torch.export import Dim
 
+from pipeline.eager import Source
 from pipeline.inputs import InputSet
 from pipeline.report import markdown
-from pipeline.validate import Source, validate_package
+from pipeline.validate import validate_package
 
 
 @dataclass(frozen=True)

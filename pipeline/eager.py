@@ -1,0 +1,109 @@
+"""The source program of a method in eager mode: what a package is compared with."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from pipeline.inputs import InputSet
+from pipeline.signature import flatten, signature
+
+
+class Source:
+    """A source program in eager mode, with state of its own.
+
+    `ExportedProgram.module()` shares its buffers with the program, so a run would change the
+    program for whoever uses it next; what the program changes is copied first. `state` names those
+    buffers, `nonzero` the ones of them that do not start as zeros. `outputs` holds the name and
+    fake value of each output that the runtime returns: the inputs that the method changes in place
+    come first, then what it returns.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self.program = program
+        functional = _functionalized(program)
+        graph_signature = functional.graph_signature
+        self.state = tuple(
+            spec.target
+            for spec in graph_signature.output_specs
+            if spec.kind in _STATE and spec.target is not None
+        )
+        self.outputs, self._changed = _outputs(functional)
+        self._module = program.module(check_guards=False)
+        self._state = _give_own(self._module, self.state)
+        self._initial = [tensor.detach().clone() for tensor in self._state]
+        self.nonzero = tuple(
+            name
+            for name, tensor in zip(self.state, self._initial, strict=True)
+            if bool(tensor.any())
+        )
+
+    def reset(self) -> None:
+        """Back to the initial state."""
+        with torch.no_grad():
+            for tensor, initial in zip(self._state, self._initial, strict=True):
+                tensor.copy_(initial)
+
+    def run(self, inputs: InputSet) -> list[Any]:
+        """The flat outputs, as the runtime orders them, none of them sharing memory with the
+        state. The input set is left as it is."""
+        leaves = flatten(self.program, inputs)
+        args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
+        with torch.no_grad():
+            returned = pytree.tree_leaves(self._module(*args, **kwargs))
+        outputs = [leaves[index] for index in self._changed] + returned
+        return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in outputs]
+
+
+_STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+
+
+def _functionalized(program: ExportedProgram) -> ExportedProgram:
+    """The program with every change of a buffer or an input as an output in its signature.
+
+    `torch.export.export` leaves `add_` and the like in the graph, and says nothing of them there.
+    """
+    for graph_module in program.graph_module.modules():
+        for node in graph_module.graph.nodes if isinstance(graph_module, GraphModule) else ():
+            if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+                return program.run_decompositions({})
+    return program
+
+
+def _outputs(functional: ExportedProgram) -> tuple[list[tuple[str, Any]], list[int]]:
+    """Names and fake values of what the runtime returns, and the places of the inputs among it."""
+    inputs = functional.graph_signature.input_specs
+    placeholders = [spec.arg.name for spec in inputs if spec.kind is InputKind.USER_INPUT]
+    arguments = signature(functional)
+    out_spec = functional.call_spec.out_spec
+    returned = pytree.tree_unflatten(range(out_spec.num_leaves), out_spec)
+    paths = iter(pytree.tree_flatten_with_path(returned)[0])
+    outputs: list[tuple[str, Any]] = []
+    changed: list[int] = []
+    nodes = functional.graph.output_node().args[0]
+    for spec, node in zip(functional.graph_signature.output_specs, nodes, strict=True):
+        value = node.meta["val"] if isinstance(node, Node) else node
+        if spec.kind is OutputKind.USER_INPUT_MUTATION:
+            changed.append(placeholders.index(spec.target))
+            outputs.append((f"input '{arguments[changed[-1]].name}' after the call", value))
+        elif spec.kind not in _STATE:
+            outputs.append((f"output{pytree.keystr(next(paths)[0])}", value))
+    return outputs, changed
+
+
+def _give_own(module: torch.nn.Module, names: Sequence[str]) -> list[torch.Tensor]:
+    """Replaces the named tensors of a module by copies. Nothing else shares their memory: torch
+    does not decompose a program that changes a buffer with two names or a view beside it."""
+    own = []
+    for name in names:
+        owner, _, attribute = name.rpartition(".")
+        parent = module.get_submodule(owner)
+        own.append(copy.deepcopy(getattr(parent, attribute)))
+        setattr(parent, attribute, own[-1])
+    return own

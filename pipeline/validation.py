@@ -1,0 +1,116 @@
+"""What a validation finds, as records: of a package, a method, a call, a failure."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipeline.metrics import OutputError, json_number
+
+
+@dataclass(frozen=True)
+class Failure:
+    """`inputs` and `output` are empty where the failure is of the whole method."""
+
+    method: str
+    what: str
+    inputs: str = ""
+    output: str = ""
+
+    @property
+    def sentence(self) -> str:
+        place = ", ".join(part for part in (self.inputs, self.output) if part)
+        return f"{self.method}: {place}{place and ': '}{self.what}"
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call on the input set `origin`. A method with state runs in sequences, each on a Package
+    just opened: `step` counts its calls from 1, `sequence` names it; otherwise 0 and empty."""
+
+    origin: str
+    outputs: tuple[OutputError, ...]
+    step: int = 0
+    sequence: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        outputs = [error.to_json() for error in self.outputs]
+        return asdict(self) | {"outputs": outputs}
+
+
+@dataclass(frozen=True)
+class MethodValidation:
+    """What became of one method. `kind` is `program`, `constant` or `unknown`; `state` names the
+    buffers that it changes; `skipped` the generated input sets on which the source program itself
+    fails, and why; `seconds` is the package's running time over all runs."""
+
+    method: str
+    kind: str = "program"
+    state: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    failures: tuple[Failure, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+    @property
+    def errors(self) -> list[OutputError]:
+        return [error for run in self.runs for error in run.outputs]
+
+    @property
+    def max_abs(self) -> float:
+        return max((error.max_abs for error in self.errors), default=0.0)
+
+    @property
+    def mean_abs(self) -> float:
+        return max((error.mean_abs for error in self.errors), default=0.0)
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """The lowest; None where no output has one."""
+        return min((e.sqnr_db for e in self.errors if e.sqnr_db is not None), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "kind": self.kind,
+            "ok": self.ok,
+            "state": list(self.state),
+            "max_abs": json_number(self.max_abs),
+            "mean_abs": json_number(self.mean_abs),
+            "sqnr_db": json_number(self.sqnr_db),
+            "runs": [run.to_json() for run in self.runs],
+            "skipped": [{"origin": origin, "reason": reason} for origin, reason in self.skipped],
+            "failures": [failure.to_json() for failure in self.failures],
+        }
+
+
+@dataclass(frozen=True)
+class Validation:
+    """`failures` holds a sentence for each failure, of the package and of its methods."""
+
+    package: str
+    methods: tuple[MethodValidation, ...]
+    failures: tuple[str, ...]
+    settings: Mapping[str, float | None]
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON, equal for equal packages but for `seconds`."""
+        return {
+            "package": self.package,
+            "ok": self.ok,
+            "failures": list(self.failures),
+            "settings": dict(self.settings),
+            "methods": [method.to_json() for method in self.methods],
+            "worst": {method.method: json_number(method.max_abs) for method in self.methods},
+            "seconds": {method.method: method.seconds for method in self.methods},
+        }
