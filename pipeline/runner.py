@@ -107,8 +107,8 @@ class BatchRunner(Runner):
             return False
         except PipelineError:  # told when the task's turn comes
             return False
-        self._add(step, "hit", status.reason)
-        node.run_status = "successful"
+        self.reporter.execute_task(node.task)
+        self._succeed(node, step, "hit", status.reason)
         return True
 
     # Running them
@@ -119,6 +119,7 @@ class BatchRunner(Runner):
         for node in nodes:
             step = step_of(node.task)
             assert step is not None
+            self.reporter.execute_task(node.task)
             try:
                 status = step.status()
                 action = step.action()
@@ -145,8 +146,8 @@ class BatchRunner(Runner):
         except (PipelineError, OSError) as error:
             self._fail(node, step, status.reason, Report(error=_words(error)))
             return
-        self._add(step, "hit" if status.state == "hit" else "up-to-date", status.reason)
-        node.run_status = "successful"
+        outcome = "hit" if status.state == "hit" else "up-to-date"
+        self._succeed(node, step, outcome, status.reason)
 
     def _install(self, step: Step, action: Any) -> None:
         """Puts the files of an action from the store into `build/`."""
@@ -182,8 +183,8 @@ class BatchRunner(Runner):
                     if report.error:
                         self._note(node, step, status, report, action)
                     else:
-                        self._add(step, "hit", f"{status.reason}; {action.title} is the same")
-                        node.run_status = "successful"
+                        same = f"{status.reason}; {action.title} is the same"
+                        self._succeed(node, step, "hit", same)
 
     def _note(self, node: Any, step: Step, status: Status, report: Report, action: Action) -> None:
         if action.kind == "export":
@@ -192,8 +193,7 @@ class BatchRunner(Runner):
             log = log_path(action, step.plan.workspace).relative_to(step.plan.workspace.root)
             self._fail(node, step, status.reason, report, str(log))
         else:
-            self._add(step, "built", status.reason, report)
-            node.run_status = "successful"
+            self._succeed(node, step, "built", status.reason, report)
 
     # What came of them
 
@@ -212,6 +212,13 @@ class BatchRunner(Runner):
                 error=report.error,
             )
         )
+
+    def _succeed(
+        self, node: Any, step: Step, outcome: Any, reason: str, report: Report | None = None
+    ) -> None:
+        self._add(step, outcome, reason, report)
+        node.run_status = "successful"
+        self.reporter.add_success(node.task)
 
     def _fail(self, node: Any, step: Step, reason: str, report: Report, log: str = "") -> None:
         self._add(step, "failed", reason, report)

@@ -256,3 +256,12 @@ def test_unrelated_doit_project_is_left_as_it_was(tmp_path):
     )
     assert done.stdout == ".  lower\nhello\n.  imports\n"
     assert not (tmp_path / "build").exists()
+
+
+def test_doits_own_reporters_and_options_work(built):
+    """`-n` sets the number of workers, `-P` means nothing, and other reporters tell our tasks."""
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
+    assert built.doit("-n", "1", "-P", "thread", "-r", "json", "lower") == 0
+    results = {task["name"]: task["result"] for task in json.loads(built.output)["tasks"]}
+    assert results["compile:pair/decode"] == results["lower:pair"] == "success"
+    assert results["compile:pair/encode"] == "up-to-date"
