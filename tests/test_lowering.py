@@ -67,7 +67,7 @@ def test_partitioners_of_a_sequence_are_tried_in_order(edge):
         {"plain": [1]},
         {"plain": None},
     ],
-    ids=str,
+    ids=["None", "str", "empty list", "list", "name", "number", "nothing"],
 )
 def test_anything_else_than_partitioners_is_a_type_error(edge, wrong):
     with pytest.raises(TypeError, match="artitioner"):
