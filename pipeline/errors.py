@@ -44,24 +44,6 @@ class ConfigErrors(PipelineError):  # noqa: N818 (several)
         return "\n".join(str(problem) for problem in self.problems)
 
 
-class ActionError(PipelineError):
-    """An action that failed in a worker; `log` is the path of the file with the traceback."""
-
-    def __init__(
-        self, package: str, method: str | None, stage: str, message: str, log: str
-    ) -> None:
-        super().__init__(package, method, stage, message, log)
-        self.package = package
-        self.method = method
-        self.stage = stage
-        self.message = message
-        self.log = log
-
-    def __str__(self) -> str:
-        where = f"{self.package}/{self.method}" if self.method else self.package
-        return f"{where}: {self.stage}: {self.message}; log: {self.log}"
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """What to say of a word that is not known: the nearest one, if one is near, and all of them."""
     names = list(known)

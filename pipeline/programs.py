@@ -22,10 +22,12 @@ from torch._export.serde.serialize import (
     _bytes_to_dataclass,
 )
 from torch.export import ExportedProgram
-from torch.export.pt2_archive import _package
+from torch.export.pt2_archive import _package, constants
 
 from pipeline.errors import SourceError
 from pipeline.sources import shown
+
+_RAW_PREFIXES = (constants.WEIGHT_FILENAME_PREFIX, constants.TENSOR_CONSTANT_FILENAME_PREFIX)
 
 
 def load_program(archive: Path, entry: str) -> ExportedProgram:
@@ -87,7 +89,12 @@ def _refuse_pickled(reader: Any, archive: Path, entry: str) -> None:
                 f"export it again with torch {torch.__version__}"
             )
         config = json.loads(reader.read_string(f"data/{kind}/{entry}_{kind}_config.json"))
-        pickled = sorted(n for n, meta in config["config"].items() if meta.get("use_pickle"))
+        # torch goes by the file's name for constants, whatever `use_pickle` says.
+        pickled = sorted(
+            name
+            for name, meta in config["config"].items()
+            if meta.get("use_pickle") or not meta["path_name"].startswith(_RAW_PREFIXES)
+        )
         if pickled:
             raise SourceError(
                 f"{shown(archive)}: '{entry}' stores {', '.join(pickled)} pickled (a tensor "

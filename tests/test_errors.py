@@ -3,7 +3,6 @@ import pickle
 import pytest
 
 from pipeline.errors import (
-    ActionError,
     ConfigErrors,
     PipelineError,
     Problem,
@@ -36,25 +35,11 @@ def test_problems_are_told_once_and_in_one_order():
 
 
 @pytest.mark.parametrize(
-    ("method", "line"),
-    [
-        ("encode", "speech/encode: lower: no kernel; log: build/.logs/speech.log"),
-        (None, "speech: lower: no kernel; log: build/.logs/speech.log"),
-    ],
-)
-def test_action_error_names_package_method_stage_and_log(method, line):
-    assert (
-        str(ActionError("speech", method, "lower", "no kernel", "build/.logs/speech.log")) == line
-    )
-
-
-@pytest.mark.parametrize(
     "error",
     [
         PipelineError("x"),
         SourceError("x"),
         ConfigErrors([Problem("a", "b", "c", "d")]),
-        ActionError("p", "m", "s", "x", "l"),
     ],
 )
 def test_errors_cross_a_process(error):
