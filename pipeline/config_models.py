@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import (
@@ -21,14 +20,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
+from pipeline.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
-_UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9} | {
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-}
-_SIZE = rf"^([0-9]{{1,18}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(_UNITS)})$"
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _LABEL = r"^[^\x00-\x1f\x7f]+$"
@@ -41,10 +35,10 @@ RULES = {
 
 
 def _size(value: Any) -> Any:
-    match = re.fullmatch(_SIZE, value) if isinstance(value, str) else None
-    size = int(Decimal(match[1]) * _UNITS[match[2]]) if match else value
+    parsed = parse_size(value) if isinstance(value, str) else None
+    size = value if parsed is None else parsed
     if not isinstance(size, int) or size not in _INT64 or size < 1:
-        units = ", ".join(_UNITS)
+        units = ", ".join(UNITS)
         raise PydanticCustomError(
             "rule", "must be a size such as 40MB; units: {units}", {"units": units}
         )
@@ -82,7 +76,7 @@ Size = Annotated[
     int,
     BeforeValidator(_size),
     WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": _SIZE}]}
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]}
     ),
 ]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,30 +16,62 @@ TEMPORARY_PREFIX = ".tmp-"
 
 @contextmanager
 def temporary(folder: Path) -> Iterator[BinaryIO]:
-    """A new binary file in `folder`, gone at the end of the block unless `publish` moved it."""
+    """A new binary file in `folder`, gone at the end of the block unless `publish` moved it.
+
+    It is locked while it is written, so that `sweep` knows the files of killed processes, whatever
+    the clock says and wherever they ran.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
+    file = _locked(folder)
     try:
-        with open(path, "xb") as file:
+        with file:
             yield file
     finally:
-        path.unlink(missing_ok=True)
+        Path(file.name).unlink(missing_ok=True)
 
 
-def publish(file: BinaryIO, target: Path, mode: int) -> None:
-    """Gives a `temporary` of the same filesystem its final name, in place of what had it."""
+def _locked(folder: Path) -> BinaryIO:
+    while True:
+        path = folder / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
+        file = open(path, "xb")  # noqa: SIM115
+        with suppress(OSError):  # a filesystem without locks, where nothing is swept
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if path.exists():
+            return file
+        file.close()  # swept between its opening and its locking
+
+
+def sweep(folder: Path) -> int:
+    """Removes the temporary files that killed processes left in a folder; returns how many."""
+    removed = 0
+    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        with suppress(OSError), open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its writer lives
+            path.unlink()
+            removed += 1
+    return removed
+
+
+def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> None:
+    """Gives a `temporary` of the same filesystem its final name, in place of what had it.
+
+    `durable`: the content reaches the disk before the name does, so that power loss leaves no file
+    whose size and times are those of a content that is not there.
+    """
     file.flush()
     os.chmod(file.name, mode)
+    if durable:
+        os.fsync(file.fileno())
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(file.name, target)
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int = 0o644, durable: bool = False) -> Iterator[BinaryIO]:
     """A binary file that becomes `path` when the block ends, and vanishes when it raises."""
     with temporary(path.parent) as file:
         yield file
-        publish(file, path, mode)
+        publish(file, path, mode, durable)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -49,7 +82,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 def copy_atomically(source: Path, target: Path) -> None:
     """Copies the content, in the kernel where the filesystem can (a reflink where it shares
     extents); never a hard link, since a user may edit the copy."""
-    with replacing(target) as file, open(source, "rb") as content:
+    with replacing(target, durable=True) as file, open(source, "rb") as content:
         _copy(content, file)
 
 

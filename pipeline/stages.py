@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+IMPORT, WAIT = "import", "wait for another build"
+
 
 class Stages:
     """`current` names the stage under way, and after a failure the one that failed."""
@@ -20,3 +22,8 @@ class Stages:
         started = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+    @property
+    def total(self) -> float:
+        """Seconds of all stages that have ended, but for those in which nothing was made."""
+        return sum(s for name, s in self.seconds.items() if name not in (IMPORT, WAIT))

@@ -1,14 +1,8 @@
-"""A workspace: the folders of one project, its settings, and what its last builds left behind.
-
-Settings stand in the workspace's `pyproject.toml` under `[tool.pte-pipeline]`; an environment
-variable wins over them.
-"""
+"""A workspace: the folders of one project, and what its last builds left behind."""
 
 from __future__ import annotations
 
 import json
-import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +12,10 @@ from typing import Any
 from pipeline.digest import FileDigests, canonical_json
 from pipeline.errors import PipelineError
 from pipeline.files import write_atomically
-from pipeline.store import ENVIRONMENT_VARIABLE as STORE_VARIABLE
-from pipeline.store import Store, default_root
+from pipeline.settings import read_settings
+from pipeline.store import Store
 
-JOBS_VARIABLE = "PTE_PIPELINE_JOBS"
-_TABLE = "tool.pte-pipeline"
-_SETTINGS = ("jobs", "store")
+_CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ class Workspace:
 
     @cached_property
     def file_digests(self) -> FileDigests:
-        return FileDigests(self.build / ".file-digests.json")
+        return FileDigests(self.build / ".files.json")
 
     def state(self, package: str) -> dict[str, Any]:
         """What the last build of a package recorded; empty where there is nothing to trust."""
@@ -75,44 +67,25 @@ class Workspace:
         return self.build / ".state" / f"{package}.json"
 
 
+def config_files(folder: Path) -> dict[str, list[Path]]:
+    """The configs of a folder by package, but hidden ones; more than one file for a package is a
+    mistake. Raises PipelineError for a folder that cannot be read."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix in _CONFIG_SUFFIXES)
+    except FileNotFoundError:
+        paths = []
+    except OSError as error:
+        raise PipelineError(f"{folder.name}: cannot be read: {error.strerror}") from error
+    files: dict[str, list[Path]] = {}
+    for path in paths:
+        if not path.name.startswith("."):
+            files.setdefault(path.stem, []).append(path)
+    return files
+
+
 def open_workspace(root: Path) -> Workspace:
     """Raises PipelineError for settings that make no sense."""
     root = root.resolve()
-    settings = _settings(root / "pyproject.toml")
-    store = os.environ.get(STORE_VARIABLE) or settings.get("store")
-    path = default_root() if not store else root / Path(store).expanduser()
-    return Workspace(root, Store(path), _jobs(settings))
-
-
-def _settings(path: Path) -> Mapping[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return {}
-    try:
-        settings = tomllib.loads(text).get("tool", {}).get("pte-pipeline", {})
-    except tomllib.TOMLDecodeError as error:
-        raise PipelineError(f"{path.name}: {error}") from error
-    unknown = sorted(set(settings) - set(_SETTINGS))
-    if unknown:
-        raise PipelineError(
-            f"{path.name}: {_TABLE}: unknown key {', '.join(unknown)}; "
-            f"known: {', '.join(_SETTINGS)}"
-        )
-    if not isinstance(settings.get("store", ""), str):
-        raise PipelineError(f"{path.name}: {_TABLE}.store: must be a path")
-    return settings
-
-
-def _jobs(settings: Mapping[str, Any]) -> int:
-    given = os.environ.get(JOBS_VARIABLE) or settings.get("jobs")
-    if given is None:
-        return len(os.sched_getaffinity(0))
-    where = JOBS_VARIABLE if os.environ.get(JOBS_VARIABLE) else f"pyproject.toml: {_TABLE}.jobs"
-    try:
-        jobs = int(given)
-    except (TypeError, ValueError):
-        jobs = 0
-    if jobs < 1 or isinstance(given, bool):
-        raise PipelineError(f"{where}: is {given!r}; must be a whole number from 1 up")
-    return jobs
+    settings = read_settings(root)
+    store = Store(settings.store, settings.remote, settings.cap)
+    return Workspace(root, store, settings.jobs)
