@@ -7,17 +7,18 @@ any path.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline import digest
-from pipeline.backends import BACKENDS
-from pipeline.config import MethodConfig, PackageConfig
 from pipeline.digest import Digest
 from pipeline.sources import MethodSource
-from pipeline.toolchain import code, host, toolchain
+from pipeline.toolchain import code, describing_code, host, toolchain
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.config import MethodConfig, PackageConfig
 
 Kind = Literal["export", "compile", "link", "validate"]
 
@@ -49,6 +50,16 @@ def reads_key(model: str, source: Digest) -> dict[str, Any]:
     return {"kind": "reads", "model": model, "source": source}
 
 
+def programs_key(archive: Digest) -> dict[str, Any]:
+    """Names what an archive of these bytes holds."""
+    return {"kind": "programs", "archive": archive, "code": describing_code()}
+
+
+def program_key(program: Digest) -> dict[str, Any]:
+    """Names the parts of a program, by which two programs are compared."""
+    return {"kind": "program", "program": program}
+
+
 def export_action(
     model: str,
     source: Digest,
@@ -62,12 +73,19 @@ def export_action(
     return Action("export", model, None, None, key, {"path": path})
 
 
+def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
+    """What the result of an export needs: the archive and the inputs."""
+    yield result["archive"]
+    for method in result["methods"]:
+        yield from (blob for blob in (method["examples"], method["calibration"]) if blob)
+
+
 def compile_units(config: PackageConfig) -> list[tuple[str, ...]]:
     """Methods that are compiled together: those whose backends see all methods, then singles."""
     joint = tuple(
         name
         for name, method in config.methods.items()
-        if any(BACKENDS[spec.name].joint for spec in method.partitioners)
+        if any(spec.backend.joint for spec in method.partitioners)
     )
     singles: list[tuple[str, ...]] = [(name,) for name in config.methods if name not in joint]
     return [joint, *singles] if joint else singles
@@ -83,19 +101,14 @@ def compile_action(
     programs = {
         name: {
             "program": methods[name].program,
+            "names": methods[name].names if _names_count(config.methods[name]) else None,
             "calibration": calibration_of(config.methods[name], methods[name]),
             **config.methods[name].resolved(),
         }
         for name in unit
     }
-    distributions = {
-        name
-        for method in unit
-        for spec in config.methods[method].partitioners
-        for name in BACKENDS[spec.name].distributions
-    }
     key = {
-        **_common("compile", sorted(distributions)),
+        **_common("compile", distributions_of(config, unit)),
         "methods": programs,
         "emit": config.emit.resolved(),
     }
@@ -107,6 +120,22 @@ def compile_action(
         "emit": config.emit,
     }
     return Action("compile", config.model, config.package, unit_name(unit), key, where)
+
+
+def _names_count(method: MethodConfig) -> bool:
+    quantizer = [method.quantize.backend] if method.quantize is not None else []
+    return any(b.names_count for b in (*quantizer, *(s.backend for s in method.partitioners)))
+
+
+def distributions_of(config: PackageConfig, methods: Iterable[str]) -> list[str]:
+    """Those whose versions can change what the backends of these methods make."""
+    names = {
+        name
+        for method in methods
+        for spec in config.methods[method].partitioners
+        for name in spec.backend.distributions
+    }
+    return sorted(names)
 
 
 def calibration_of(method: MethodConfig, source: MethodSource) -> Digest | None:
@@ -147,7 +176,9 @@ def validate_action(
     key = {
         **_common("validate"),
         "files": files,
-        "programs": {name: [m.program, m.examples] for name, m in methods.items()},
+        "programs": {
+            name: {"program": m.program, "examples": m.examples} for name, m in methods.items()
+        },
         "constant_methods": config.constant_methods,
         "settings": config.validation.resolved(),
         "host": host(),
@@ -162,31 +193,3 @@ def validate_action(
 
 def _common(kind: str, distributions: Sequence[str] = ()) -> dict[str, Any]:
     return {"kind": kind, "code": code(), "toolchain": toolchain(distributions)}
-
-
-def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """What changed between two keys, as `path: was -> is`; digests only say that they changed."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for name in sorted(old.keys() | new.keys(), key=str):
-            inner = f"{path}.{name}" if path else str(name)
-            if name not in old:
-                yield f"{inner} is new"
-            elif name not in new:
-                yield f"{inner} is gone"
-            else:
-                yield from differences(old[name], new[name], inner)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for index, (before, after) in enumerate(zip(old, new, strict=True)):
-            yield from differences(before, after, f"{path}[{index}]")
-    elif old != new:
-        told = not (_is_digest(old) or _is_digest(new))
-        yield f"{path}: {_short(old)} -> {_short(new)}" if told else f"{path} changed"
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 64
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

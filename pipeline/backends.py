@@ -6,7 +6,7 @@ written from this table alone. A backend is added by writing its options and its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -16,6 +16,8 @@ from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
+    from torch.fx import Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 
@@ -50,6 +52,10 @@ class PartitionerSpec(Options):
     name: str
     options: SerializeAsAny[Options]
 
+    @property
+    def backend(self) -> Backend:
+        return BACKENDS[self.name]
+
 
 class QuantizeConfig(Options):
     """How a method is quantized. Each quantizer adds its own options to these."""
@@ -61,11 +67,42 @@ class QuantizeConfig(Options):
         "the model's calibration inputs.",
     )
 
+    @property
+    def backend(self) -> Backend:
+        return BACKENDS[self.quantizer]
+
+
+Remap = Callable[[bytes, Mapping[int, int]], bytes | None]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a backend's preprocess function sees of a partition; by default, everything.
+
+    Only what is known not to change its output may be left out: the cache then takes partitions
+    that differ in nothing else for one.
+
+    `names_count`: whether names of nodes and tensors can matter in this program.
+    `unread`: keys of `node.meta` that it does not read.
+    `read`: what it reads of them all the same, for the nodes of one graph.
+    `remap`: gives a payload other debug handles, byte for byte as if it had been made with them,
+        or None if it can't; a payload that holds none is given back. Without it, debug handles
+        are seen.
+    `fixed_handles`: those that mean something to the payload, and so are seen in any case.
+    """
+
+    names_count: Callable[[ExportedProgram], bool] = lambda program: True
+    unread: frozenset[str] = frozenset()
+    read: Callable[[Sequence[Node]], Sequence[Any]] = lambda nodes: [None] * len(nodes)
+    remap: Remap | None = None
+    fixed_handles: frozenset[int] = frozenset()
+
 
 @dataclass(frozen=True)
 class Backend:
     """`backend_id` is the name by which a program calls the delegate. `distributions` are those
-    whose versions can change what it makes. A `joint` backend sees all methods at once."""
+    whose versions can change what it makes. A `joint` backend sees all methods at once.
+    `names_count`: whether what it makes of a method can depend on the names of its values."""
 
     name: str
     backend_id: str
@@ -75,15 +112,17 @@ class Backend:
     joint: bool
     make_partitioner: Callable[[Any], Partitioner]
     make_quantizer: Callable[[Any], Quantizer | None] = lambda options: None
+    make_sight: Callable[[], Sight] = Sight
+    names_count: bool = True
 
 
 def make_partitioners(specs: Iterable[PartitionerSpec]) -> list[Partitioner]:
     """In the order of the config, which is the order in which they are tried."""
-    return [BACKENDS[spec.name].make_partitioner(spec.options) for spec in specs]
+    return [spec.backend.make_partitioner(spec.options) for spec in specs]
 
 
 def make_quantizer(config: QuantizeConfig) -> Quantizer:
-    quantizer = BACKENDS[config.quantizer].make_quantizer(config)
+    quantizer = config.backend.make_quantizer(config)
     assert quantizer is not None, f"{config.quantizer} has options of a quantizer, but makes none"
     return quantizer
 
@@ -174,6 +213,18 @@ def _xnnpack_quantizer(config: XnnpackQuantize) -> Quantizer:
     return xnnpack_quantizer.XNNPACKQuantizer().set_global(quantization)
 
 
+def _xnnpack_sight() -> Sight:
+    from pipeline import xnnpack
+
+    return Sight(
+        names_count=xnnpack.names_count,
+        unread=xnnpack.UNREAD,
+        read=xnnpack.read,
+        remap=xnnpack.remap_handles,
+        fixed_handles=xnnpack.FIXED_HANDLES,
+    )
+
+
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
         backend.name: backend
@@ -187,6 +238,8 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
                 joint=False,
                 make_partitioner=_xnnpack_partitioner,
                 make_quantizer=_xnnpack_quantizer,
+                make_sight=_xnnpack_sight,
+                names_count=False,
             ),
         )
     }

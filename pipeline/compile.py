@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch.export import ExportedProgram
 
-from pipeline import sources
+from pipeline import digest
 from pipeline.actions import Action
 from pipeline.backends import make_partitioners
 from pipeline.delegation import count_delegation
@@ -34,47 +35,60 @@ def compile_unit(action: Action, workspace: Workspace, stages: Stages) -> dict[s
     """
     methods: Mapping[str, MethodSource] = action.where["sources"]
     configs, settings = action.where["configs"], action.where["emit"]
-    with stages.stage("load"):
-        programs = {name: load_method(source, workspace.store) for name, source in methods.items()}
+    store = workspace.store
+    with stages.stage("load"), reading(methods.values()):
+        programs = {name: load_method(source, store) for name, source in methods.items()}
+        calibrations = {name: _calibration(action, name, store) for name in methods}
     with stages.stage("quantize"):
         for name, config in configs.items():
             if config.quantize is not None:
-                calibration = _calibration(action, name, workspace.store)
-                programs[name] = quantize(programs[name], config.quantize, calibration)
+                programs[name] = quantize(programs[name], config.quantize, calibrations[name])
     with stages.stage("lower"):
         partitioners = {n: make_partitioners(config.partitioners) for n, config in configs.items()}
-        lowered = lower(programs, partitioners, store=workspace.store)
+        lowered = lower(programs, partitioners, store=store)
         delegation = {
             name: count_delegation(lowered.exported_program(name)).to_json() for name in methods
         }
     with stages.stage("emit"):
         emitted = emit(lowered, settings.external_constants, settings.initialized_buffers)
     with stages.stage("store"):
-        compiled = make_object(emitted, workspace.store)
+        compiled = make_object(emitted, store)
         result = {
             "object": compiled.to_json(),
             "blobs": sorted({blob.digest for blob in compiled.blobs()}),
             "delegation": delegation,
         }
-        workspace.store.put_result(action.key, result)
+        store.put_result(action.key, result, stages.total)
     return result
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:
-    """The program, if it is still the one whose digest is in the key.
+    """The program of a method.
 
     Raises:
-        SourceError: a file of the user's changed since the plan, or can't be read.
+        SourceError: a file of the user's can't be read.
         MissingBlobError: the archive of an exporter is no longer whole.
     """
     if source.exported:
         archive = store.verified_path(store.blob_of(source.archive))
         return load_program(archive, source.entry)
-    program = load_program(source.archive, source.entry)
-    now = {entry: content for entry, content, _ in sources.program_digests(source.archive)}
-    if now.get(source.entry) != source.program:
-        raise SourceError(f"{source.archive.name}: changed while the build ran; run again")
-    return program
+    return load_program(source.archive, source.entry)
+
+
+@contextmanager
+def reading(methods: Iterable[MethodSource]) -> Iterator[None]:
+    """What is read of users' archives within it is what was planned.
+
+    Raises:
+        SourceError: one of them is another file by now.
+    """
+    contents = {source.archive: source.content for source in methods if not source.exported}
+    before = {path: digest.stamp(path) for path in contents if path.exists()}
+    yield
+    for path, content in contents.items():
+        # The stamp tells a file that was exchanged and put back while it was read.
+        if before.get(path) != digest.stamp(path) or digest.of_file(path) != content:
+            raise SourceError(f"{path.name}: changed while the build ran; run again")
 
 
 def load_examples(source: MethodSource, store: Store) -> list[InputSet]:

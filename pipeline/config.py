@@ -8,7 +8,7 @@ torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from pipeline.config_models import (
     ValidateConfig,
 )
 from pipeline.config_parser import Parser, shown
-from pipeline.errors import ConfigErrors, PipelineError, Problem, did_you_mean
+from pipeline.errors import ConfigErrors, Problem, did_you_mean
 from pipeline.strict_yaml import join, read_yaml
+from pipeline.workspace import config_files
 
 __all__ = [
     "Configs",
@@ -39,9 +40,8 @@ __all__ = [
     "parse_config",
     "read_config",
     "read_configs",
+    "read_files",
 ]
-
-_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,13 @@ class Configs:
 def read_configs(folder: Path) -> Configs:
     """All configs of a folder but hidden ones; none where there is no folder. A bad config spoils
     no other. Raises PipelineError for a folder that cannot be read."""
-    try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
-    except FileNotFoundError:
-        paths = []
-    except OSError as error:
-        raise PipelineError(f"{folder.name}: cannot be read: {error.strerror}") from error
+    return read_files(path for paths in config_files(folder).values() for path in paths)
+
+
+def read_files(paths: Iterable[Path]) -> Configs:
     found = Configs()
     for path in paths:
-        if not path.name.startswith("."):
-            _add(found, path)
+        _add(found, path)
     return found
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NewType
 
@@ -50,8 +52,9 @@ def of_json(value: Any) -> Digest:
 class FileDigests:
     """What was computed from files, keyed by (size, mtime_ns, ctime_ns, inode) of each path.
 
-    `of(path)` is the digest of the content; `derived(path, what, compute)` remembers any other
-    JSON value that is a function of the content alone. `save()` writes what is new.
+    `of(path)` is the digest of the content; `derived` remembers any other JSON value that is a
+    function of the content and of what is `given`, the latest one for each `what`. None is not
+    remembered. `save()` writes what is new.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,16 +65,23 @@ class FileDigests:
     def of(self, path: Path) -> Digest:
         return Digest(self.derived(path, "digest", of_file))
 
-    def derived(self, path: Path, what: str, compute: Any) -> Any:
-        stamp = _stamp(path)
+    def derived(
+        self, path: Path, what: str, compute: Callable[[Path], Any], given: str = ""
+    ) -> Any:
+        before = stamp(path)
         entry = self._entries.get(str(path))
-        if entry is not None and entry["stamp"] == stamp and what in entry:
-            return entry[what]
+        if entry is not None and entry["stamp"] == before and what in entry:
+            known_given, value = entry[what]
+            if known_given == given:
+                return value
         value = compute(path)
-        if _stamp(path) == stamp and time.time_ns() - max(stamp[1], stamp[2]) > RACY_NS:
-            if entry is None or entry["stamp"] != stamp:
-                entry = self._entries[str(path)] = {"stamp": stamp}
-            entry[what] = value
+        unchanged = stamp(path) == before
+        if value is not None and unchanged and time.time_ns() - max(before[1:3]) > RACY_NS:
+            entry = self._entries.get(str(path))
+            if entry is None or entry["stamp"] != before:
+                _flush(path)
+                entry = self._entries[str(path)] = {"stamp": before}
+            entry[what] = [given, value]
             self._changed = True
         return value
 
@@ -87,7 +97,15 @@ class FileDigests:
         self._changed = False
 
 
-def _stamp(path: Path) -> list[int]:
+def _flush(path: Path) -> None:
+    """What is remembered of a file must survive power loss only if its content does."""
+    with suppress(OSError), open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def stamp(path: Path) -> list[int]:
+    """Size, mtime, ctime and inode: two that are equal are of the same content, if it did not
+    change within the resolution of the clock."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 

@@ -60,7 +60,7 @@ def export(action: Action, workspace: Workspace, stages: Stages) -> dict[str, An
         real = actions.export_action(
             action.model, content, digests, record["distributions"], action.where["path"]
         )
-        workspace.store.put_result(real.key, result)
+        workspace.store.put_result(real.key, result, stages.total)
     return result
 
 
@@ -133,7 +133,9 @@ def _commit(
     with store.writer() as file:
         save_programs(programs, file)
     archive = store.blob_path(file.digest)
-    digests = {name: program for name, program, _ in sources.program_digests(archive)}
+    facts = {each.entry: each for each in sources.describe_archive(archive).programs}
+    for each in facts.values():
+        store.put_result(actions.program_key(each.program), each.parts)
 
     def put(method: str, origin: str) -> str | None:
         sets = inputs[method].get(origin)
@@ -142,7 +144,8 @@ def _commit(
     methods = [
         {
             "name": name,
-            "program": digests[name],
+            "program": facts[name].program,
+            "names": facts[name].names,
             "examples": put(name, "example"),
             "calibration": put(name, "calibration"),
         }

@@ -1,25 +1,38 @@
 """The plan: which actions the sources and configs call for, which of them are stale, and why.
 
-It reads configs, sources, the workspace's state and action results, and changes nothing. It never
-imports torch: what only torch can tell (which methods an exporter has) is asked of the result of
-the export action, and a plan made before that result exists says that it waits for it.
+It reads configs, sources, the workspace's state and action results, and changes nothing but what
+the workspace remembers of its own files. It never imports torch: what only torch can tell (which
+methods an exporter has) is asked of the result of the export action, and a plan made before that
+result exists says that it waits for it.
+
+Where nothing changed, not even a config is parsed: what was worked out from one is remembered with
+the digests of all that it was worked out from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline import actions
+from pipeline import actions, sources
 from pipeline.actions import Action
-from pipeline.config import PackageConfig, parse_config, read_configs
-from pipeline.digest import Digest
+from pipeline.changes import changes
+from pipeline.digest import Digest, of_json
 from pipeline.errors import ConfigErrors, Problem, SourceError
-from pipeline.sources import MethodSource, ModelSource, find_sources, method_sources
-from pipeline.workspace import Workspace
+from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
+from pipeline.toolchain import code, describing_code, host, planning_code, toolchain
+from pipeline.upkeep import Usage
+from pipeline.workspace import Workspace, config_files
+
+if TYPE_CHECKING:
+    from pipeline.config import Configs, PackageConfig
+
+_MOST_REASONS = 3
 
 State = Literal["up-to-date", "hit", "stale", "waiting"]
 
@@ -36,6 +49,16 @@ class Status:
         return self.state == "up-to-date"
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What a config says by itself: its model, its compile units, and the distributions whose
+    versions count for them."""
+
+    model: str
+    units: tuple[tuple[str, ...], ...]
+    distributions: tuple[str, ...]
+
+
 class Plan:
     """What a workspace asks for, as its files stand when they are first looked at.
 
@@ -44,44 +67,88 @@ class Plan:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
+        self._configs: dict[str, Configs] = {}
+        self._outlines: dict[str, Outline | None] = {}
         self._methods: dict[str, dict[str, MethodSource] | None] = {}
         self._exports: dict[str, Action] = {}
         self._problems: dict[str, tuple[Problem, ...]] = {}
+        self._links: dict[str, Action | None] = {}
+        self._compiles: dict[str, list[Action] | None] = {}
+        self._keys: dict[str, Digest | None] = {}
+        self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
+        self.usage: dict[str, Usage] = {}
 
     # What is there
 
     @cached_property
-    def _configs(self) -> Any:
-        return read_configs(self.workspace.configs)
+    def _files(self) -> dict[str, list[Path]]:
+        return config_files(self.workspace.configs)
 
     @cached_property
     def _sources(self) -> tuple[dict[str, ModelSource], dict[str, str]]:
-        return find_sources(self.workspace.models)
+        return sources.find_sources(self.workspace.models)
 
     @cached_property
     def packages(self) -> tuple[str, ...]:
         """All packages that a config asks for, those with mistakes too."""
-        return tuple(sorted({*self._configs.configs, *self._configs.problems}))
+        return tuple(sorted(self._files))
+
+    def _parsed(self, package: str) -> Configs:
+        from pipeline.config import read_files  # pydantic, which a no-op run does without
+
+        if package not in self._configs:
+            self._configs[package] = read_files(self._files[package])
+        return self._configs[package]
+
+    def config(self, package: str) -> PackageConfig:
+        """Raises KeyError where it has mistakes."""
+        return self._parsed(package).configs[package]
+
+    def outline(self, package: str) -> Outline | None:
+        """None where the config has mistakes."""
+        if package not in self._outlines:
+            told = None
+            if len(self._files[package]) == 1:
+                told = self._remember(package, "outline", [], lambda: self._outline(package))
+            self._outlines[package] = Outline(told[0], _tuples(told[1]), told[2]) if told else None
+        return self._outlines[package]
+
+    def _outline(self, package: str) -> list[Any] | None:
+        config = self._parsed(package).configs.get(package)
+        if config is None:
+            return None
+        units = actions.compile_units(config)
+        return [config.model, units, actions.distributions_of(config, config.methods)]
+
+    def _remember(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:
+        """What follows from a package's config, this package's code and `inputs`."""
+        (path,) = self._files[package]
+        given = of_json([planning_code(), code(), inputs])
+        return self.workspace.file_digests.derived(path, what, lambda _: compute(), given)
+
+    def model(self, package: str) -> str | None:
+        outline = self.outline(package)
+        return outline.model if outline else None
 
     def problems(self, package: str) -> tuple[Problem, ...]:
         """All that is wrong with a package's config or source as far as is known now."""
         if package not in self._problems:
-            self._problems[package] = self._find_problems(package)
+            known = self._known(package) is not None
+            self._problems[package] = () if known else self._find_problems(package)
         return self._problems[package]
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
-        found = list(self._configs.problems.get(package, ()))
-        config = self._configs.configs.get(package)
+        configs = self._parsed(package)
+        found = list(configs.problems.get(package, ()))
+        config = configs.configs.get(package)
         if config is None:
             return tuple(found)
-        file = self._file(package)
-        sources, ambiguous = self._sources
+        file = configs.files[package]
+        models, ambiguous = self._sources
         if config.model in ambiguous:
             return (*found, Problem(file, "model", ambiguous[config.model]))
-        if config.model not in sources:
-            known = (
-                ", ".join(sorted(sources)) or f"none; put one into {self.workspace.models.name}/"
-            )
+        if config.model not in models:
+            known = ", ".join(sorted(models)) or f"none; put one into {self.workspace.models.name}/"
             return (*found, Problem(file, "model", f"no model '{config.model}'", f"known: {known}"))
         try:
             methods = self.methods(package)
@@ -97,17 +164,14 @@ class Plan:
         if problems:
             raise ConfigErrors(problems)
 
-    def config(self, package: str) -> PackageConfig:
-        return self._configs.configs[package]
-
-    def _file(self, package: str) -> str:
-        return str(self._configs.files[package])
-
     def _mismatches(self, package: str, methods: Mapping[str, MethodSource]) -> list[Problem]:
         """Methods that config and model do not agree on, and quantizers without inputs."""
-        file, config = self._file(package), self.config(package)
+        from pipeline.config import parse_config
+
+        configs = self._parsed(package)
+        file = configs.files[package]
         try:
-            parse_config(package, self._configs.data[package], file, known_methods=tuple(methods))
+            parse_config(package, configs.data[package], file, known_methods=tuple(methods))
         except ConfigErrors as errors:
             return list(errors.problems)
         return [
@@ -117,7 +181,7 @@ class Plan:
                 "static quantization observes calibration inputs, and the model gives none",
                 "add calibration_inputs(method) to the exporter, or say `dynamic: true`",
             )
-            for name, method in config.methods.items()
+            for name, method in configs.configs[package].methods.items()
             if method.quantize is not None
             and not method.quantize.dynamic
             and actions.calibration_of(method, methods[name]) is None
@@ -130,8 +194,7 @@ class Plan:
 
     def exporter(self, package: str) -> str | None:
         """The model that must be exported for a package, or None where an archive is there."""
-        config = self._configs.configs.get(package)
-        source = self._sources[0].get(config.model) if config else None
+        source = self._sources[0].get(self.model(package) or "")
         return source.model if source and source.form == "exporter" else None
 
     @cached_property
@@ -156,17 +219,18 @@ class Plan:
     def methods(self, package: str) -> dict[str, MethodSource] | None:
         """The methods of a package's model, in its order, or None while it is not exported.
         Raises SourceError."""
-        model = self.config(package).model
+        model = self.model(package)
+        assert model is not None
         if model not in self._methods:
             self._methods[model] = self._read_methods(self.source(model))
         return self._methods[model]
 
     def _read_methods(self, source: ModelSource) -> dict[str, MethodSource] | None:
         if source.form != "exporter":
-            return method_sources(source, self.workspace.file_digests)
+            return sources.method_sources(source, self._describe)
         store = self.workspace.store
         result = store.result(self.export(source.model).digest)
-        if result is None or not store.has(result["archive"]):
+        if result is None:
             return None
         archive = store.blob_path(result["archive"])
         return {
@@ -174,6 +238,8 @@ class Plan:
                 archive=archive,
                 entry=method["name"],
                 program=method["program"],
+                names=method["names"],
+                content=result["archive"],
                 examples=method["examples"],
                 calibration=method["calibration"],
                 exported=True,
@@ -181,37 +247,121 @@ class Plan:
             for method in result["methods"]
         }
 
+    def _describe(self, path: Path) -> ArchiveFacts:
+        """What an archive holds: remembered by its stamp, known to the store by its bytes, or read
+        of it."""
+        digests = self.workspace.file_digests
+        content = digests.of(path)
+
+        def describe(path: Path) -> Any:
+            known = self.workspace.store.lookup(actions.programs_key(content))
+            usage = self.usage.setdefault("programs", Usage())
+            if known is not None:
+                usage.add(Usage(hits=1, saved=known.seconds))
+                return [content, known.result["programs"]]
+            started = time.perf_counter()
+            facts = sources.describe_archive(path)
+            seconds = time.perf_counter() - started
+            usage.add(Usage(misses=1, spent=seconds))
+            self._described[facts.content] = facts, seconds
+            return [facts.content, facts.to_json()]
+
+        told = digests.derived(path, "programs", describe, given=describing_code())
+        return sources.archive_from_json(*told)
+
+    def remember(self) -> None:
+        """Keeps what was read of files, in the workspace and, of archives, in the store."""
+        store = self.workspace.store
+        self.workspace.file_digests.save()
+        with suppress(OSError):  # a convenience; a store that can't be written only serves
+            while self._described:
+                content, (facts, seconds) = self._described.popitem()
+                programs = {"programs": facts.to_json()}
+                store.put_result(actions.programs_key(content), programs, seconds)
+                for each in facts.programs:
+                    store.put_result(actions.program_key(each.program), each.parts)
+
     def forget(self, model: str) -> None:
         self._methods.pop(model, None)
         self._exports.pop(model, None)
         self._problems.clear()
+        self._links.clear()
+        self._compiles.clear()
+        self._keys.clear()
 
-    def units(self, package: str) -> list[tuple[str, ...]]:
-        return actions.compile_units(self.config(package))
+    def units(self, package: str) -> tuple[tuple[str, ...], ...]:
+        outline = self.outline(package)
+        return outline.units if outline else ()
 
     def compiles(self, package: str) -> list[Action] | None:
         """None while the model is not exported."""
-        methods = self.methods(package)
-        if methods is None:
-            return None
-        config = self.config(package)
-        return [actions.compile_action(config, unit, methods) for unit in self.units(package)]
+        if package not in self._compiles:
+            methods, config = self.methods(package), self.config(package)
+            self._compiles[package] = (
+                [actions.compile_action(config, unit, methods) for unit in self.units(package)]
+                if methods is not None
+                else None
+            )
+        return self._compiles[package]
 
     def link(self, package: str) -> Action | None:
-        compiles = self.compiles(package)
-        if compiles is None:
+        if package not in self._links:
+            compiles, methods = self.compiles(package), self.methods(package)
+            self._links[package] = (
+                actions.link_action(self.config(package), compiles, methods)
+                if compiles is not None and methods is not None
+                else None
+            )
+        return self._links[package]
+
+    def _known(self, package: str) -> Digest | None:
+        """The digest of the link action of a package without problems; None where it has some, or
+        waits for an export."""
+        if package not in self._keys:
+            self._keys[package] = self._key_of_link(package)
+        return self._keys[package]
+
+    def _key_of_link(self, package: str) -> Digest | None:
+        outline = self.outline(package)
+        if outline is None or outline.model not in self._sources[0]:
             return None
-        methods = self.methods(package)
-        assert methods is not None
-        return actions.link_action(self.config(package), compiles, methods)
+        try:
+            methods = self.methods(package)
+        except SourceError:
+            return None
+        if methods is None:
+            return None
+        return self._remember(
+            package,
+            "link",
+            [_identities(methods), toolchain(outline.distributions), host()],
+            lambda: None if self._find_problems(package) else _digest_of(self.link(package)),
+        )
 
     def validate(self, package: str) -> Action | None:
         """None while the package is not linked."""
         methods = self.methods(package)
-        files = self.workspace.state(package).get("link", {}).get("files")
+        files = self._linked(package)
         if methods is None or not files:
             return None
-        return actions.validate_action(self.config(package), _outputs(files), methods)
+        return actions.validate_action(self.config(package), files, methods)
+
+    def _validation(self, package: str) -> Digest | None:
+        """The digest of `validate`."""
+        methods, files = self.methods(package), self._linked(package)
+        if methods is None or not files:
+            return None
+        return self._remember(
+            package,
+            "validate",
+            [_identities(methods), files, toolchain(), host()],
+            lambda: _digest_of(self.validate(package)),
+        )
+
+    def _linked(self, package: str) -> dict[str, Digest]:
+        """The files of a linked package that a device loads."""
+        files = self.workspace.state(package).get("link", {}).get("files", {})
+        return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
 
     # What is stale
 
@@ -220,7 +370,7 @@ class Plan:
         store = self.workspace.store
         result = store.result(action.digest)
         if result is not None:
-            if store.intact(_exported_blobs(result)):
+            if store.intact(actions.exported_blobs(result)):
                 return Status("up-to-date", "its source and all it reads are unchanged")
             return Status("stale", "its exported program is no longer in the store")
         if store.result_of(actions.reads_key(model, action.key["source"])) is None:
@@ -243,41 +393,44 @@ class Plan:
         return Status("stale", self._changes(previous, action))
 
     def link_status(self, package: str) -> Status:
-        action = self.link(package)
-        if action is None:
+        digest = self._known(package)
+        if digest is None:
             return self._waiting(package)
         recorded = self.workspace.state(package).get("link", {})
-        if recorded.get("action") == action.digest:
+        if recorded.get("action") == digest:
             damage = self._damage(package, recorded["files"])
             if not damage:
                 return Status("up-to-date", "unchanged")
             reason = damage
         else:
-            reason = self._link_changes(package, recorded.get("action"), action)
-        return self._hit_or_stale(action, reason)
+            reason = self._link_changes(package, recorded.get("action"))
+        return self._hit_or_stale(digest, reason)
 
     def validate_status(self, package: str) -> Status:
-        action = self.validate(package)
-        if action is None:
+        digest = self._validation(package)
+        if digest is None:
             return Status("waiting", "the package is not lowered yet")
         recorded = self.workspace.state(package).get("validate", {})
-        if recorded.get("action") != action.digest:
+        if recorded.get("action") != digest:
+            action = self.validate(package)
+            assert action is not None
             reason = self._changes(recorded.get("action"), action, "validated")
-            return self._hit_or_stale(action, reason)
+            return self._hit_or_stale(digest, reason)
         if not recorded.get("ok"):
             return Status("stale", "the last validation failed")
         damage = self._damage(package, recorded["files"])
-        return self._hit_or_stale(action, damage) if damage else Status("up-to-date", "unchanged")
+        return self._hit_or_stale(digest, damage) if damage else Status("up-to-date", "unchanged")
 
-    def _hit_or_stale(self, action: Action, reason: str) -> Status:
+    def _hit_or_stale(self, action: Digest, reason: str) -> Status:
         """For an action whose result is files."""
         store = self.workspace.store
-        result = store.result(action.digest)
+        result = store.result(action)
         there = result is not None and all(store.has(blob) for blob in result["files"].values())
         return Status("hit" if there else "stale", reason)
 
     def _waiting(self, package: str) -> Status:
-        model = self.config(package).model
+        model = self.model(package)
+        assert model is not None
         return Status(
             "waiting", f"model {model} is to be exported: {self.export_status(model).reason}"
         )
@@ -293,9 +446,10 @@ class Plan:
                 return f"{folder.name}/{name} was edited"
         return ""
 
-    def _link_changes(self, package: str, previous: Digest | None, action: Action) -> str:
+    def _link_changes(self, package: str, previous: Digest | None) -> str:
         """The changes of the methods that are to be linked, then those of the link itself."""
-        if previous is None:
+        action = self.link(package)
+        if previous is None or action is None:
             return "never lowered in this workspace"
         compiles = [
             (unit, self.compile_status(package, unit)) for unit in self.compiles(package) or ()
@@ -309,14 +463,19 @@ class Plan:
         old = self.workspace.store.key(previous)
         if old is None:
             return "what it was built from is no longer in the store"
-        return "; ".join(_few(actions.differences(old, action.key))) or "its key changed"
+        told = list(self.changes(old, action))
+        more = [f"and {len(told) - _MOST_REASONS} more"] if len(told) > _MOST_REASONS else []
+        return "; ".join(told[:_MOST_REASONS] + more) or "its key changed"
 
+    def changes(self, old: Mapping[str, Any], action: Action) -> Iterator[str]:
+        """What tells an action's key from an earlier one of its kind."""
 
-def _few(changes: Iterator[str], most: int = 3) -> Iterator[str]:
-    found = list(changes)
-    yield from found[:most]
-    if len(found) > most:
-        yield f"and {len(found) - most} more"
+        def parts_of(program: Digest) -> Mapping[str, Any] | None:
+            return self.workspace.store.result_of(actions.program_key(program))
+
+        source = self.source(action.model).path
+        file = str(source.relative_to(self.workspace.root))
+        return changes(old, action.key, parts_of, file)
 
 
 def _digest_if_there(digests: Any, path: Path) -> Digest | None:
@@ -326,12 +485,13 @@ def _digest_if_there(digests: Any, path: Path) -> Digest | None:
         return None
 
 
-def _exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
-    yield result["archive"]
-    for method in result["methods"]:
-        yield from (blob for blob in (method["examples"], method["calibration"]) if blob)
+def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:
+    return [[n, m.program, m.names, m.examples, m.calibration] for n, m in methods.items()]
 
 
-def _outputs(files: Mapping[str, Digest]) -> dict[str, Digest]:
-    """The files of a package that a device loads."""
-    return {name: content for name, content in files.items() if name.endswith((".pte", ".ptd"))}
+def _tuples(units: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(unit) for unit in units)
+
+
+def _digest_of(action: Action | None) -> Digest | None:
+    return action.digest if action else None

@@ -11,12 +11,14 @@ import json
 import re
 import zipfile
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pipeline import digest
-from pipeline.digest import Digest, FileDigests
+from pipeline.canonical import canonical_program, parts_of
+from pipeline.digest import Digest
 from pipeline.errors import SourceError
 
 Form = Literal["archive", "folder", "exporter"]
@@ -24,11 +26,6 @@ Form = Literal["archive", "folder", "exporter"]
 METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What torch.export.save, which knows one method only, calls it, and what ExecuTorch calls it.
 _SINGLE_NAME, _SINGLE_METHOD = "model", "forward"
-
-# Node metadata that no lowering reads, and that holds object ids, paths of the machine and line
-# numbers. The rest (nn_module_stack, source_fn_stack, torch_fn) is read by partitioners and
-# quantizers, for instance through get_source_partitions, and so belongs to the program.
-VOLATILE_METADATA = frozenset({"from_node", "stack_trace"})
 
 
 @dataclass(frozen=True)
@@ -71,25 +68,60 @@ def _form(path: Path) -> Form | None:
 class MethodSource:
     """Where a method's program stands, and the digest of the program (not of the file).
 
-    `examples` and `calibration` are digests of its input sets: of the pickled sample inputs inside
-    an archive, or of a record in the store for what an exporter gave (`exported`).
+    `names` is the digest of the names of its values, which the program leaves out, `content` that
+    of the file. `examples` and `calibration` are digests of its input sets: of the pickled sample
+    inputs inside an archive, or of a record in the store for what an exporter gave (`exported`).
     """
 
     archive: Path
     entry: str
     program: Digest
+    names: Digest | None = None
+    content: Digest | None = None
     examples: Digest | None = None
     calibration: Digest | None = None
     exported: bool = False
 
 
-def method_sources(source: ModelSource, digests: FileDigests) -> dict[str, MethodSource]:
-    """The methods of an archive or a folder. Raises SourceError."""
+@dataclass(frozen=True)
+class ProgramFacts:
+    """What an archive tells of one entry. `parts` are short digests by which two programs can be
+    compared: of its sub-modules, its tensors and so on; they are not part of any key."""
+
+    entry: str
+    program: Digest
+    names: Digest
+    examples: Digest | None
+    parts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ArchiveFacts:
+    """The digest of a file's bytes, and its entries in their order."""
+
+    content: Digest
+    programs: tuple[ProgramFacts, ...]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The entries, without their parts."""
+        return [{**vars(each), "parts": {}} for each in self.programs]
+
+
+def archive_from_json(content: Digest, programs: Any) -> ArchiveFacts:
+    return ArchiveFacts(content, tuple(ProgramFacts(**each) for each in programs))
+
+
+Describe = Callable[[Path], ArchiveFacts]
+
+
+def method_sources(source: ModelSource, describe: Describe) -> dict[str, MethodSource]:
+    """The methods of an archive or a folder, whose archives `describe` describes. Raises
+    SourceError."""
     if source.form == "archive":
-        return archive_methods(source.path, digests)
+        return _methods_of(source.path, describe)
     methods: dict[str, MethodSource] = {}
     for path in sorted(source.path.glob("*.pt2")):
-        inside = archive_methods(path, digests)
+        inside = _methods_of(path, describe)
         if len(inside) != 1:
             raise SourceError(
                 f"{shown(path)}: has {len(inside)} methods ({', '.join(inside)}); an archive in a "
@@ -100,23 +132,28 @@ def method_sources(source: ModelSource, digests: FileDigests) -> dict[str, Metho
     return methods
 
 
-def archive_methods(path: Path, digests: FileDigests) -> dict[str, MethodSource]:
-    """The methods of one PT2 archive, in the order of the file. Raises SourceError."""
-    programs = digests.derived(path, "programs", program_digests)
-    single = [entry for entry, _, _ in programs] == [_SINGLE_NAME]
+def _methods_of(path: Path, describe: Describe) -> dict[str, MethodSource]:
+    facts = describe(path)
+    single = [each.entry for each in facts.programs] == [_SINGLE_NAME]
     return {
-        _SINGLE_METHOD if single else entry: MethodSource(path, entry, program, examples)
-        for entry, program, examples in programs
+        _SINGLE_METHOD if single else each.entry: MethodSource(
+            path, each.entry, each.program, each.names, facts.content, each.examples
+        )
+        for each in facts.programs
     }
 
 
-def program_digests(path: Path) -> list[tuple[str, Digest, Digest | None]]:
-    """For each entry, in the order of the file: its name, the digest of its program, and that of
-    its sample inputs. The program is the graph, the signature, the ranges and the bytes of every
-    weight and constant, without `VOLATILE_METADATA`. Raises SourceError."""
+def describe_archive(path: Path) -> ArchiveFacts:
+    """The entries of a PT2 archive. The digest of a program is that of its canonical graph, its
+    signature and ranges, and the bytes of every weight and constant. Raises SourceError."""
     try:
+        content = digest.of_file(path)
         with zipfile.ZipFile(path) as archive:
-            return _Archive(path, archive).digests()
+            facts = tuple(_Archive(path, archive).facts())
+        # Facts under the digest of another content would be served from the store ever after.
+        if digest.of_file(path) != content:
+            raise SourceError(f"{shown(path)}: changed while it was read; run again")
+        return ArchiveFacts(content, facts)
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise SourceError(f"{shown(path)}: is not a readable PT2 archive ({error})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -148,7 +185,7 @@ class _Archive:
         if f"{self._root}/archive_format" not in self._names:
             raise SourceError(f"{shown(path)}: is not a PT2 archive, or is cut short")
 
-    def digests(self) -> list[tuple[str, Digest, Digest | None]]:
+    def facts(self) -> list[ProgramFacts]:
         start, end = f"{self._root}/models/", ".json"
         entries = [
             name[len(start) : -len(end)]
@@ -161,20 +198,24 @@ class _Archive:
             )
         for entry in entries:
             _check_method_name(self._path, entry)
-        return [(entry, self._program(entry), self._examples(entry)) for entry in entries]
+        return [self._facts(entry) for entry in entries]
+
+    def _facts(self, entry: str) -> ProgramFacts:
+        serialized = json.loads(self._read(f"models/{entry}.json"))
+        canonical = canonical_program(serialized)
+        tensors = {kind: self._payloads(kind, entry) for kind in ("weights", "constants")}
+        return ProgramFacts(
+            entry,
+            digest.of_json({"program": canonical.program, **tensors}),
+            digest.of_json(canonical.names),
+            self._examples(entry),
+            parts_of(canonical, tensors),
+        )
 
     def _examples(self, entry: str) -> Digest | None:
         name = f"data/sample_inputs/{entry}.pt"
         present = f"{self._root}/{name}" in self._names
         return digest.of_bytes(self._read(name)) if present else None
-
-    def _program(self, entry: str) -> Digest:
-        program = json.loads(self._read(f"models/{entry}.json"))
-        program.pop("torch_version", None)
-        graph = program["graph_module"]["graph"]
-        _drop_volatile_metadata(graph)
-        payloads = {kind: self._payloads(kind, entry) for kind in ("weights", "constants")}
-        return digest.of_json({"program": program, **payloads})
 
     def _payloads(self, kind: str, entry: str) -> Any:
         legacy = f"data/{kind}/{entry}.pt"
@@ -192,20 +233,6 @@ class _Archive:
 
     def _read(self, name: str) -> bytes:
         return self._zip.read(f"{self._root}/{name}")
-
-
-def _drop_volatile_metadata(graph: Any) -> None:
-    """Removes it from a serialized graph and the graphs of its control flow, in place."""
-    stack = [graph]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, list):
-            stack.extend(value)
-        elif isinstance(value, dict):
-            if "metadata" in value and "target" in value and isinstance(value["metadata"], dict):
-                for name in VOLATILE_METADATA:
-                    value["metadata"].pop(name, None)
-            stack.extend(value.values())
 
 
 def _check_method_name(path: Path, name: str) -> None:

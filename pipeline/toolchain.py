@@ -30,6 +30,7 @@ _DECIDING = (
     "partitions",
     "perform",
     "preprocess",
+    "preprocessed",
     "programs",
     "quantize",
     "report",
@@ -37,17 +38,45 @@ _DECIDING = (
     "signature",
     "validate",
     "validation",
+    "xnnpack",
 )
+
+# The modules that decide which actions a config and a model call for, and what their keys are.
+_PLANNING = (
+    "actions",
+    "backends",
+    "config",
+    "config_models",
+    "config_parser",
+    "plan",
+    "sizes",
+    "strict_yaml",
+)
+_DESCRIBING = ("canonical", "sources")
 
 # What every compiled method depends on. flatbuffers lays out the bytes of a .pte file.
 CORE = ("executorch", "flatbuffers", "numpy", "torch", "torchao")
 
 
-@cache
 def code() -> str:
     """The digest of the code of this package that decides results; part of every action's key."""
+    return _digest_of(_DECIDING)
+
+
+def planning_code() -> str:
+    """The digest of the code that makes actions of configs: of what the plan may remember."""
+    return _digest_of(_PLANNING)
+
+
+def describing_code() -> str:
+    """The digest of the code that makes the digests of programs."""
+    return _digest_of(_DESCRIBING)
+
+
+@cache
+def _digest_of(names: tuple[str, ...]) -> str:
     hasher = blake3()
-    for name in _DECIDING:
+    for name in names:
         source = Path(__file__).with_name(f"{name}.py").read_bytes()
         hasher.update(len(source).to_bytes(8, "little") + source)
     return hasher.hexdigest()

@@ -1,5 +1,6 @@
 """Model sources are told apart, and their programs named, without torch."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -11,10 +12,8 @@ import torch
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
-from pipeline import sources
-from pipeline.digest import FileDigests
 from pipeline.errors import SourceError
-from pipeline.sources import find_sources, method_sources, program_digests
+from pipeline.sources import archive_from_json, describe_archive, find_sources, method_sources
 
 
 class Scale(torch.nn.Module):
@@ -44,23 +43,18 @@ def archive(path, **programs):
 
 
 @pytest.fixture
-def digests(tmp_path):
-    return FileDigests(tmp_path / "digests.json")
-
-
-@pytest.fixture
 def models(tmp_path):
     folder = tmp_path / "models"
     folder.mkdir()
     return folder
 
 
-def methods_of(models, name, digests):
+def methods_of(models, name):
     found, _ = find_sources(models)
-    return method_sources(found[name], digests)
+    return method_sources(found[name], describe_archive)
 
 
-def test_three_forms_are_told_apart(models, digests):
+def test_three_forms_are_told_apart(models):
     archive(models / "one.pt2", encode=program(), decode=program(Other()))
     (models / "two").mkdir()
     archive(models / "two" / "b.pt2", anything=program())
@@ -75,13 +69,13 @@ def test_three_forms_are_told_apart(models, digests):
         "three": "exporter",
     }
     assert ambiguous == {}
-    assert list(methods_of(models, "one", digests)) == ["encode", "decode"]
-    assert list(methods_of(models, "two", digests)) == ["a", "b"]
+    assert list(methods_of(models, "one")) == ["encode", "decode"]
+    assert list(methods_of(models, "two")) == ["a", "b"]
 
 
-def test_plain_save_is_the_one_method_forward(models, digests):
+def test_plain_save_is_the_one_method_forward(models):
     torch.export.save(program(), models / "plain.pt2")
-    assert list(methods_of(models, "plain", digests)) == ["forward"]
+    assert list(methods_of(models, "plain")) == ["forward"]
 
 
 def test_two_sources_of_one_name_are_ambiguous(models):
@@ -92,19 +86,32 @@ def test_two_sources_of_one_name_are_ambiguous(models):
     assert "models/m.pt2" in ambiguous["m"] and "models/m.py" in ambiguous["m"]
 
 
-def test_order_of_methods_survives_the_cache(models, digests, monkeypatch):
-    monkeypatch.setattr("pipeline.digest.RACY_NS", -1)
-    archive(models / "m.pt2", z=program(), a=program(Other()))
-    assert list(methods_of(models, "m", digests)) == ["z", "a"]
-    digests.save()
-    again = FileDigests(digests._path)
-    monkeypatch.setattr(sources, "program_digests", None)  # so that only the cache can answer
-    assert list(methods_of(models, "m", again)) == ["z", "a"]
+def test_what_an_archive_holds_survives_json(models):
+    path = archive(models / "m.pt2", z=program(), a=program(Other()))
+    facts = describe_archive(path)
+    again = archive_from_json(facts.content, json.loads(json.dumps(facts.to_json())))
+    assert [each.entry for each in again.programs] == ["z", "a"]
+    assert [dataclasses.replace(each, parts={}) for each in facts.programs] == list(again.programs)
+
+
+def test_archive_that_changes_while_it_is_read_is_refused(models, monkeypatch):
+    path = archive(models / "m.pt2", a=program())
+    original = zipfile.ZipFile.read
+
+    def edit(members, name):
+        path.touch()
+        with open(path, "ab") as file:
+            file.write(b"more")
+        return original(members, name)
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", edit)
+    with pytest.raises(SourceError, match=r"changed while it was read"):
+        describe_archive(path)
 
 
 def only(path):
-    [(_, digest, _)] = program_digests(path)
-    return digest
+    [each] = describe_archive(path).programs
+    return each.program
 
 
 def test_same_program_saved_again_has_the_same_digest(tmp_path):
@@ -168,7 +175,7 @@ def test_bounds_of_a_range_count(tmp_path):
 
 def test_one_changed_method_leaves_the_others_digests(tmp_path):
     def digests(path):
-        return {name: digest for name, digest, _ in program_digests(path)}
+        return {each.entry: each.program for each in describe_archive(path).programs}
 
     before = digests(archive(tmp_path / "a.pt2", x=program(), y=program(Other())))
     after = digests(archive(tmp_path / "b.pt2", x=program(), y=program(Other(factor=3.0))))
@@ -247,26 +254,25 @@ def test_bad_archive_is_a_clear_error(tmp_path, damage, words):
     path = archive(tmp_path / "a.pt2", m=program())
     damage(path)
     with pytest.raises(SourceError, match=r"a\.pt2: ") as error:
-        program_digests(path)
+        describe_archive(path)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_folder_with_an_archive_of_two_methods_is_an_error(models, digests):
+def test_folder_with_an_archive_of_two_methods_is_an_error(models):
     (models / "m").mkdir()
     archive(models / "m" / "x.pt2", a=program(), b=program(Other()))
     with pytest.raises(SourceError, match="has 2 methods"):
-        methods_of(models, "m", digests)
+        methods_of(models, "m")
 
 
 def test_sources_do_not_import_torch(models):
     archive(models / "m.pt2", a=program())
     code = (
         "import sys, pathlib\n"
-        "from pipeline.digest import FileDigests\n"
-        "from pipeline.sources import find_sources, method_sources\n"
+        "from pipeline.sources import describe_archive, find_sources, method_sources\n"
         "found, _ = find_sources(pathlib.Path(sys.argv[1]))\n"
-        "print(list(method_sources(found['m'], FileDigests(pathlib.Path('none')))))\n"
+        "print(list(method_sources(found['m'], describe_archive)))\n"
         "assert 'torch' not in sys.modules\n"
     )
     out = subprocess.run(

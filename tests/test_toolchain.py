@@ -10,9 +10,10 @@ FOLDER = Path(pipeline.__file__).parent
 
 # What only finds, orders, stores or shows what the deciding modules make.
 HARMLESS = {
-    "__init__", "actions", "config", "config_models", "config_parser", "console", "digest",
-    "doit_hooks", "errors", "files", "plan", "pool", "records", "runner", "schema", "sources",
-    "stages", "steps", "store", "strict_yaml", "tasks", "toolchain", "worker", "workspace",
+    "__init__", "actions", "canonical", "changes", "commands", "config", "config_models",
+    "config_parser", "console", "digest", "doit_hooks", "errors", "explain", "files", "plan",
+    "pool", "records", "remote", "runner", "schema", "settings", "sizes", "sources", "stages",
+    "steps", "store", "strict_yaml", "tasks", "toolchain", "upkeep", "worker", "workspace",
 }  # fmt: skip
 
 
@@ -30,11 +31,16 @@ def test_deciding_modules_are_there(name):
 def test_a_change_of_the_code_changes_the_key(tmp_path, monkeypatch):
     for path in FOLDER.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
+    ours = toolchain.code(), toolchain.planning_code(), toolchain.describing_code()
     monkeypatch.setattr(toolchain, "__file__", str(tmp_path / "toolchain.py"))
-    before = toolchain.code.__wrapped__()
-    assert before == toolchain.code()
-    (tmp_path / "quantize.py").write_text("# changed\n")
-    assert toolchain.code.__wrapped__() != before
+    monkeypatch.setattr(toolchain, "_digest_of", toolchain._digest_of.__wrapped__)
+    assert ours == (toolchain.code(), toolchain.planning_code(), toolchain.describing_code())
+    for changed, number in (("quantize", 0), ("config_parser", 1), ("canonical", 2)):
+        (tmp_path / f"{changed}.py").write_text("# changed\n")
+        now = (toolchain.code(), toolchain.planning_code(), toolchain.describing_code())
+        assert [was == is_now for was, is_now in zip(ours, now, strict=True)] == [
+            other > number for other in range(3)
+        ]
 
 
 def test_toolchain_names_what_takes_part():

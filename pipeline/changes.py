@@ -1,0 +1,123 @@
+"""What changed between two keys, in words: the file, the config key, the tensor, the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pipeline.digest import Digest
+
+PartsOf = Callable[[Digest], Mapping[str, Any] | None]
+_ABSENT = object()
+_MOST_NAMES = 5
+
+
+class Difference(NamedTuple):
+    """`path` leads to it in both keys; what is not in one of them is `_ABSENT` there."""
+
+    path: tuple[str, ...]
+    old: Any
+    new: Any
+
+
+def differences(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[Difference]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted(old.keys() | new.keys(), key=str):
+            before, after = old.get(name, _ABSENT), new.get(name, _ABSENT)
+            yield from differences(before, after, (*path, str(name)))
+    elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from differences(
+                before, after, (*path[:-1], f"{path[-1] if path else ''}[{index}]")
+            )
+    elif old != new:
+        yield Difference(path, old, new)
+
+
+def changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], parts_of: PartsOf, file: str
+) -> Iterator[str]:
+    """What tells two keys of one kind of action apart, a line each.
+
+    Args:
+        parts_of: what is known of a program's parts, by its digest.
+        file: how the model's source is called.
+    """
+    for each in differences(old, new):
+        match each.path:
+            case ("toolchain", library):
+                yield f"library {library}: {_shown(each.old)} -> {_shown(each.new)}"
+            case ("code",):
+                yield "pte-pipeline's own code changed"
+            case ("host", *rest):
+                yield f"this machine, {'.'.join(rest)}: {_shown(each.old)} -> {_shown(each.new)}"
+            case ("source",):
+                yield f"{file} changed"
+            case ("reads", name):
+                yield f"{name} {_verb(each)}"
+            case ("files", name):
+                yield f"the package's {name} {_verb(each)}"
+            case ("compiles", unit):
+                yield f"the object of {unit} {_verb(each)}"
+            case ("methods", method, "program") | ("programs", method, "program"):
+                yield from _of_program(method, each, parts_of)
+            case ("methods", method, "names"):
+                yield f"names of values in {method} changed"
+            case ("methods", method, "calibration"):
+                yield f"calibration inputs of {method} {_verb(each)}"
+            case ("programs", method, "examples"):
+                yield f"example inputs of {method} {_verb(each)}"
+            case ("settings", *rest):
+                yield _of_config(("validate", *rest), each)
+            case _:
+                yield _of_config(each.path, each)
+
+
+def _of_config(path: tuple[str, ...], each: Difference) -> str:
+    where = ".".join(path)
+    if each.old is _ABSENT or each.new is _ABSENT:
+        return f"config {where} {_verb(each)}"
+    return f"config {where}: {_shown(each.old)} -> {_shown(each.new)}"
+
+
+def _of_program(method: str, each: Difference, parts_of: PartsOf) -> Iterator[str]:
+    old = parts_of(Digest(each.old)) if isinstance(each.old, str) else None
+    new = parts_of(Digest(each.new)) if isinstance(each.new, str) else None
+    if old is None or new is None:
+        yield f"the program of {method} {_verb(each)}"
+        return
+    told = False
+    for what, of in (("tensors", "tensor"), ("modules", "operators of module")):
+        changed = [(d.path[-1], _verb(d)) for d in differences(old[what], new[what])]
+        for name, verb in changed[:_MOST_NAMES]:
+            yield f"{method}: {of} {name or 'at the top'} {verb}"
+        if len(changed) > _MOST_NAMES:
+            yield f"{method}: and {len(changed) - _MOST_NAMES} more {what}"
+        told = told or bool(changed)
+    for limits in differences(old["ranges"], new["ranges"]):
+        told = True
+        where = ".".join(limits.path)
+        yield f"{method}: range of {where}: {_shown(limits.old)} -> {_shown(limits.new)}"
+    for what, words in (
+        ("signature", "what it takes and returns"),
+        ("call", "its call specification"),
+        ("schema", "the version of the serialized program"),
+    ):
+        if old[what] != new[what]:
+            told = True
+            yield f"{method}: {words} changed"
+    if not told:
+        yield f"{method}: shapes, metadata or wiring of its graph changed"
+
+
+def _verb(each: Difference) -> str:
+    if each.old is _ABSENT or each.old is None:
+        return "is new"
+    return "is gone" if each.new is _ABSENT or each.new is None else "changed"
+
+
+def _shown(value: Any) -> str:
+    if value is _ABSENT:
+        return "none"
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
