@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from doit.reporter import ConsoleReporter
 from pipeline.actions import Action
 from pipeline.plan import Plan
 from pipeline.records import Outcome
+from pipeline.sizes import human_size
 from pipeline.steps import step_of
 from pipeline.worker import Report
 
@@ -24,7 +25,7 @@ class Reporter(ConsoleReporter):
     desc = "packages: progress, failures, and a table at the end"
 
     def execute_task(self, task: Any) -> None:
-        if not _ours(task):
+        if not _ours(task) and not _is_command(task):
             super().execute_task(task)
 
     def skip_uptodate(self, task: Any) -> None:
@@ -32,7 +33,7 @@ class Reporter(ConsoleReporter):
             super().skip_uptodate(task)
 
     def add_failure(self, task: Any, fail: Any) -> None:
-        if not _ours(task):
+        if not _ours(task) and not _is_command(task):
             super().add_failure(task, fail)
             return
         self.write(f"{fail.message}\n")
@@ -52,7 +53,12 @@ class Reporter(ConsoleReporter):
         self.write(f"{result:<8} {action.title:<44} {report.seconds:6.1f} s\n")
         self.outstream.flush()
 
-    def summarize(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+    def summarize(self, plan: Plan, outcomes: Sequence[Outcome], remote: Mapping[str, Any]) -> None:
+        self._summarize(plan, outcomes)
+        if remote:
+            self.write(f"{_of_remote(remote)}\n")
+
+    def _summarize(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
         if all(outcome.outcome == "up-to-date" for outcome in outcomes):
             packages = {outcome.package for outcome in outcomes if outcome.package}
             self.write(f"up to date: {_count(len(packages), 'package')}\n")
@@ -64,6 +70,10 @@ class Reporter(ConsoleReporter):
 
 def _ours(task: Any) -> bool:
     return step_of(task) is not None or not task.actions
+
+
+def _is_command(task: Any) -> bool:
+    return bool((task.meta or {}).get("command"))
 
 
 @contextmanager
@@ -143,16 +153,6 @@ def _percentage(delegation: dict[str, Any]) -> str:
     return f"{100 * delegation['delegated_nodes'] / delegation['nodes']:.0f} %"
 
 
-def human_size(size: int) -> str:
-    """Bytes in the unit that leaves one to three digits before the point."""
-    value, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-
-
 def table(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
     """Columns as wide as their widest cell; names to the left, figures to the right."""
     lines = [HEADINGS, *rows]
@@ -166,6 +166,20 @@ def table(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
         if number == 0:
             yield "  ".join("-" * width for width in widths)
+
+
+def _of_remote(told: Mapping[str, Any]) -> str:
+    """What came of the remote tier, on one line; what is not worth a word is left out."""
+    words = [
+        f"{told['hits']} fetched ({human_size(told['bytes_fetched'])})",
+        f"{told['pushed']} pushed ({human_size(told['bytes_pushed'])})",
+        f"{told['misses']} not there",
+        f"{told['unsigned']} without a trusted signature, ignored" if told["unsigned"] else "",
+        f"{told['corrupt']} corrupt, refused" if told["corrupt"] else "",
+        f"{told['errors']} errors" if told["errors"] else "",
+        told["problem"],
+    ]
+    return f"remote: {'; '.join(word for word in words if word)}"
 
 
 def _totals(outcomes: Sequence[Outcome]) -> str:

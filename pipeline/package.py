@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.actions import Action
 from pipeline.digest import Digest, of_json
-from pipeline.files import TEMPORARY_PREFIX, copy_atomically
+from pipeline.files import copy_atomically, sweep
 from pipeline.workspace import Workspace
 
 MANIFEST = "manifest.json"
@@ -75,6 +75,11 @@ def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
         return None
 
 
+def install_result(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> None:
+    """Puts what an action once gave into `build/`. Raises MissingBlobError."""
+    install(workspace, action, result["files"], **result.get("facts", {}))
+
+
 def install(
     workspace: Workspace, action: Action, files: Mapping[str, Digest], **facts: Any
 ) -> None:
@@ -110,8 +115,7 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
     if not dryrun:
         for name in removed:
             (folder / name).unlink()
-        for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
-            left.unlink(missing_ok=True)
+        sweep(folder)
         shutil.rmtree(workspace.logs / package, ignore_errors=True)
         workspace.forget_state(package)
         with suppress(OSError):

@@ -7,47 +7,87 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from pipeline import compile as compiling
 from pipeline import digest
-from pipeline.actions import Action
+from pipeline.actions import Action, exported_blobs
 from pipeline.errors import PipelineError
 from pipeline.export import export
 from pipeline.gates import failed_gates
 from pipeline.link import link
 from pipeline.objects import object_from_json
-from pipeline.package import MANIFEST, install, make_manifest, manifest_bytes, read_manifest
+from pipeline.package import (
+    MANIFEST,
+    install,
+    install_result,
+    make_manifest,
+    manifest_bytes,
+    read_manifest,
+)
 from pipeline.report import markdown
 from pipeline.sources import MethodSource
-from pipeline.stages import Stages
+from pipeline.stages import WAIT, Stages
 from pipeline.store import MissingBlobError
 from pipeline.validate import validate_package
 from pipeline.workspace import Workspace
 
 
-def perform(action: Action, workspace: Workspace, stages: Stages) -> None:
-    """Raises PipelineError for what a user can mend; anything else is a bug."""
+def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> bool:
+    """Performs an action, unless another process did it while this one waited for its turn.
+
+    Args:
+        always: performs it whatever the store holds.
+
+    Returns:
+        Whether there was nothing to do.
+
+    Raises:
+        PipelineError: what a user can mend; anything else is a bug.
+    """
     verb = {
         "export": export,
         "compile": compiling.compile_unit,
         "link": link_package,
         "validate": validate,
     }[action.kind]
-    verb(action, workspace, stages)
+    with ExitStack() as turn:
+        with stages.stage(WAIT):
+            turn.enter_context(workspace.store.lock(action.digest))
+        if not always and _done(action, workspace):
+            return True
+        verb(action, workspace, stages)
+        return False
+
+
+def _done(action: Action, workspace: Workspace) -> bool:
+    store = workspace.store
+    result = store.result(action.digest)
+    if result is None:
+        return False
+    if action.kind in ("link", "validate"):
+        try:
+            install_result(workspace, action, result)
+        except MissingBlobError:
+            return False
+        return True
+    blobs = result["blobs"] if action.kind == "compile" else exported_blobs(result)
+    return store.intact(blobs)
 
 
 def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
     """Links the objects of a package, and puts the files into `build/`."""
     store = workspace.store
     compiled: dict[str, Any] = {}
+    spent = 0.0
     for unit, compile_digest in action.where["compiles"].items():
-        result = store.result(compile_digest)
-        if result is None:
-            raise MissingBlobError(
-                f"the object of {action.package}/{unit} is not in the store; run again"
-            )
-        compiled[unit] = result
+        entry = store.entry(compile_digest)
+        if entry is None:
+            raise MissingBlobError(f"the object of {action.package}/{unit} is not in the store")
+        compiled[unit] = entry.result
+        spent += entry.seconds
     with stages.stage("link"):
         unit_of = {name: unit for unit, result in compiled.items() for name in result["delegation"]}
         units = list(dict.fromkeys(unit_of[name] for name in action.key["order"]))
@@ -60,7 +100,8 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
         manifest = manifest_bytes(make_manifest(action, compiled, sizes))
         files = {name: blob.digest for name, blob in blobs.items()}
         files[MANIFEST] = store.put(manifest)
-        store.put_result(action.key, {"files": files})
+        # Who finds a package spares its methods too.
+        store.put_result(action.key, {"files": files}, stages.total + spent)
         install(workspace, action, files)
 
 
@@ -71,11 +112,9 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
         PipelineError: the package is not the same function as its programs, or fails a gate.
     """
     package, folder = str(action.package), workspace.package(str(action.package))
-    for name, content in action.key["files"].items():
-        if digest.of_file(folder / name) != content:
-            raise PipelineError(f"{package}/{name}: changed while the build ran; run again")
+    _check_files(folder, action.key["files"])
     methods: Mapping[str, MethodSource] = action.where["sources"]
-    with stages.stage("load"):
+    with stages.stage("load"), compiling.reading(methods.values()):
         programs = {n: compiling.load_method(m, workspace.store) for n, m in methods.items()}
         examples = {n: compiling.load_examples(m, workspace.store) for n, m in methods.items()}
     settings = action.where["settings"]
@@ -89,6 +128,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             settings,
             action.where["constant_methods"],
         )
+        _check_files(folder, action.key["files"])
     with stages.stage("report"):
         manifest = read_manifest(workspace, package) or {}
         failures = [*validation.failures, *failed_gates(settings.gates, manifest)]
@@ -105,11 +145,18 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         if not failures:
-            workspace.store.put_result(action.key, {"files": put, "facts": {"ok": True}})
+            result = {"files": put, "facts": {"ok": True}}
+            workspace.store.put_result(action.key, result, stages.total)
         install(workspace, action, put, ok=not failures)
     if failures:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
+
+
+def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
+    for name, content in files.items():
+        if digest.of_file(folder / name) != content:
+            raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")
 
 
 def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:

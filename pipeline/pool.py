@@ -23,9 +23,10 @@ from pipeline.workspace import Workspace
 class Pool:
     """Worker processes, started by the first `run` and kept until `close`."""
 
-    def __init__(self, workspace: Workspace, jobs: int) -> None:
+    def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
         self._workspace = replace(workspace)  # without what it has cached
         self._jobs = jobs
+        self._always = always
 
     def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
         """Reports of all actions, in the order in which they end."""
@@ -66,7 +67,7 @@ class Pool:
         )
         parent = os.getpid()
         yield from parallel(
-            delayed(_numbered)(index, action, self._workspace, parent)
+            delayed(_numbered)(index, action, self._workspace, parent, self._always)
             for index, action in enumerate(waiting)
         )
 
@@ -75,8 +76,10 @@ class Pool:
         get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
-def _numbered(index: int, action: Action, workspace: Workspace, parent: int) -> tuple[int, Report]:
-    return index, run(action, workspace, parent)
+def _numbered(
+    index: int, action: Action, workspace: Workspace, parent: int, always: bool
+) -> tuple[int, Report]:
+    return index, run(action, workspace, parent, always)
 
 
 def _epitaph(error: TerminatedWorkerError) -> str:

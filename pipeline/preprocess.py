@@ -1,39 +1,67 @@
 """The preprocess cache: around every backend's preprocess function, results by partition.
 
-A result is kept as blobs and JSON. Joint backends, backends of which this package does not know
-what their output depends on, and partitions that have no digest are preprocessed every time.
+A result is kept as blobs and JSON, and may serve a partition that differs in what the backend does
+not see (`Sight`); debug handles are then exchanged. A joint backend's results are kept by all
+partitions of all methods. Backends of which this package does not know what their output depends
+on, and partitions that have no digest, are preprocessed every time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
-from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
-from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.backend import backend_api
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
-from pipeline.backends import BACKENDS
-from pipeline.objects import (
-    NamedBlob,
-    layout_from_tuple,
-    named_blobs,
-    named_from_json,
-    put,
-)
-from pipeline.partitions import UndescribableError, partition_digest
+from pipeline import digest
+from pipeline.backends import BACKENDS, Backend, Sight
+from pipeline.partitions import Partition, UndescribableError, describe
+from pipeline.preprocessed import from_json, to_json
 from pipeline.store import MissingBlobError, Store
 from pipeline.toolchain import code, toolchain
 
 Programs = Mapping[str, Sequence[ExportedProgram]]
 Specs = Mapping[str, Sequence[list[CompileSpec]]]
+Results = dict[str, list[PreprocessResult]]
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class PreprocessCounts:
+    """Partitions found in the store, preprocessed and kept there, and preprocessed without it; the
+    seconds of wall time that backends took, and those that they took for what was found."""
+
+    hits: int = 0
+    misses: int = 0
+    uncached: int = 0
+    seconds: float = 0.0
+    saved: float = 0.0
+
+
+_counts: ContextVar[PreprocessCounts | None] = ContextVar("preprocess counts", default=None)
+
+
+@contextmanager
+def counted_preprocess() -> Iterator[PreprocessCounts]:
+    """Counts over every `cached_preprocess` within it, in this process."""
+    counts = PreprocessCounts()
+    token = _counts.set(counts)
+    try:
+        yield counts
+    finally:
+        _counts.reset(token)
 
 
 def overrides_multimethod(backend: type[BackendDetails]) -> bool:
@@ -43,20 +71,22 @@ def overrides_multimethod(backend: type[BackendDetails]) -> bool:
 
 
 @contextmanager
-def cached_preprocess(store: Store | None) -> Iterator[None]:
+def cached_preprocess(store: Store | None) -> Iterator[PreprocessCounts]:
     """Within it, ExecuTorch's lowering finds known results in the store instead of making them.
 
     `backend_api` finds backends through `BackendDetails.__subclasses__()` and takes no others, so
     a stand-in gives it each backend behind its cache. This can go when it has a registry.
     """
+    counts = _counts.get() or PreprocessCounts()
     if store is None:
-        yield
+        yield counts
         return
+    cache = _Cache(store, counts)
     original = backend_api.BackendDetails
-    stand_in = SimpleNamespace(__subclasses__=lambda: [_behind(b, store) for b in _backends()])
+    stand_in = SimpleNamespace(__subclasses__=lambda: [cache.behind(b) for b in _backends()])
     backend_api.BackendDetails = stand_in  # type: ignore[assignment, misc]
     try:
-        yield
+        yield counts
     finally:
         backend_api.BackendDetails = original  # type: ignore[misc]
 
@@ -65,95 +95,161 @@ def _backends() -> list[type[BackendDetails]]:
     return BackendDetails.__subclasses__()
 
 
-def _behind(backend: type[BackendDetails], store: Store) -> Any:
-    known = any(entry.backend_id == backend.__name__ for entry in BACKENDS.values())
-    if not known or overrides_multimethod(backend):
-        return backend
+class _Cache:
+    """Backends behind the store."""
 
-    def preprocess(program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
-        return _preprocess(backend, program, specs, store)
+    def __init__(self, store: Store, counts: PreprocessCounts) -> None:
+        self._store = store
+        self._counts = counts
+        self._told: set[str] = set()
 
-    def preprocess_multimethod(
-        programs: Programs, specs: Specs
-    ) -> dict[str, list[PreprocessResult]]:
+    def behind(self, backend: type[BackendDetails]) -> Any:
+        """What stands in for a backend while ExecuTorch lowers."""
+        entry = next((e for e in BACKENDS.values() if e.backend_id == backend.__name__), None)
+        if entry is None:
+            preprocess = partial(self._unknown, backend)
+        elif overrides_multimethod(backend):
+            preprocess = partial(self._joint, backend, entry)
+        else:
+            preprocess = partial(self._apart, backend, entry)
+        return SimpleNamespace(__name__=backend.__name__, preprocess_multimethod=preprocess)
+
+    def _unknown(self, backend: type[BackendDetails], programs: Programs, specs: Specs) -> Results:
+        self._tell(f"{backend.__name__} is not in the catalogue, so its results are not cached")
+        number = sum(map(len, programs.values()))
+        return self._uncached(number, lambda: backend.preprocess_multimethod(programs, specs))
+
+    def _apart(
+        self, backend: type[BackendDetails], entry: Backend, programs: Programs, specs: Specs
+    ) -> Results:
+        sight = entry.make_sight()
+
+        def one(program: ExportedProgram, own: list[CompileSpec]) -> PreprocessResult:
+            def make() -> list[PreprocessResult]:
+                return [backend.preprocess(program, own)]
+
+            try:
+                partition = describe(program, own, sight)
+            except UndescribableError as reason:
+                self._tell(f"a partition of {backend.__name__} is not cached: it holds {reason}")
+                return self._uncached(1, make)[0]
+            return self._cached(_key(entry, partition.to_json()), [partition], sight, make)[0]
+
         return {
-            method: [preprocess(p, s) for p, s in zip(programs[method], specs[method], strict=True)]
+            method: [one(p, own) for p, own in zip(programs[method], specs[method], strict=True)]
             for method in programs
         }
 
-    return SimpleNamespace(
-        __name__=backend.__name__,
-        preprocess=preprocess,
-        preprocess_multimethod=preprocess_multimethod,
-    )
+    def _joint(
+        self, backend: type[BackendDetails], entry: Backend, programs: Programs, specs: Specs
+    ) -> Results:
+        """All or nothing: what one partition gives may depend on every other."""
+        sight = Sight()
 
+        def make() -> list[PreprocessResult]:
+            made = backend.preprocess_multimethod(programs, specs)
+            return [result for method in programs for result in made[method]]
 
-def _preprocess(
-    backend: type[BackendDetails],
-    program: ExportedProgram,
-    specs: list[CompileSpec],
-    store: Store,
-) -> PreprocessResult:
-    try:
-        digest = partition_digest(backend.__name__, program, specs, {**toolchain(), "code": code()})
-    except UndescribableError as reason:
-        _log.warning("a partition of %s is not cached: it holds %s", backend.__name__, reason)
-        return backend.preprocess(program, specs)
-    key = {"kind": "preprocess", "partition": digest}
-    known = store.result_of(key)
-    if known is not None:
         try:
-            return _from_json(known, store)
+            partitions = {
+                method: [
+                    describe(p, own, sight)
+                    for p, own in zip(programs[method], specs[method], strict=True)
+                ]
+                for method in programs
+            }
+        except UndescribableError as reason:
+            self._tell(f"{backend.__name__} is not cached: a partition holds {reason}")
+            return _by_method(self._uncached(sum(map(len, programs.values())), make), programs)
+        methods = [[name, [each.to_json() for each in own]] for name, own in partitions.items()]
+        flat = [each for own in partitions.values() for each in own]
+        return _by_method(
+            self._cached(_key(entry, {"methods": methods}), flat, sight, make), programs
+        )
+
+    def _cached(
+        self,
+        key: Mapping[str, Any],
+        partitions: Sequence[Partition],
+        sight: Sight,
+        make: Callable[[], list[PreprocessResult]],
+    ) -> list[PreprocessResult]:
+        found = self._found(key, partitions, sight)
+        if found is not None:
+            return found
+        with self._store.lock(digest.of_json(key)):  # others may be at it
+            found = self._found(key, partitions, sight)
+            if found is not None:
+                return found
+            started = time.perf_counter()
+            results = make()
+            seconds = time.perf_counter() - started
+            self._counts.misses += len(partitions)
+            self._counts.seconds += seconds
+            self._keep(key, results, partitions, sight, seconds)
+        return results
+
+    def _found(
+        self, key: Mapping[str, Any], partitions: Sequence[Partition], sight: Sight
+    ) -> list[PreprocessResult] | None:
+        entry = self._store.lookup(key)
+        if entry is None:
+            return None
+        try:
+            results = [
+                from_json(record, partition.handles, sight, self._store)
+                for record, partition in zip(entry.result["results"], partitions, strict=True)
+            ]
         except MissingBlobError as reason:
             _log.warning("%s; preprocessing again", reason)
-    result = backend.preprocess(program, specs)
-    record = _to_json(result, store)
-    if record is not None:
-        store.put_result(key, record)
-    return result
+            return None
+        found = [result for result in results if result is not None]
+        if len(found) < len(results):
+            return None
+        self._counts.hits += len(found)
+        self._counts.saved += entry.seconds
+        return found
+
+    def _keep(
+        self,
+        key: Mapping[str, Any],
+        results: Sequence[PreprocessResult],
+        partitions: Sequence[Partition],
+        sight: Sight,
+        seconds: float,
+    ) -> None:
+        records = [
+            to_json(result, partition.handles, sight, self._store)
+            for result, partition in zip(results, partitions, strict=True)
+        ]
+        if None in records:
+            self._tell(f"a result of {key['backend']} can't be kept, so it is not cached")
+        else:
+            self._store.put_result(key, {"results": records}, seconds=seconds)
+
+    def _uncached(self, number: int, make: Callable[[], _T]) -> _T:
+        started = time.perf_counter()
+        made = make()
+        self._counts.uncached += number
+        self._counts.seconds += time.perf_counter() - started
+        return made
+
+    def _tell(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("%s", what)
 
 
-def _to_json(result: PreprocessResult, store: Store) -> dict[str, Any] | None:
-    """None for a result that JSON can't hold, which is then not kept."""
-    handles = result.debug_handle_map
-    data = result.data_store_output
-    if result._delegate_info_meta is not None:
-        return None
-    named = [put(store, buffer) for buffer in data.buffers] if data is not None else []
+def _key(entry: Backend, partitions: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "processed_bytes": put(store, result.processed_bytes).digest,
-        "debug_handles": None if handles is None else [[k, list(v)] for k, v in handles.items()],
-        "named": None if data is None else [e.to_json() for e in named_blobs(data.pte_data, named)],
-        "named_external": {
-            tag: [entry.to_json() for entry in named_blobs(entries, named)]
-            for tag, entries in (data.external_data.items() if data is not None else ())
-        },
+        "kind": "preprocess",
+        "backend": entry.backend_id,
+        "toolchain": toolchain(entry.distributions),
+        "code": code(),
+        **partitions,
     }
 
 
-def _from_json(record: Mapping[str, Any], store: Store) -> PreprocessResult:
-    handles = record["debug_handles"]
-    return PreprocessResult(
-        processed_bytes=store.read(record["processed_bytes"]),
-        debug_handle_map=None if handles is None else {k: tuple(v) for k, v in handles},
-        data_store_output=None if record["named"] is None else _named_data(record, store),
-    )
-
-
-def _named_data(record: Mapping[str, Any], store: Store) -> NamedDataStoreOutput:
-    buffers: list[bytes] = []
-    places: dict[str, int] = {}
-
-    def entry(named: NamedBlob) -> DataEntry:
-        if named.blob.digest not in places:
-            places[named.blob.digest] = len(buffers)
-            buffers.append(store.read(named.blob.digest))
-        layout = layout_from_tuple(named.layout)
-        return DataEntry(places[named.blob.digest], named.alignment, layout)
-
-    pte = {named.key: entry(named) for named in named_from_json(record["named"])}
-    external = {
-        tag: {named.key: entry(named) for named in named_from_json(entries)}
-        for tag, entries in record["named_external"].items()
-    }
-    return NamedDataStoreOutput(buffers, pte, external)
+def _by_method(results: Sequence[PreprocessResult], programs: Programs) -> Results:
+    rest = iter(results)
+    return {method: list(islice(rest, len(programs[method]))) for method in programs}

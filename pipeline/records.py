@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from pipeline.files import write_atomically
 from pipeline.workspace import Workspace
@@ -13,8 +12,7 @@ from pipeline.workspace import Workspace
 Result = Literal["built", "hit", "up-to-date", "failed", "not-run"]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """`seconds` of wall time and `peak_bytes` of resident memory are those of the worker."""
 
     kind: str
@@ -29,7 +27,8 @@ class Outcome:
     log: str = ""
 
 
-def write_run(workspace: Workspace, outcomes: Sequence[Outcome]) -> None:
+def write_run(workspace: Workspace, outcomes: Sequence[Outcome], remote: Mapping[str, Any]) -> None:
     """An action a line: indented JSON leaves the C encoder, which a no-op run would feel."""
-    lines = ",\n".join(json.dumps(vars(outcome)) for outcome in outcomes)
-    write_atomically(workspace.build / "run.json", f'{{"actions": [\n{lines}\n]}}\n'.encode())
+    lines = ",\n".join(json.dumps(outcome._asdict()) for outcome in outcomes)
+    told = f'{{"actions": [\n{lines}\n], "remote": {json.dumps(remote)}}}\n'
+    write_atomically(workspace.build / "run.json", told.encode())

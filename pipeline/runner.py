@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
@@ -19,16 +18,29 @@ from doit.runner import FAILURE, Runner
 from pipeline.actions import Action, unit_name
 from pipeline.digest import Digest
 from pipeline.errors import PipelineError
-from pipeline.files import temporary
-from pipeline.package import install
+from pipeline.files import sweep, temporary
+from pipeline.package import install_result
 from pipeline.plan import Plan, Status
 from pipeline.records import Outcome, write_run
 from pipeline.steps import Step, step_of
 from pipeline.store import MissingBlobError
+from pipeline.upkeep import Usage, add_usage, evict, lease
 from pipeline.worker import Report, log_path
 from pipeline.workspace import Workspace
 
 INTERRUPTED = 130  # what shells give for SIGINT
+_ATTEMPTS = 3  # at an action that loses what it needs while the build runs
+
+
+class _Waiting(NamedTuple):
+    """A task of ours that waits for its action."""
+
+    node: Any
+    step: Step
+    status: Status
+
+
+_WaitingTasks = dict[Digest, list[_Waiting]]
 
 
 class BatchRunner(Runner):
@@ -46,8 +58,12 @@ class BatchRunner(Runner):
         super().__init__(dep_manager, reporter, continue_, always_execute, stream)
         self._jobs = num_process
         self._pool: Any = None
+        self._lease = contextlib.ExitStack()
+        self._held = False
         self.final_result: int
         self.outcomes: list[Outcome] = []
+        self._usage: dict[str, Usage] = {}
+        self._remote: list[tuple[Any, str]] = []
 
     # Which tasks run when
 
@@ -100,21 +116,18 @@ class BatchRunner(Runner):
             return False
         try:
             status = step.status()
-            if status.state != "hit":
-                return False
-            self._install(step, step.action())
-        except MissingBlobError:  # dropped just now: the package is linked again
-            return False
+            action = step.action() if status.state == "hit" else None
         except PipelineError:  # told when the task's turn comes
             return False
+        if action is None or not self._installed(node, step, status, action):
+            return False
         self.reporter.execute_task(node.task)
-        self._succeed(node, step, "hit", status.reason)
         return True
 
     # Running them
 
     def _run_together(self, nodes: list[Any]) -> None:
-        waiting: dict[Digest, list[tuple[Any, Step, Status]]] = {}
+        waiting: dict[Digest, list[_Waiting]] = {}
         queue: list[Action] = []
         for node in nodes:
             step = step_of(node.task)
@@ -126,74 +139,146 @@ class BatchRunner(Runner):
             except (PipelineError, OSError) as error:
                 self._fail(node, step, "", Report(error=_words(error)))
                 continue
-            if action is not None and (self.always_execute or status.state == "stale"):
+            if action is None:  # its result is not there and will never be
+                self._fail(node, step, "", Report(error=status.reason))
+            elif self.always_execute or not self._settled(node, step, status, action):
                 if action.digest not in waiting:
                     queue.append(action)
-                waiting.setdefault(action.digest, []).append((node, step, status))
-            else:
-                self._settle(node, step, status, action)
+                waiting.setdefault(action.digest, []).append(_Waiting(node, step, status))
         if queue:
             self._run_in_workers(queue, waiting)
 
-    def _settle(self, node: Any, step: Step, status: Status, action: Action | None) -> None:
-        """A task with nothing to compute: its result is there, or will never be."""
-        if action is None:
-            self._fail(node, step, "", Report(error=status.reason))
-            return
-        try:
-            if status.state == "hit" and step.kind in ("link", "validate"):
-                self._install(step, action)
-        except (PipelineError, OSError) as error:
-            self._fail(node, step, status.reason, Report(error=_words(error)))
-            return
+    def _settled(self, node: Any, step: Step, status: Status, action: Action) -> bool:
+        """Whether there is nothing to compute for a task."""
+        if status.state == "stale":
+            return False
+        if status.state == "hit" and step.kind in ("link", "validate"):
+            return self._installed(node, step, status, action)
         outcome = "hit" if status.state == "hit" else "up-to-date"
-        self._succeed(node, step, outcome, status.reason)
+        self._succeed(node, step, outcome, status.reason, action=action)
+        return True
 
-    def _install(self, step: Step, action: Any) -> None:
-        """Puts the files of an action from the store into `build/`."""
+    def _installed(self, node: Any, step: Step, status: Status, action: Action) -> bool:
+        """Puts the files of an action from the store into `build/`, if they are still there."""
         workspace = step.plan.workspace
+        self._hold(workspace)
         result = workspace.store.result(action.digest)
-        if result is None:
-            raise MissingBlobError(f"the result of {action.title} left the store; run again")
-        install(workspace, action, result["files"], **result.get("facts", {}))
+        try:
+            if result is None:
+                return False
+            install_result(workspace, action, result)
+        except MissingBlobError:
+            return False
+        except OSError as error:
+            self._fail(node, step, status.reason, Report(error=_words(error)))
+            return True
+        self._succeed(node, step, "hit", status.reason, action=action)
+        return True
 
-    def _run_in_workers(
-        self, queue: list[Action], waiting: Mapping[Digest, list[tuple[Any, Step, Status]]]
-    ) -> None:
+    def _hold(self, workspace: Workspace) -> None:
+        """Keeps others from evicting what this run uses from now on."""
+        if not self._held:
+            self._held = True
+            self._lease.enter_context(lease(workspace.store))
+
+    def _run_in_workers(self, queue: list[Action], waiting: _WaitingTasks) -> None:
         """Runs each action once, also where several tasks ask for it, as two packages can ask for
         the same method lowered in the same way."""
-        workspace = waiting[queue[0].digest][0][1].plan.workspace
+        workspace = waiting[queue[0].digest][0].step.plan.workspace
         try:
             _check_writable(workspace)
         except OSError as error:
-            for node, step, status in (task for tasks in waiting.values() for task in tasks):
-                self._fail(node, step, status.reason, Report(error=_words(error)))
+            for task in (task for tasks in waiting.values() for task in tasks):
+                self._fail(task.node, task.step, task.status.reason, Report(error=_words(error)))
             return
+        self._hold(workspace)
         if self._pool is None:
             from pipeline.pool import Pool  # imports joblib, which a no-op run does without
 
-            self._pool = Pool(workspace, self._jobs or workspace.jobs)
+            self._pool = Pool(workspace, self._jobs or workspace.jobs, self.always_execute)
+        for attempt in range(_ATTEMPTS):
+            lost = self._wave(queue, waiting, attempt == _ATTEMPTS - 1)
+            if not lost:
+                break
+            queue = self._with_what_they_need(lost, waiting)
+
+    def _wave(self, queue: list[Action], waiting: _WaitingTasks, last: bool) -> list[Action]:
+        """Runs the actions, and returns those that lost something which they need: evicted,
+        deleted or damaged since it was seen. In the `last` wave these have failed."""
+        lost = []
+        for action, report in self._reports(queue):
+            if report.missing and not last:
+                lost.append(action)
+                continue
+            first, *others = waiting[action.digest]
+            self._note(first, report, action)
+            for task in others:
+                if report.error:
+                    self._note(task, report, action)
+                else:
+                    self._count(action.kind, Usage(hits=1, saved=report.seconds))
+                    same = f"{task.status.reason}; {action.title} is the same"
+                    self._succeed(task.node, task.step, "hit", same)
+        return lost
+
+    def _reports(self, queue: list[Action]) -> Iterator[tuple[Action, Report]]:
         progress = getattr(self.reporter, "progress", _quiet)
         with progress(queue) as tell:
             for action, report in self._pool.run(queue):
                 tell(action, report)
-                first, *others = waiting[action.digest]
-                self._note(*first, report, action)
-                for node, step, status in others:
-                    if report.error:
-                        self._note(node, step, status, report, action)
-                    else:
-                        same = f"{status.reason}; {action.title} is the same"
-                        self._succeed(node, step, "hit", same)
+                for kind, usage in report.usage.items():
+                    self._count(kind, usage)
+                if report.remote is not None:
+                    self._remote.append(report.remote)
+                yield action, report
 
-    def _note(self, node: Any, step: Step, status: Status, report: Report, action: Action) -> None:
+    def _with_what_they_need(self, lost: list[Action], waiting: _WaitingTasks) -> list[Action]:
+        """Makes again what actions need and what is gone, and returns them, as they now are."""
+        steps = {action.digest: waiting.pop(action.digest) for action in lost}
+        plan = steps[lost[0].digest][0].step.plan
+        models = {action.model for action in lost}
+        exports = [plan.export(m) for m in plan.exporters if m in models]
+        self._repair([a for a in exports if not plan.export_status(a.model).current])
+        for model in models:
+            plan.forget(model)
+        needed = {
+            unit.digest: unit
+            for action in lost
+            if action.kind == "link"
+            for unit in plan.compiles(str(action.package)) or ()
+            if plan.compile_status(str(action.package), unit).state == "stale"
+        }
+        self._repair(list(needed.values()))
+        again: dict[Digest, Action] = {}
+        for tasks in steps.values():
+            for task in tasks:
+                action = task.step.action()
+                assert action is not None  # what it waited for was there once
+                again[action.digest] = action
+                waiting.setdefault(action.digest, []).append(task)
+        return list(again.values())
+
+    def _repair(self, queue: list[Action]) -> None:
+        """A failure here is told by the action that needs what was not made."""
+        for action, report in self._reports(queue) if queue else ():
+            self._count(action.kind, Usage(misses=1, spent=report.seconds))
+
+    def _note(self, task: _Waiting, report: Report, action: Action) -> None:
         if action.kind == "export":
-            step.plan.forget(action.model)
+            task.step.plan.forget(action.model)
         if report.error:
-            log = log_path(action, step.plan.workspace).relative_to(step.plan.workspace.root)
-            self._fail(node, step, status.reason, report, str(log))
+            log = log_path(action, task.step.plan.workspace)
+            log = log.relative_to(task.step.plan.workspace.root)
+            self._fail(task.node, task.step, task.status.reason, report, str(log))
+        elif report.done:
+            reason = f"{task.status.reason}; another run did it meanwhile"
+            self._succeed(task.node, task.step, "hit", reason, report, action)
         else:
-            self._succeed(node, step, "built", status.reason, report)
+            self._count(action.kind, Usage(misses=1, spent=report.seconds))
+            self._succeed(task.node, task.step, "built", task.status.reason, report)
+
+    def _count(self, kind: str, usage: Usage) -> None:
+        self._usage.setdefault(kind, Usage()).add(usage)
 
     # What came of them
 
@@ -214,15 +299,25 @@ class BatchRunner(Runner):
         )
 
     def _succeed(
-        self, node: Any, step: Step, outcome: Any, reason: str, report: Report | None = None
+        self,
+        node: Any,
+        step: Step,
+        outcome: Any,
+        reason: str,
+        report: Report | None = None,
+        action: Action | None = None,
     ) -> None:
+        """`action` is that of a hit, to count what it saved."""
+        if action is not None and outcome == "hit":
+            entry = step.plan.workspace.store.entry(action.digest)
+            self._count(action.kind, Usage(hits=1, saved=entry.seconds if entry else 0.0))
         self._add(step, outcome, reason, report)
         node.run_status = "successful"
         self.reporter.add_success(node.task)
 
     def _fail(self, node: Any, step: Step, reason: str, report: Report, log: str = "") -> None:
         self._add(step, "failed", reason, report)
-        self.outcomes[-1] = replace(self.outcomes[-1], log=log)
+        self.outcomes[-1] = self.outcomes[-1]._replace(log=log)
         stage = f" in stage '{report.stage}'" if report.stage and log else ""
         hint = f"\n  log: {log}" if log else ""
         node.run_status = "failure"
@@ -245,16 +340,43 @@ class BatchRunner(Runner):
     def _close(self, task_dispatcher: Any) -> None:
         if self._pool is not None:
             self._pool.close()
+        self._lease.close()
         steps = [step for task in task_dispatcher.tasks.values() if (step := step_of(task))]
         if not steps or not self.outcomes:
             return
         plan = steps[0].plan
-        plan.workspace.file_digests.save()
+        plan.remember()
+        self._keep_house(plan)
         self.outcomes = _complete(plan, self.outcomes)
+        remote = self._told_by_remote(plan)
         with contextlib.suppress(OSError):
-            write_run(plan.workspace, self.outcomes)
+            write_run(plan.workspace, self.outcomes, remote)
         if hasattr(self.reporter, "summarize"):
-            self.reporter.summarize(plan, self.outcomes)
+            self.reporter.summarize(plan, self.outcomes, remote)
+
+    def _keep_house(self, plan: Plan) -> None:
+        """After a run that changed something: counts, leftovers of killed runs, eviction."""
+        workspace = plan.workspace
+        for kind, usage in plan.usage.items():
+            self._count(kind, usage)
+        if not self._usage:
+            return
+        add_usage(workspace.store, self._usage)
+        for folder in (workspace.build, workspace.build / ".state", workspace.logs):
+            sweep(folder)
+        if self._pool is not None and workspace.store.cap is not None:
+            with contextlib.suppress(OSError):
+                evict(workspace.store, workspace.store.cap)
+
+    def _told_by_remote(self, plan: Plan) -> dict[str, Any]:
+        """What all processes asked of the remote tier, summed, and why it was given up."""
+        remote = plan.workspace.store.remote
+        if remote is None:
+            return {}
+        told = [*self._remote, (remote.counts, remote.problem)]
+        total = sum((counts for counts, _ in told[1:]), start=told[0][0])
+        problems = [problem for _, problem in told if problem]
+        return {**vars(total), "problem": problems[0] if problems else ""}
 
 
 def _words(error: Exception) -> str:
@@ -274,7 +396,7 @@ def _complete(plan: Plan, outcomes: list[Outcome]) -> list[Outcome]:
     """Adds the methods of packages that were current as a whole, which doit did not visit."""
     told = {(o.kind, o.package, o.method) for o in outcomes}
     more = [
-        replace(link, kind="compile", method=unit_name(unit))
+        link._replace(kind="compile", method=unit_name(unit))
         for link in outcomes
         if link.kind == "link" and link.outcome in ("up-to-date", "hit")
         for unit in plan.units(str(link.package))

@@ -1,7 +1,8 @@
 """The doit tasks of a workspace. A `dodo.py` needs one line: `from pipeline.tasks import *`.
 
 export:<model>, compile:<package>/<method>, lower:<package> and validate:<package>. `lower` has its
-compile tasks as setup tasks, so doit looks at them only for a package that is stale.
+compile tasks as setup tasks, so doit looks at them only for a package that is stale. `plan`,
+`explain` and `cache` print, and change nothing but the store.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from urllib.parse import quote
 from doit.exceptions import InvalidDodoFile
 
 from pipeline.actions import unit_name
+from pipeline.commands import cache_command, command, explain_command, plan_command
 from pipeline.console import Reporter
 from pipeline.doit_hooks import install_into_doit
 from pipeline.errors import PipelineError
@@ -23,7 +25,16 @@ from pipeline.plan import Plan
 from pipeline.steps import Step, UpToDate
 from pipeline.workspace import open_workspace
 
-__all__ = ["DOIT_CONFIG", "task_compile", "task_export", "task_lower", "task_validate"]
+__all__ = [
+    "DOIT_CONFIG",
+    "task_cache",
+    "task_compile",
+    "task_explain",
+    "task_export",
+    "task_lower",
+    "task_plan",
+    "task_validate",
+]
 
 DOIT_CONFIG = {
     "default_tasks": ["lower", "validate"],
@@ -91,7 +102,7 @@ def task_compile() -> Iterator[dict[str, Any]]:
             continue
         exporter = plan.exporter(package)
         for unit in plan.units(package):
-            step = Step(plan, "compile", model=_model(plan, package), package=package, unit=unit)
+            step = Step(plan, "compile", model=plan.model(package), package=package, unit=unit)
             yield _task(
                 step,
                 f"{package}/{unit_name(unit)}",
@@ -105,7 +116,7 @@ def task_lower() -> Iterator[dict[str, Any]]:
     yield _group("lower packages: export, compile and link what is stale")
     for package in plan.packages:
         faulty = bool(plan.problems(package))
-        model = _model(plan, package)
+        model = plan.model(package)
         step = Step(plan, "link", model=model, package=package)
         yield _task(
             step,
@@ -123,15 +134,32 @@ def task_validate() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("validate packages against their source programs")
     for package in plan.packages:
-        step = Step(plan, "validate", model=_model(plan, package), package=package)
+        step = Step(plan, "validate", model=plan.model(package), package=package)
         yield _task(step, package, f"validate {package}", task_dep=[f"lower:{quote(package)}"])
 
 
-def _model(plan: Plan, package: str) -> str | None:
-    try:
-        return plan.config(package).model
-    except KeyError:
-        return None
+def task_plan() -> dict[str, Any]:
+    return command(
+        "plan",
+        "what a run would do, and why: plan [package ...]",
+        lambda words: plan_command(_plan(), words),
+    )
+
+
+def task_explain() -> dict[str, Any]:
+    return command(
+        "explain",
+        "why an action is current or not: explain <package>[/<method>] ...",
+        lambda words: explain_command(_plan(), words),
+    )
+
+
+def task_cache() -> dict[str, Any]:
+    return command(
+        "cache",
+        "the store: cache stats | verify | gc",
+        lambda words: cache_command(_plan().workspace.store, words),
+    )
 
 
 def _cleaning(plan: Plan, package: str) -> Callable[[bool], None]:

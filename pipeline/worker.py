@@ -16,12 +16,15 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pipeline.actions import Action
 from pipeline.errors import PipelineError
-from pipeline.stages import Stages
+from pipeline.stages import IMPORT, Stages
+from pipeline.store import MissingBlobError
+from pipeline.upkeep import Usage
 from pipeline.workspace import Workspace
 
 _PR_SET_PDEATHSIG = 1
@@ -30,13 +33,21 @@ _ready = False
 
 @dataclass(frozen=True)
 class Report:
-    """How an action went; `error` is empty when it went well. Seconds are of wall time."""
+    """How an action went; `error` is empty when it went well. Seconds are of wall time.
+
+    `missing`: something that it needs is no longer in the store. `done`: another process had done
+    it. `usage`: what the caches inside the action were asked, and `remote` what the remote tier.
+    """
 
     error: str = ""
+    missing: bool = False
+    done: bool = False
     stage: str = ""
     seconds: float = 0.0
     peak_bytes: int = 0
     stages: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, Usage] = field(default_factory=dict)
+    remote: Any = None
 
 
 def log_path(action: Action, workspace: Workspace) -> Path:
@@ -44,45 +55,56 @@ def log_path(action: Action, workspace: Workspace) -> Path:
     return folder / f"{action.kind}-{action.method or action.model}.log"
 
 
-def run(action: Action, workspace: Workspace, parent: int) -> Report:
+def run(action: Action, workspace: Workspace, parent: int, always: bool = False) -> Report:
     """Performs an action, with all that it prints in its log."""
     stages = Stages()
     started = time.perf_counter()
-    error = ""
+    remote = workspace.store.remote
+    if remote is not None:
+        remote.counts = type(remote.counts)()  # of this action alone
     try:
         _prepare(parent)
         with _logging_to(log_path(action, workspace)), _without_garbage_collection():
             _reset_peak()
-            error = _perform(action, workspace, stages)
+            report = _perform(action, workspace, stages, always)
     except OSError as problem:
-        error = _of_system(problem)
-    return Report(
-        error=error,
+        report = Report(error=_of_system(problem))
+    return replace(
+        report,
         stage=stages.current,
         seconds=time.perf_counter() - started,
         peak_bytes=_peak(),
         stages=stages.seconds,
+        remote=remote and (remote.counts, remote.problem),
     )
 
 
-def _perform(action: Action, workspace: Workspace, stages: Stages) -> str:
+def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> Report:
     try:
-        with stages.stage("import"):
+        with stages.stage(IMPORT):
             from pipeline.perform import perform
-        perform(action, workspace, stages)
+            from pipeline.preprocess import counted_preprocess
+        with counted_preprocess() as counts:
+            done = perform(action, workspace, stages, always)
+        made = Usage(counts.hits, counts.misses, counts.saved, counts.seconds)
+        usage = {"preprocess": made} if counts.hits or counts.misses else {}
+        return Report(done=done, usage=usage)
+    except MissingBlobError as problem:
+        traceback.print_exc()
+        return Report(error=str(problem), missing=True)
     except PipelineError as problem:
         traceback.print_exc()
-        return str(problem)
+        return Report(error=str(problem))
     except OSError as problem:
         traceback.print_exc()
-        return _of_system(problem)
+        return Report(error=_of_system(problem))
     except MemoryError:
-        return "out of memory"
+        return Report(error="out of memory")
     except BaseException as problem:  # SystemExit too: it would end the worker in silence
         traceback.print_exc()
         first = str(problem).strip().split("\n")[0]
-        return f"{type(problem).__name__}: {first}" if first else type(problem).__name__
-    return ""
+        name = type(problem).__name__
+        return Report(error=f"{name}: {first}" if first else name)
 
 
 def _of_system(problem: OSError) -> str:

@@ -1,0 +1,132 @@
+"""What the tasks `plan`, `explain` and `cache` print. They are tasks rather than commands of doit,
+since a command would be there in every doit project beside which this package is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from doit.exceptions import TaskFailed
+
+from pipeline.errors import PipelineError, did_you_mean
+from pipeline.explain import explain, preview
+from pipeline.plan import Plan
+from pipeline.sizes import human_size
+from pipeline.store import Store
+from pipeline.upkeep import LEVELS, Usage, evict, statistics, verify
+
+
+def command(name: str, doc: str, run: Callable[[list[str]], Iterable[str]]) -> dict[str, Any]:
+    """The doit task of a command that takes words and prints lines; it is never up to date."""
+
+    def action(words: list[str]) -> TaskFailed | None:
+        try:
+            for line in run(words):
+                print(line)
+        except PipelineError as error:
+            return TaskFailed(f"{name}: {error}")
+        return None
+
+    return {
+        "basename": name,
+        "doc": doc,
+        "actions": [action],
+        "pos_arg": "words",
+        "verbosity": 2,
+        "meta": {"command": True},
+    }
+
+
+def plan_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Raises PipelineError."""
+    for package in words:
+        if package not in plan.packages:
+            raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
+    yield from preview(plan, words)
+
+
+def explain_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Raises PipelineError."""
+    if not words:
+        raise PipelineError("say of what: doit explain <package>[/<method>] ...")
+    for target in words:
+        yield from explain(plan, target)
+
+
+def cache_command(store: Store, words: Sequence[str]) -> Iterator[str]:
+    """Raises PipelineError."""
+    verbs = {"stats": _stats, "verify": _verify, "gc": _gc}
+    word = words[0] if words else "stats"
+    if word not in verbs or len(words) > 1:
+        raise PipelineError(f"no '{' '.join(words)}'; {did_you_mean(word, verbs)}")
+    return verbs[word](store)
+
+
+def _stats(store: Store) -> Iterator[str]:
+    stats = statistics(store)
+    cap = f" of at most {human_size(store.cap)}" if store.cap is not None else ""
+    yield f"store {store.root}: {human_size(stats.size)}{cap}"
+    yield f"  {stats.blobs} blobs, {human_size(stats.blob_bytes)}"
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(stats.results.items()))
+    number = sum(stats.results.values())
+    yield f"  {number} results, {human_size(stats.result_bytes)}" + (f": {kinds}" if kinds else "")
+    if stats.usage:
+        yield ""
+        yield from _table(stats.usage)
+    if store.remote is not None:
+        yield ""
+        yield f"remote {store.remote.settings.url}"
+        store.remote.check()
+
+
+_NAMES = {1: "1 source", 2: "2 program", 3: "3 partition"}
+
+
+def _table(usage: dict[str, Usage] | Any) -> Iterator[str]:
+    rows = [("level", "action", "hits", "misses", "time saved", "time spent")]
+    for kind in sorted(usage, key=lambda kind: (LEVELS.get(kind, 0), kind)):
+        each = usage[kind]
+        level = _NAMES.get(LEVELS.get(kind, 0), "")
+        saved, spent = _duration(each.saved), _duration(each.spent)
+        rows.append((level, kind, str(each.hits), str(each.misses), saved, spent))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _verify(store: Store) -> Iterator[str]:
+    found = verify(store)
+    for name in found.bad:
+        yield f"bad: {name}" + ("; it could not be dropped" if name in found.stuck else "; dropped")
+    yield f"{found.files} files, {human_size(found.size)}: " + (
+        f"{len(found.bad)} bad" if found.bad else "all good"
+    )
+    if found.bad:
+        raise PipelineError("what was dropped is built again when it is needed")
+
+
+def _gc(store: Store) -> Iterator[str]:
+    if store.cap is None:
+        return
+    done = evict(store, store.cap)
+    if done.busy:
+        yield "another eviction is under way"
+        return
+    yield (
+        f"evicted {done.results} results and {done.blobs} blobs, {human_size(done.size)}; "
+        f"{human_size(done.left)} left of at most {human_size(store.cap)}"
+    )
+    if done.left > store.cap and done.in_use:
+        yield f"{human_size(done.in_use)} are in use by builds that are under way"

@@ -1,0 +1,160 @@
+"""`doit plan` and `doit explain`: what a run would do and why, without doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.actions import Action, unit_name
+from pipeline.changes import differences
+from pipeline.digest import Digest
+from pipeline.errors import PipelineError, did_you_mean
+from pipeline.plan import Plan, Status
+from pipeline.upkeep import earlier_keys
+
+_VERDICTS = {"up-to-date": "current", "hit": "in the store", "stale": "to do", "waiting": "waits"}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An action that a run would look at, and what it would find; `action` is None where that
+    can't be known before another one has run."""
+
+    kind: str
+    title: str
+    status: Status
+    action: Action | None
+    previous: Digest | None = None
+
+
+def expected(plan: Plan, package: str) -> Iterator[Expected]:
+    """The actions of a package without problems, in the order of a run."""
+    model = plan.exporter(package)
+    if model is not None:
+        yield Expected("export", model, plan.export_status(model), plan.export(model))
+    state = plan.workspace.state(package)
+    compiles = plan.compiles(package)
+    stale = compiles is None
+    for unit in plan.units(package):
+        name = unit_name(unit)
+        action = next((a for a in compiles or () if a.method == name), None)
+        status = plan.compile_status(package, action)
+        stale = stale or status.state == "stale"
+        previous = state.get("compile", {}).get(name)
+        yield Expected("compile", f"{package}/{name}", status, action, previous)
+    link = plan.link_status(package)
+    previous = state.get("link", {}).get("action")
+    yield Expected("link", package, link, plan.link(package), previous)
+    previous = state.get("validate", {}).get("action")
+    if link.state in ("stale", "waiting"):
+        status = Status("waiting", "the package is to be linked first")
+        yield Expected("validate", package, status, None, previous)
+    else:
+        action = plan.validate(package)
+        yield Expected("validate", package, plan.validate_status(package), action, previous)
+
+
+def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
+    """A line for each action that a run would not find current, and a sum."""
+    counts = dict.fromkeys(_VERDICTS, 0)
+    seen: dict[Digest, str] = {}
+    exported: set[str] = set()
+    rows: list[tuple[str, str, str, str]] = []
+    faulty = 0
+    for package in packages or plan.packages:
+        problems = plan.problems(package)
+        for problem in problems:
+            rows.append(("", package, "faulty", str(problem)))
+        if problems:
+            faulty += 1
+            continue
+        for each in expected(plan, package):
+            if each.kind == "export" and each.title in exported:
+                continue
+            exported.add(each.title)
+            counts[each.status.state] += 1
+            if each.status.current:
+                continue
+            reason = each.status.reason
+            if each.action is not None and each.status.state == "stale":
+                first = seen.setdefault(each.action.digest, each.title)
+                reason += f"; the same as {first}" if first != each.title else ""
+            rows.append((each.kind, each.title, _VERDICTS[each.status.state], reason))
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join([*cells, row[3]]).strip()
+    told = [f"{count} {_VERDICTS[state]}" for state, count in counts.items() if count]
+    told += [f"{faulty} faulty"] if faulty else []
+    yield ", ".join(told) or "no packages"
+
+
+def explain(plan: Plan, target: str) -> Iterator[str]:
+    """Of each action of `<package>` or `<package>/<method>`, whether it is current, and for one
+    that is not, everything that tells its key from the nearest earlier one.
+
+    Raises:
+        PipelineError: there is no such package or method, or its config has mistakes.
+    """
+    package, _, method = target.partition("/")
+    if package not in plan.packages:
+        raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
+    plan.check(package)
+    methods = [name for unit in plan.units(package) for name in unit]
+    if method and method not in methods:
+        raise PipelineError(f"{package}: has no method '{method}'; {did_you_mean(method, methods)}")
+    for each in expected(plan, package):
+        unit = each.title.partition("/")[2].split("+")
+        if method and not (each.kind == "export" or method in unit):
+            continue
+        yield f"{each.kind} {each.title}: {_VERDICTS[each.status.state]}"
+        for line in _why(plan, each):
+            yield f"  {line}"
+
+
+def _why(plan: Plan, each: Expected) -> Iterator[str]:
+    if each.status.current or each.action is None:
+        yield each.status.reason
+        return
+    found = _nearest(plan, each.action, each.previous)
+    if found is None:
+        yield f"{each.status.reason}; nothing of the kind was done before"
+        return
+    since, old = found
+    told = list(plan.changes(old, each.action))
+    if not told:
+        yield each.status.reason
+        return
+    yield f"compared with {since}:"
+    for line in told:
+        yield f"- {line}"
+
+
+def _nearest(
+    plan: Plan, action: Action, previous: Digest | None
+) -> tuple[str, Mapping[str, Any]] | None:
+    """The key of the last build in this workspace, else the most similar one in the store; of
+    equally similar ones the latest used."""
+    store = plan.workspace.store
+    if previous is not None and previous != action.digest:
+        old = store.key(previous)
+        if old is not None:
+            return "the last build in this workspace", old
+    candidates = [
+        (sum(1 for _ in differences(key, action.key)), place, key)
+        for place, (digest, key) in enumerate(earlier_keys(store, action.kind))
+        if digest != action.digest and _comparable(key, action.key)
+    ]
+    if not candidates:
+        return None
+    return "the nearest one in the store", min(candidates, key=lambda each: each[:2])[2]
+
+
+def _comparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether they are about the same thing, as far as a key says what it is about."""
+    if old.get("model") != new.get("model"):
+        return False
+    return all(
+        old.get(name, {}).keys() == new.get(name, {}).keys() for name in ("methods", "programs")
+    )

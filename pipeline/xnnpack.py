@@ -1,0 +1,134 @@
+"""What XNNPACK's preprocess function sees of a partition, and where a payload has debug handles.
+
+Found by reading executorch/backends/xnnpack and by changing partitions one thing at a time;
+tests/test_partitions.py holds both to it. Nothing here outlives a new ExecuTorch untested.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from flatbuffers import number_types
+from flatbuffers.table import Table
+from torch.export import ExportedProgram
+
+# Metadata that passes copy and that nothing reads, but for what `read` finds in it.
+UNREAD = frozenset(
+    {
+        "desc",
+        "eager_input_vals",
+        "nn_module_stack",
+        "original_aten",
+        "source_fn_stack",
+        "tensor_meta",
+        "torch_fn",
+        "xnn_partitioner_config",
+    }
+)
+
+# 0 is a flatbuffer's default, so a field that holds it is left out; 65535 is what
+# xnnpack_preprocess.py writes for a node without a handle.
+FIXED_HANDLES = frozenset({0, 65535})
+
+
+def read(nodes: Sequence[torch.fx.Node]) -> list[Any]:
+    """What it reads of `UNREAD`, node by node.
+
+    `get_source_partitions` groups the nodes of each linear layer, by a name of which only
+    equality counts; `tensor_meta` stands in for a missing `val` (exir/pass_base.py).
+    """
+    layers: dict[str, int] = {}
+    return [
+        [
+            [layers.setdefault(name, len(layers)), _described(source)]
+            for name, source in _sources(node)
+            if _linear(source)
+        ]
+        + ([node.meta.get("tensor_meta")] if "val" not in node.meta else [])
+        for node in nodes
+    ]
+
+
+def _sources(node: torch.fx.Node) -> list[tuple[str, Any]]:
+    functions = node.meta.get("source_fn_stack")
+    if functions is not None:
+        return [functions[-1]]
+    modules = node.meta.get("nn_module_stack") if node.op == "call_function" else None
+    return [list(modules.values())[-1]] if modules else []
+
+
+def _linear(source: Any) -> bool:
+    """Whether it may be taken for a linear layer; what only sounds like one counts too."""
+    if isinstance(source, type) and issubclass(source, torch.nn.Linear):
+        return True
+    return "linear" in _described(source).lower()
+
+
+def _described(source: Any) -> str:
+    if isinstance(source, str):
+        return source
+    bases = source.__mro__ if isinstance(source, type) else (source,)
+    return " ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
+
+
+_MADE = ("_fused_bn", "_bias_fused_bn", "_decomposed_bn_weight", "_decomposed_bn_bias")
+
+
+def names_count(program: ExportedProgram) -> bool:
+    """Whether names can matter: where batch norm is folded into other weights.
+
+    The new weights are named after the old ones with dots made underscores, and one whose name is
+    taken is not made (backends/transforms/utils.py, `create_constant_placeholder`).
+    """
+    if not any("batch_norm" in str(node.target) for node in program.graph.nodes):
+        return False
+    specs = program.graph_signature.input_specs
+    tensors = {spec.target for spec in specs if spec.target is not None}
+    made = [name.replace(".", "_") + suffix for name in tensors for suffix in _MADE]
+    taken = tensors | {str(each) for node in program.graph.nodes for each in (node, node.target)}
+    clash = len(set(made)) < len(made) or not taken.isdisjoint(made)
+    return clash or not all(name.isidentifier() for name in made)
+
+
+# The layout of a payload: xnnpack_graph_serialize.py (XNNHeader) and schema.fbs. A flatbuffer's
+# n-th field has its offset in place 4 + 2n of the table's vtable; a union takes two fields.
+_MAGIC = slice(4, 8)
+_START = slice(10, 14)
+_XNODES = 4 + 2 * 1  # of XNNGraph
+_DEBUG_HANDLE = 4 + 2 * 2  # of XNode
+
+
+def remap_handles(payload: bytes, handles: Mapping[int, int]) -> bytes | None:
+    """The payload with other debug handles, byte for byte as if it had been made with them; None
+    where that can't be promised."""
+    patched = bytearray(payload)
+    if payload[_MAGIC] != b"XH00":
+        return None
+    for place, old in _handles(payload):
+        new = old if old in FIXED_HANDLES else handles.get(old)
+        if new is None or (new != old and new in FIXED_HANDLES) or not 0 <= new < 1 << 32:
+            return None
+        if place is not None:
+            struct.pack_into("<I", patched, place, new)
+    return bytes(patched)
+
+
+def _handles(payload: bytes) -> list[tuple[int | None, int]]:
+    """Place and value of every node's debug handle; one that is 0 has no place."""
+    start = int.from_bytes(payload[_START], "little")
+    graph = Table(payload, start)
+    graph.Pos = graph.Indirect(start)
+    field = graph.Offset(_XNODES)
+    if not field:
+        return []
+    found: list[tuple[int | None, int]] = []
+    for index in range(graph.VectorLen(field)):
+        node = Table(payload, graph.Indirect(graph.Vector(field) + 4 * index))
+        offset = node.Offset(_DEBUG_HANDLE)
+        place = node.Pos + offset if offset else None
+        value = node.Get(number_types.Uint32Flags, place) if place is not None else 0
+        found.append((place, value))
+    return found
