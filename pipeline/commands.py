@@ -3,6 +3,7 @@ since a command would be there in every doit project beside which this package i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,9 +23,11 @@ def command(name: str, doc: str, run: Callable[[list[str]], Iterable[str]]) -> d
     def action(words: list[str]) -> TaskFailed | None:
         try:
             for line in run(words):
-                print(line)
+                print(line, flush=True)
         except PipelineError as error:
             return TaskFailed(f"{name}: {error}")
+        except BrokenPipeError:  # whoever reads has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return None
 
     return {

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import sysconfig
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +32,7 @@ from pipeline.stages import Stages
 from pipeline.workspace import Workspace
 
 _OWN_FOLDER = Path(__file__).resolve().parent
+_WRITTEN = digest.Digest("written")
 
 
 def export(action: Action, workspace: Workspace, stages: Stages) -> dict[str, Any]:
@@ -42,7 +43,6 @@ def export(action: Action, workspace: Workspace, stages: Stages) -> dict[str, An
             that fit them, or a file that it read changed meanwhile.
     """
     path = workspace.root / action.where["path"]
-    started = time.time_ns()
     content = digest.of_file(path)
     with stages.stage("run the exporter"), _importing(workspace.root, path) as opened:
         module = _load(path)
@@ -51,14 +51,16 @@ def export(action: Action, workspace: Workspace, stages: Stages) -> dict[str, An
         imported = _workspace_modules(workspace.root)
     with stages.stage("store"):
         result = _commit(programs, inputs, workspace)
-        read = sorted({*_inside(workspace.root, imported), *_inside(workspace.root, opened)})
-        read = [name for name in read if workspace.root / name != path]
-        _refuse_edited([path, *(workspace.root / name for name in read)], started)
-        record = {"reads": read, "distributions": _distributions([path, *imported])}
+        _refuse_edited({**opened, str(path): content})
+        names = _inside(workspace.root, {*opened, *map(str, imported)} - {str(path)})
+        read = {
+            name: opened.get(str(workspace.root / name)) or _digest_if_there(workspace.root / name)
+            for name in sorted(names)
+        }
+        record = {"reads": list(read), "distributions": _distributions([path, *imported])}
         workspace.store.put_result(actions.reads_key(action.model, content), record)
-        digests = {name: _digest_if_there(workspace.root / name) for name in read}
         real = actions.export_action(
-            action.model, content, digests, record["distributions"], action.where["path"]
+            action.model, content, read, record["distributions"], action.where["path"]
         )
         workspace.store.put_result(real.key, result, stages.total)
     return result
@@ -156,33 +158,55 @@ def _commit(
 
 # What an exporter reads
 
-_opened: set[str] | None = None
+_watched: Path | None = None
+_opened: dict[str, digest.Digest | None] = {}
 _hooked = False
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if _opened is not None and event == "open" and isinstance(args[0], str):
-        _opened.add(args[0])
+    """Notes the content of every file of the workspace as it is when it is first opened to be
+    read, so that an edit is seen whatever the clock says. What the exporter itself writes is no
+    input."""
+    global _watched
+    if _watched is None or event != "open" or not isinstance(args[0], str):
+        return
+    root, path = _watched, os.path.abspath(args[0])
+    if path.endswith(".pyc"):  # then the source is not opened
+        with suppress(ValueError):
+            path = importlib.util.source_from_cache(path)
+    if path in _opened or not _is_inside(root, Path(path)):
+        return
+    _watched = None  # reading it here opens it too
+    try:
+        content = _digest_if_there(Path(path))
+        flags = args[2] or 0
+        made = flags & os.O_CREAT and content is None
+        _opened[path] = _WRITTEN if made or flags & (os.O_TRUNC | os.O_APPEND) else content
+    finally:
+        _watched = root
 
 
 @contextmanager
-def _importing(root: Path, path: Path) -> Iterator[set[str]]:
-    """Imports from the workspace, afresh, and yields the paths that are opened meanwhile.
+def _importing(root: Path, path: Path) -> Iterator[dict[str, digest.Digest | None]]:
+    """Imports from the workspace, afresh, and yields what is opened meanwhile, with its digest.
 
     A worker runs several exporters: none may see a module that another one imported, and all that
     it imports must be seen. An audit hook can't be removed, so there is one per process.
     """
-    global _opened, _hooked
+    global _watched, _hooked
     if not _hooked:
         sys.addaudithook(_audit)
         _hooked = True
     before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    _opened = set()
+    _opened.clear()
+    _watched = root
     try:
-        yield _opened
+        read: dict[str, digest.Digest | None] = {}
+        yield read
     finally:
-        _opened = None
+        _watched = None
+        read |= {name: content for name, content in _opened.items() if content is not _WRITTEN}
         sys.path[:], sys.dont_write_bytecode = before, writing
         for name in [n for n, m in sys.modules.items() if _is_inside(root, _file_of(m))]:
             del sys.modules[name]
@@ -216,10 +240,10 @@ def _is_inside(root: Path, path: Path | None) -> bool:
     return not hidden and not any(path.is_relative_to(folder) for folder in outside)
 
 
-def _refuse_edited(paths: Iterable[Path], started: int) -> None:
-    for path in paths:
-        if path.exists() and max(path.stat().st_mtime_ns, path.stat().st_ctime_ns) > started:
-            raise SourceError(f"{path.name}: changed while the exporter ran; run again")
+def _refuse_edited(read: Mapping[str, digest.Digest | None]) -> None:
+    for name, content in read.items():
+        if content is not None and _digest_if_there(Path(name)) != content:
+            raise SourceError(f"{Path(name).name}: changed while the exporter ran; run again")
 
 
 def _digest_if_there(path: Path) -> digest.Digest | None:

@@ -27,6 +27,7 @@ from pipeline.package import (
     manifest_bytes,
     read_manifest,
 )
+from pipeline.plan import Plan
 from pipeline.report import markdown
 from pipeline.sources import MethodSource
 from pipeline.stages import WAIT, Stages
@@ -64,6 +65,8 @@ def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) 
 
 def _done(action: Action, workspace: Workspace) -> bool:
     store = workspace.store
+    if action.kind == "export":  # what it reads, and so its key, may have become known meanwhile
+        action = Plan(workspace).export(action.model)
     result = store.result(action.digest)
     if result is None:
         return False

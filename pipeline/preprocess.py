@@ -26,8 +26,9 @@ from torch.export import ExportedProgram
 
 from pipeline import digest
 from pipeline.backends import BACKENDS, Backend, Sight
-from pipeline.partitions import Partition, UndescribableError, describe
+from pipeline.partitions import Partition, describe
 from pipeline.preprocessed import from_json, to_json
+from pipeline.spelling import UndescribableError
 from pipeline.store import MissingBlobError, Store
 from pipeline.toolchain import code, toolchain
 
@@ -112,7 +113,11 @@ class _Cache:
             preprocess = partial(self._joint, backend, entry)
         else:
             preprocess = partial(self._apart, backend, entry)
-        return SimpleNamespace(__name__=backend.__name__, preprocess_multimethod=preprocess)
+        return SimpleNamespace(
+            __name__=backend.__name__,
+            preprocess=backend.preprocess,  # of `to_backend` with a backend's name; not cached
+            preprocess_multimethod=preprocess,
+        )
 
     def _unknown(self, backend: type[BackendDetails], programs: Programs, specs: Specs) -> Results:
         self._tell(f"{backend.__name__} is not in the catalogue, so its results are not cached")

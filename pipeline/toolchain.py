@@ -36,6 +36,7 @@ _DECIDING = (
     "report",
     "runtime",
     "signature",
+    "spelling",
     "validate",
     "validation",
     "xnnpack",

@@ -211,6 +211,8 @@ def evict(store: Store, cap: int) -> Evicted:
     """
     from filelock import FileLock, Timeout
 
+    if not store.root.exists():
+        return Evicted()
     lock = FileLock(store.root / ".gc.lock", timeout=0)
     try:
         with lock:

@@ -4,14 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pipeline import actions, toolchain
+from pipeline import actions, backends, toolchain
 from pipeline.actions import (
     compile_action,
     compile_units,
-    differences,
     link_action,
     validate_action,
 )
@@ -19,7 +16,9 @@ from pipeline.config import parse_config
 from pipeline.sources import MethodSource
 
 SOURCES = {
-    name: MethodSource(Path(f"/models/{name}.pt2"), name, f"program-{name}", "examples", None)
+    name: MethodSource(
+        Path(f"/models/{name}.pt2"), name, f"program-{name}", names="names", examples="examples"
+    )
     for name in ("encode", "decode")
 }
 
@@ -95,6 +94,7 @@ def test_defaults_spelled_out_are_the_same():
 SOURCE_CHANGES = {
     "program": ({"program": "other"}, {"link", "encode"}),
     "examples of a method that is not calibrated": ({"examples": "other"}, set()),
+    "names of values, which XNNPACK does not read": ({"names": "other"}, set()),
     "place": ({"archive": Path("/elsewhere.pt2"), "entry": "x", "exported": True}, set()),
 }
 
@@ -103,6 +103,13 @@ SOURCE_CHANGES = {
 def test_source_changes_the_keys_of_what_it_affects(change, affected):
     sources = {**SOURCES, "encode": replace(SOURCES["encode"], **change)}
     assert changed(keys(config()), keys(config(), sources)) == affected
+
+
+def test_names_of_values_count_for_a_backend_that_may_read_them(monkeypatch):
+    reading = {"xnnpack": replace(backends.BACKENDS["xnnpack"], names_count=True)}
+    monkeypatch.setattr(backends, "BACKENDS", reading)
+    sources = {**SOURCES, "encode": replace(SOURCES["encode"], names="other")}
+    assert changed(keys(config()), keys(config(), sources)) == {"encode", "link"}
 
 
 @pytest.mark.parametrize("kind", ["calibration", "examples"])
@@ -138,28 +145,3 @@ def test_validation_is_keyed_by_package_programs_inputs_and_settings():
     other = {**SOURCES, "encode": replace(SOURCES["encode"], examples="other")}
     found = {key(), key({"atol": 1.0}), key(files={"m.pte": "x"}), key(sources=other)}
     assert len(found) == 4
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@given(JSON, JSON)
-def test_differences_are_told_exactly_where_there_are_some(old, new):
-    assert bool(list(differences(old, new))) == (old != new)
-
-
-def test_differences_say_where_and_what():
-    old = {"a": [1, {"b": "x"}], "gone": 1, "program": "0" * 64}
-    new = {"a": [1, {"b": "y"}], "here": 1, "program": "1" * 64}
-    assert list(differences(old, new)) == [
-        "a[1].b: x -> y",
-        "gone is gone",
-        "here is new",
-        "program changed",
-    ]

@@ -1,9 +1,8 @@
 """The preprocess cache: the same result without the call, or the call."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import copy
+import dataclasses
+import json
 
 import pytest
 import torch
@@ -11,16 +10,19 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import to_edge
 from executorch.exir.backend import backend_api
-from executorch.exir.backend.backend_details import BackendDetails
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.test import backend_with_preprocess_all_demo as demo
 from programs import Plain, Shared, shared_programs
 from torch.export import Dim, export
 
-from pipeline.lowering import to_backend_multiple
-from pipeline.partitions import UndescribableError, partition_digest
+from pipeline import xnnpack
+from pipeline.backends import BACKENDS, XnnpackQuantize
+from pipeline.lowering import emit, lower, to_backend_multiple
+from pipeline.preprocess import PreprocessCounts, cached_preprocess, counted_preprocess
+from pipeline.quantize import quantize
+from pipeline.spelling import UndescribableError
 from pipeline.store import Store
-
-TOOLCHAIN = {"torch": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def calls(monkeypatch):
     original = XnnpackBackend.preprocess
 
     def counting(program, specs):
-        seen.append(program)
+        seen.append(copy.deepcopy(program))
         return original(program, specs)
 
     monkeypatch.setattr(XnnpackBackend, "preprocess", staticmethod(counting))
@@ -100,114 +102,295 @@ def test_executorch_is_left_as_it_was(edge, store):
     assert backend_api.BackendDetails is BackendDetails
 
 
-def partition(model=None, dynamic=None, rows=3):
-    model = (model or Plain(Shared())).eval().requires_grad_(False)
-    return to_edge(
-        export(model, (torch.randn(rows, 8),), dynamic_shapes=dynamic)
-    ).exported_program()
-
-
-def digest_of(program, specs=(), backend="XnnpackBackend", toolchain=TOOLCHAIN):
-    return partition_digest(backend, program, specs, toolchain)
-
-
-class Scaled(Plain):
-    def forward(self, x):
-        return torch.softmax(self.shared.first(x), -1) - self.shared.offset
-
-
-def _other_weights():
-    return partition(Plain(Shared(seed=1)))
-
-
-def _moved_debug_handle():
-    program = partition()
-    program.graph_module.graph.output_node().args[0][0].meta["debug_handle"] = 77
-    return program
-
-
-def _renamed():
-    program = partition()
-    program.graph_module.graph.output_node().args[0][0].name = "another_name"
-    return program
-
-
-def _other_argument():
-    program = partition()
-    node = next(n for n in program.graph.nodes if "softmax" in str(n.target))
-    node.args = (node.args[0], 0, *node.args[2:])
-    return program
-
-
-CHANGES = {
-    "operator": lambda: partition(Scaled(Shared())),
-    "weights": _other_weights,
-    "shape": lambda: partition(rows=4),
-    "dynamic": lambda: partition(dynamic=({0: Dim("n", min=2, max=8)},)),
-    "argument": _other_argument,
-    "debug handle": _moved_debug_handle,
-    "node name": _renamed,
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_every_change_of_a_partition_changes_its_digest(change):
-    assert digest_of(change()) != digest_of(partition())
-
-
-def test_backend_specs_and_toolchain_count():
-    program = partition()
-    before = digest_of(program)
-    assert digest_of(program, backend="Other") != before
-    assert digest_of(program, specs=[CompileSpec("k", b"v")]) != before
-    one, two = ([CompileSpec("k", b"ab")], [CompileSpec("ka", b"b")])
-    assert digest_of(program, specs=one) != digest_of(program, specs=two)
-    assert digest_of(program, toolchain={"torch": "2"}) != before
-
-
-def test_bounds_of_a_dynamic_size_count():
-    first = partition(dynamic=({0: Dim("n", min=2, max=8)},))
-    second = partition(dynamic=({0: Dim("n", min=2, max=9)},))
-    assert digest_of(first) != digest_of(second)
-
-
-def test_volatile_metadata_does_not_count():
-    program = partition()
-    before = digest_of(program)
-    for node in program.graph.nodes:
-        node.meta.update(stack_trace=f"line {id(node)}", seq_nr=id(node), delegation_tag="tag9")
-    assert digest_of(program) == before
-
-
-def test_what_cannot_be_described_has_no_digest():
-    program = partition()
-    next(iter(program.graph.nodes)).meta["odd"] = object()
-    with pytest.raises(UndescribableError, match="object"):
-        digest_of(program)
-
-
 def test_partition_without_a_digest_is_preprocessed_every_time(edge, store, calls, monkeypatch):
     def refuse(*_):
         raise UndescribableError("something new")
 
-    monkeypatch.setattr("pipeline.preprocess.partition_digest", refuse)
+    monkeypatch.setattr("pipeline.preprocess.describe", refuse)
     for _ in range(2):
-        to_backend_multiple(edge, {"plain": XnnpackPartitioner()}, store=store)
+        with counted_preprocess() as counts:
+            to_backend_multiple(edge, {"plain": XnnpackPartitioner()}, store=store)
+        assert counts.uncached == 1 and not counts.hits + counts.misses
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("seed", ["0", "7"])
-def test_digest_is_the_same_in_another_process(seed):
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from test_preprocess import digest_of, partition\n"
-        "print(digest_of(partition()))"
+# The same partition in another place
+
+
+class Layers(torch.nn.Module):
+    """Two layers that are delegated, each for itself."""
+
+    def __init__(self, before=False, second=torch.tanh, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.before, self.activation = before, second
+
+    def forward(self, x):
+        if self.before:
+            x = x.flip(-1).flip(-1)  # names and debug handles shift, values do not
+        x = torch.sigmoid(self.first(x)).cumsum(-1)
+        return self.activation(self.second(x))
+
+
+class Renamed(torch.nn.Module):
+    """The same in a module of another class, with other names for its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Layers(before=True)
+
+    def forward(self, value):
+        return self.inner(value)
+
+
+def program(model, dynamic=False):
+    torch.manual_seed(0)
+    shapes = ({0: Dim("rows", min=2, max=8)},) if dynamic else None
+    model = model.eval().requires_grad_(False)
+    return export(model, (torch.randn(3, 8),), dynamic_shapes=shapes)
+
+
+def int8(model, **options):
+    return quantize(program(model), XnnpackQuantize(quantizer="xnnpack", **options), [])
+
+
+def package(programs, store=None, **options):
+    """What a build writes, and what it counted."""
+    with counted_preprocess() as counts:
+        partitioners = {name: [XnnpackPartitioner(**options)] for name in programs}
+        emitted = emit(lower(programs, partitioners, store=store), False, [])
+    return emitted.buffer, counts
+
+
+WAYS = {
+    "float": (program, {}),
+    "operator by operator": (program, {"per_op_mode": True}),
+    "dynamic sizes": (lambda model: program(model, dynamic=True), {}),
+    "static int8": (int8, {}),
+    "dynamic int8": (lambda model: int8(model, dynamic=True), {}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_edit_elsewhere_costs_no_preprocess_and_changes_no_byte(way, store, calls):
+    make, options = WAYS[way]
+    _, counts = package({"forward": make(Layers())}, store, **options)
+    before = list(calls)
+    assert counts.misses + counts.hits >= 2
+    calls.clear()
+    edited = make(Renamed())
+    warm, counts = package({"forward": copy.deepcopy(edited)}, store, **options)
+    assert not calls and not counts.misses
+    rebuilt, _ = package({"forward": edited}, **options)
+    assert warm == rebuilt
+    assert counts.hits == len(calls)
+    assert handles(calls) != handles(before[: len(calls)])  # or nothing was proved
+
+
+def handles(programs):
+    return [node.meta.get("debug_handle") for program in programs for node in program.graph.nodes]
+
+
+def test_only_what_changed_is_preprocessed(store, calls):
+    package({"forward": program(Layers())}, store)
+    changed = {"forward": program(Layers(before=True, second=torch.sigmoid))}
+    warm, counts = package(changed, store)
+    assert (counts.hits, counts.misses) == (1, 1)
+    assert warm == package(changed)[0]
+
+
+def test_methods_share_results(store, calls):
+    programs = {"one": program(Layers()), "two": program(Layers(before=True))}
+    shared, counts = package(programs, store)
+    assert (counts.hits, counts.misses, len(calls)) == (2, 2, 2)
+    assert shared == package(programs)[0]
+
+
+def test_other_weights_are_another_partition(store):
+    package({"forward": program(Layers())}, store)
+    _, counts = package({"forward": program(Layers(seed=1))}, store)
+    assert (counts.hits, counts.misses) == (0, 2)
+
+
+def test_seconds_are_counted(store):
+    _, cold = package({"forward": program(Layers())}, store)
+    _, warm = package({"forward": program(Layers())}, store)
+    assert cold.seconds > 0 and cold.saved == 0
+    assert warm.seconds == 0 and warm.saved == pytest.approx(cold.seconds, abs=0.01)
+
+
+# Several processes
+
+
+def test_processes_wait_for_each_other_instead_of_computing_twice(tmp_path, monkeypatch):
+    log = tmp_path / "calls"
+    original = XnnpackBackend.preprocess
+
+    def logging_call(program, specs):
+        with open(log, "a") as file:
+            file.write("call\n")
+        return original(program, specs)
+
+    monkeypatch.setattr(XnnpackBackend, "preprocess", staticmethod(logging_call))
+    methods = {f"m{number}": program(Layers(before=bool(number))) for number in range(2)}
+    manager = to_edge(methods)
+    edge = {name: manager.exported_program(name) for name in methods}
+    to_backend_multiple(edge, XnnpackPartitioner(), n_jobs=2)
+    assert log.read_text().count("call") == 2
+
+
+# One partition, without a model around it
+
+
+def partition():
+    return to_edge(program(Plain(Shared()))).exported_program()
+
+
+def through(store, program, specs=(), backend=XnnpackBackend):
+    """What ExecuTorch gets of a backend, and what was counted."""
+    program = copy.deepcopy(program)
+    with counted_preprocess() as counts, cached_preprocess(store):
+        found = backend_api.BackendDetails.__subclasses__()
+        stand_in = next(each for each in found if each.__name__ == backend.__name__)
+        (result,) = stand_in.preprocess_multimethod({"m": [program]}, {"m": [list(specs)]})["m"]
+    return result, counts
+
+
+@pytest.fixture
+def fixed(monkeypatch):
+    """An XNNPACK that gives one payload, with the debug handle 7, whatever it is given."""
+    real = XnnpackBackend.preprocess(partition(), [])
+    own = {h for _, h in xnnpack._handles(real.processed_bytes)} - xnnpack.FIXED_HANDLES
+    assert len(own) >= 1
+    payload = xnnpack.remap_handles(real.processed_bytes, dict.fromkeys(own, 7))
+    result = PreprocessResult(payload, {0: (7,)}, real.data_store_output)
+    monkeypatch.setattr(XnnpackBackend, "preprocess", staticmethod(lambda *_: result))
+    return result
+
+
+def test_handles_that_are_not_the_partitions_are_not_exchanged(store, fixed, caplog):
+    for _ in range(2):
+        result, counts = through(store, partition())
+        assert result is fixed and counts.misses == 1
+    assert "can't be kept" in caplog.text
+
+
+def test_the_debug_handle_map_is_exchanged_too(store, fixed):
+    first, second = partition(), partition()
+    for program, handle in ((first, 7), (second, 9)):
+        for node in program.graph.nodes:
+            if node.op == "call_function":
+                node.meta["debug_handle"] = handle
+    through(store, first)
+    result, counts = through(store, second)
+    assert counts.hits == 1
+    assert result.debug_handle_map == {0: (9,)}
+    assert result.processed_bytes == xnnpack.remap_handles(fixed.processed_bytes, {7: 9})
+
+
+OTHERWISE = {
+    "toolchain": ("pipeline.preprocess.toolchain", lambda *_: {"torch": "0"}),
+    "code": ("pipeline.preprocess.code", lambda: "other"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE.values(), ids=OTHERWISE)
+def test_toolchain_and_code_count(what, store, monkeypatch):
+    through(store, partition())
+    monkeypatch.setattr(*what)
+    assert through(store, partition())[1].misses == 1
+
+
+def test_compile_specs_count(store):
+    specs = ([], [CompileSpec("k", b"ab")], [CompileSpec("ka", b"b")], [CompileSpec("k", b"b")])
+    counted = [through(store, partition(), each)[1] for each in specs]
+    both = [specs[1][0], specs[3][0]]
+    counted += [through(store, partition(), each)[1] for each in (both, both[::-1])]
+    assert [each.misses for each in counted] == [1] * 6
+    assert through(store, partition(), both)[1].hits == 1
+
+
+def test_keys_explain_themselves(store):
+    through(store, partition(), [CompileSpec("k", b"v")])
+    (path,) = (store.root / "actions").rglob("*.json")
+    key = json.loads(path.read_bytes())["key"]
+    assert {"backend", "code", "partition", "toolchain"} < key.keys()
+    assert key["operators"]["aten._softmax.default"] == 1
+    assert key["compile_specs"][0][0] == "k"
+
+
+# Joint backends and unknown ones
+
+
+class Waves(torch.nn.Module):
+    def __init__(self, times):
+        super().__init__()
+        self.times = times
+
+    def forward(self, x):
+        for _ in range(self.times):
+            x = torch.sin(x) + x
+        return torch.cos(x) - x
+
+
+def waves(**methods):
+    manager = to_edge({n: export(Waves(t), (torch.ones(2),)) for n, t in methods.items()})
+    return {name: manager.exported_program(name) for name in methods}
+
+
+@pytest.fixture
+def joint(monkeypatch):
+    """The first demo backend in the catalogue, the second not; how often each was called."""
+    seen = []
+    for backend in (demo.FirstBackendWithPreprocessAll, demo.SecondBackendWithPreprocessAll):
+
+        def counting(programs, specs, backend=backend, original=backend.preprocess_multimethod):
+            seen.append(backend.__name__)
+            return original(programs, specs)
+
+        monkeypatch.setattr(backend, "preprocess_multimethod", staticmethod(counting))
+    known = dataclasses.replace(
+        BACKENDS["xnnpack"], name="demo", backend_id="FirstBackendWithPreprocessAll", joint=True
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parent)],
-        env={**os.environ, "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split()[-1] == digest_of(partition())
+    monkeypatch.setattr("pipeline.preprocess.BACKENDS", {"demo": known})
+    return seen
+
+
+def lowered_waves(store, **methods):
+    partitioner = demo.BackendWithPreprocessAllPartitioner()
+    return lowered_modules(to_backend_multiple(waves(**methods), partitioner, store=store))
+
+
+def test_a_joint_backend_is_called_once_for_the_same_methods(store, joint):
+    plain = lowered_waves(None, one=1, two=2)
+    cold = lowered_waves(store, one=1, two=2)
+    joint.clear()
+    warm = lowered_waves(store, one=1, two=2)
+    assert plain == cold == warm
+    assert joint == ["SecondBackendWithPreprocessAll"]
+
+
+@pytest.mark.parametrize(
+    "others", [{"one": 1, "two": 3}, {"one": 1}, {"two": 2, "one": 1}, {"one": 1, "to": 2}]
+)
+def test_a_joint_backend_sees_every_change_of_any_method(others, store, joint):
+    lowered_waves(store, one=1, two=2)
+    joint.clear()
+    assert lowered_waves(store, **others) == lowered_waves(None, **others)
+    assert joint.count("FirstBackendWithPreprocessAll") == 2
+
+
+def test_an_unknown_backend_is_not_cached_and_the_log_says_so_once(store, joint, caplog):
+    with counted_preprocess() as counts:
+        lowered_waves(store, one=1, two=2)
+    assert counts.uncached == 2
+    assert caplog.text.count("SecondBackendWithPreprocessAll is not in the catalogue") == 1
+    lowered_waves(store, one=1, two=2)
+    assert joint.count("SecondBackendWithPreprocessAll") == 2
+
+
+def test_without_a_store_nothing_is_counted(edge):
+    with counted_preprocess() as counts:
+        to_backend_multiple(edge, {"plain": XnnpackPartitioner()})
+    assert counts == PreprocessCounts()

@@ -1,0 +1,1 @@
+"""Benchmarks against the plain script: `python -m benchmarks`. See README.md here."""

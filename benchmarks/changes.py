@@ -1,0 +1,118 @@
+"""A change of one method among several, and of one layer in a large method."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from benchmarks.measure import BenchmarkError, Result, Run, best, in_turns, rounded
+from benchmarks.models import AverageAttention, Encoder, exported, write_archive
+from benchmarks.workspaces import Checkout, Sizes, new_checkout, write_config
+
+ONE_METHOD_LIMIT = 1.15
+
+
+def one_method(folder: Path, sizes: Sizes) -> Result:
+    """One of N methods changed, against that method alone in a package of its own.
+
+    Both sides are a whole `doit lower`: the start of doit, the look at the archive, the start of
+    a worker, compiling the method, linking its package. So both pay what nobody can avoid, and
+    the ratio is what the other N - 1 methods cost, whose archive is read again to see that they
+    are as before, and whose objects are linked again. The changed method gets weights that are
+    new altogether, so that no partition of it is in the store, and the other side has an empty
+    store. Both weights and wall time are the same on both sides in each turn.
+    """
+    names = [f"method{number}" for number in range(sizes.changed_of)]
+    programs = {name: exported(Encoder(seed)) for seed, name in enumerate(names)}
+    many, alone = new_checkout(folder / "many"), new_checkout(folder / "alone")
+    write_config(many, "package", "model", names)
+    write_config(alone, "package", "model", names[:1])
+    write_archive(many.root / "models" / "model.pt2", programs)
+    first = many.doit("lower")
+    changed = [exported(Encoder(1000 + repeat)) for repeat in range(sizes.repeats)]
+
+    def one_of_many(repeat: int) -> Run:
+        # In the middle of the archive, where no order helps.
+        programs[names[len(names) // 2]] = changed[repeat]
+        write_archive(many.root / "models" / "model.pt2", programs)
+        done = many.doit("lower")
+        _expect(many, [f"package/{names[len(names) // 2]}"])
+        return done
+
+    def by_itself(repeat: int) -> Run:
+        for left in (alone.root / "build", alone.store):
+            shutil.rmtree(left, ignore_errors=True)
+        write_archive(alone.root / "models" / "model.pt2", {names[0]: changed[repeat]})
+        done = alone.doit("lower")
+        _expect(alone, [f"package/{names[0]}"])
+        return done
+
+    ours, least = in_turns(sizes.repeats, one_of_many, by_itself)
+    ratio = best(ours) / best(least)
+    cpu_ratio = min(each.cpu for each in ours) / min(each.cpu for each in least)
+    return Result(
+        case="one-method",
+        ratio=ratio,
+        limit=ONE_METHOD_LIMIT,
+        ok=ratio <= ONE_METHOD_LIMIT,
+        measured=f"{ratio:.2f} x",
+        to_reach=f"<= {ONE_METHOD_LIMIT:g} x",
+        note=f"1 of {len(names)} methods in {best(ours):.1f} s, alone {best(least):.1f} s, "
+        f"all {first.wall:.1f} s; of CPU time {cpu_ratio:.2f} x",
+        figures={
+            "methods": len(names),
+            "changed_seconds": rounded([each.wall for each in ours]),
+            "changed_cpu_seconds": rounded([each.cpu for each in ours]),
+            "alone_seconds": rounded([each.wall for each in least]),
+            "alone_cpu_seconds": rounded([each.cpu for each in least]),
+            "cpu_ratio": cpu_ratio,
+            "cold_seconds": first.wall,
+        },
+    )
+
+
+def _expect(checkout: Checkout, methods: list[str]) -> None:
+    compiled = checkout.built("compile")
+    if compiled != methods:
+        raise BenchmarkError(f"compiled {compiled}, where {methods} changed")
+
+
+def one_partition(folder: Path, sizes: Sizes) -> Result:
+    """Calls of XNNPACK's preprocess function, each a partition that was not in the store.
+
+    Each layer of the model is one partition. First the weights of one layer change, so one call is
+    due; then an operator that belongs to no partition is put before the first layer, so none is.
+    The ratio is that of all calls to those that are due.
+    """
+    checkout = new_checkout(folder / "workspace")
+    write_config(checkout, "package", "model", ["forward"])
+    changed = sizes.layers // 2
+    models = {
+        "cold": AverageAttention(sizes.layers),
+        "layer": AverageAttention(sizes.layers, changed),
+        "earlier": AverageAttention(sizes.layers, changed, earlier=True),
+    }
+    seconds, calls = {}, {}
+    for name, model in models.items():
+        write_archive(checkout.root / "models" / "model.pt2", {"forward": exported(model)})
+        hits, misses = checkout.preprocessed()
+        seconds[name] = checkout.doit("lower").wall
+        _expect(checkout, ["package/forward"])
+        total_hits, total_misses = checkout.preprocessed()
+        calls[name] = total_misses - misses
+        seen = calls[name] + total_hits - hits
+        if seen != sizes.layers:
+            raise BenchmarkError(f"{name}: {seen} partitions through the cache, not {sizes.layers}")
+    due = 1
+    ratio = (calls["layer"] + calls["earlier"]) / due
+    return Result(
+        case="one-partition",
+        ratio=ratio,
+        limit=1.0,
+        ok=calls["layer"] == due and calls["earlier"] == 0,
+        measured=f"{calls['layer']} and {calls['earlier']} calls",
+        to_reach=f"{due} and 0 calls",
+        note=f"{sizes.layers} partitions; a layer changed, then an operator put before all; "
+        + ", ".join(f"{name} {wall:.1f} s" for name, wall in seconds.items()),
+        figures={"partitions": sizes.layers, "calls": calls, "seconds": seconds},
+    )

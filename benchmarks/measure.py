@@ -1,0 +1,122 @@
+"""Measuring: processes with their wall time and CPU time, sides in turns, and the machine.
+
+It knows nothing of what is measured. Machines are busy, so figures of two sides come from one run,
+in turns, and ratios are taken of the best of each: noise only ever adds.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_TAIL = 2000  # characters of the output of a process that failed
+
+
+class BenchmarkError(Exception):
+    """A case can't be measured: something that it runs failed, or did not do what it is to."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a case measured. `ratio` and `limit` are None where it could not be measured;
+    `measured` and `to_reach` are the same for people."""
+
+    case: str
+    ratio: float | None
+    limit: float | None
+    ok: bool
+    measured: str
+    to_reach: str
+    note: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Of one process: seconds of wall time, of CPU time with those of its descendants that were
+    waited for, and all that it printed."""
+
+    wall: float
+    cpu: float
+    output: str
+
+
+def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Run:
+    """Raises BenchmarkError when the process fails."""
+    with tempfile.TemporaryFile() as output:  # a pipe would have to be read meanwhile
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if process.returncode:
+        raise BenchmarkError(f"{' '.join(command)}: exit {process.returncode}\n{text[-_TAIL:]}")
+    return Run(wall, usage.ru_utime + usage.ru_stime, text)
+
+
+def in_turns(repeats: int, *sides: Callable[[int], _T]) -> list[list[_T]]:
+    """What each side gives in each repeat, whose number it is told. Who goes first changes, so
+    that no side has the warmer caches."""
+    given: list[list[_T]] = [[] for _ in sides]
+    for repeat in range(repeats):
+        order = range(len(sides)) if repeat % 2 == 0 else reversed(range(len(sides)))
+        for side in order:
+            given[side].append(sides[side](repeat))
+    return given
+
+
+def best(runs: Sequence[Run]) -> float:
+    """The least wall time."""
+    return min(run.wall for run in runs)
+
+
+def rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, 4) for value in values]
+
+
+# The machine
+
+
+def machine(folder: Path) -> dict[str, Any]:
+    """What figures depend on, but for names of machines and paths."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "filesystem": _filesystem(folder),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "executorch", "doit", "blake3")},
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _filesystem(folder: Path) -> str:
+    """The type of the filesystem that a folder is on."""
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return "unknown"
+    within = [(point, kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
+    return max(within, key=lambda mount: len(mount[0]), default=("", "unknown"))[1]

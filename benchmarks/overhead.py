@@ -1,0 +1,177 @@
+"""What the cache adds to a cold build, in one warm process of its own.
+
+    python -m benchmarks.overhead WORKSPACE REPEATS
+
+Off: the methods of a package are read, lowered together and emitted, and the `.pte` is in memory.
+On: the same through an empty store, with all that doit and its workers do for it: the archive is
+described, each method compiled apart and recorded, the package linked and installed. CPU time is
+judged; wall time has the disk in it, on which the store insists, and which off never touches. Few
+per cent can be told only where off does not vary by as many, so that is told too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.measure import Result, in_turns, rounded, run
+from benchmarks.workspaces import (
+    Checkout,
+    Sizes,
+    new_checkout,
+    plan_of,
+    shipped_archives,
+    write_config,
+)
+
+LIMIT = 0.03
+WIDE = "wide"
+
+
+def miss_overhead(folder: Path, sizes: Sizes) -> Result:
+    from benchmarks.models import Wide, exported, write_archive
+
+    checkout = shipped_archives(folder / "shipped", sizes.overhead, folder / "store")
+    told = _measured(checkout, sizes.overhead_repeats)
+    wide = new_checkout(folder / WIDE, folder / "store")
+    write_config(wide, WIDE, WIDE, ["forward"])
+    program = exported(Wide(sizes.wide_megabytes), 1, 1024)
+    write_archive(wide.root / "models" / f"{WIDE}.pt2", {"forward": program})
+    weights = _measured(wide, sizes.overhead_repeats)
+    ratio = _ratio(told, "cpu")
+    notes = (
+        f"{', '.join(sizes.overhead)}: {_ratio(told, 'wall') - 1:+.1%} of wall time",
+        f"off varies by {_spread(told):.1%}",
+        f"{sizes.wide_megabytes} MB of weights and little else: "
+        f"{_ratio(weights, 'cpu') - 1:+.1%} of CPU time, "
+        f"{_ratio(weights, 'wall') - 1:+.1%} of wall time",
+    )
+    return Result(
+        case="miss-overhead",
+        ratio=ratio,
+        limit=1 + LIMIT,
+        ok=ratio <= 1 + LIMIT,
+        measured=f"{ratio - 1:+.1%} of CPU time",
+        to_reach=f"<= {LIMIT:+.0%}",
+        note="; ".join(notes),
+        figures={
+            "packages": told,
+            WIDE: weights,
+            "wall_ratio": _ratio(told, "wall"),
+            "off_spread": _spread(told),
+            "wide_cpu_ratio": _ratio(weights, "cpu"),
+            "wide_wall_ratio": _ratio(weights, "wall"),
+        },
+    )
+
+
+def _ratio(told: dict[str, Any], clock: str) -> float:
+    """On to off: of each package the best, then summed."""
+    on, off = (sum(min(each[side][clock]) for each in told.values()) for side in ("on", "off"))
+    return on / off
+
+
+def _spread(told: dict[str, Any]) -> float:
+    """How far the median CPU time of `off` is above its best: what can't be told from noise."""
+    offs = [each["off"]["cpu"] for each in told.values()]
+    return sum(map(median, offs)) / sum(map(min, offs)) - 1
+
+
+def _measured(checkout: Checkout, repeats: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", __name__, str(checkout.root), str(checkout.store)]
+    output = run([*command, str(repeats)], checkout.root, checkout.environment).output
+    return json.loads(output.splitlines()[-1])
+
+
+# In the process that measures
+
+
+def main(root: Path, store: Path, repeats: int) -> dict[str, Any]:
+    """Seconds by package, side and clock, one for each repeat, and the stages of `on`."""
+    torch.set_num_threads(1)  # as in workers
+    checkout = Checkout(root, store)
+    return {p: _package(checkout, p, repeats) for p in plan_of(checkout).packages}
+
+
+def _package(checkout: Checkout, package: str, repeats: int) -> dict[str, Any]:
+    stages: dict[str, float] = {}
+
+    def on() -> None:
+        stages.clear()
+        with_store(checkout, package, stages)
+
+    def off() -> None:
+        without_store(checkout, package)
+
+    for side in (off, on):  # ExecuTorch warms up
+        _timed(side, checkout)
+    offs, ons = in_turns(repeats, lambda _: _timed(off, checkout), lambda _: _timed(on, checkout))
+    clocks = ("wall", "cpu")
+    sides = {
+        name: {clock: rounded([each[i] for each in timed]) for i, clock in enumerate(clocks)}
+        for name, timed in (("off", offs), ("on", ons))
+    }
+    return {**sides, "stages": {name: round(s, 4) for name, s in stages.items()}}
+
+
+def _timed(side: Callable[[], None], checkout: Checkout) -> tuple[float, float]:
+    """Wall and CPU seconds; without garbage collection, as in workers."""
+    for left in (checkout.store, checkout.root / "build"):
+        shutil.rmtree(left, ignore_errors=True)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        wall, cpu = time.perf_counter(), time.process_time()
+        with contextlib.redirect_stdout(sys.stderr):
+            side()
+        return time.perf_counter() - wall, time.process_time() - cpu
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def without_store(checkout: Checkout, package: str) -> None:
+    from pipeline.backends import make_partitioners
+    from pipeline.lowering import emit, lower
+    from pipeline.programs import load_program
+
+    config = plan_of(checkout).config(package)
+    archive = checkout.root / "models" / f"{config.model}.pt2"
+    programs = {name: load_program(archive, name) for name in config.methods}
+    partitioners = {n: make_partitioners(m.partitioners) for n, m in config.methods.items()}
+    lowered = lower(programs, partitioners, dict(config.constant_methods), store=None)
+    _ = emit(lowered, external_constants=False, initialized_buffers=()).buffer
+
+
+def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> None:
+    from pipeline.compile import compile_unit
+    from pipeline.perform import link_package
+    from pipeline.stages import Stages
+
+    stages = Stages()
+    with stages.stage("plan"):
+        plan = plan_of(checkout)
+        compiles, link = plan.compiles(package), plan.link(package)
+    assert compiles is not None and link is not None
+    for action in compiles:
+        compile_unit(action, plan.workspace, stages)
+    link_package(link, plan.workspace, stages)
+    with stages.stage("plan"):
+        plan.remember()
+    seconds.update(stages.seconds)
+
+
+if __name__ == "__main__":
+    measured = main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    print(json.dumps(measured))

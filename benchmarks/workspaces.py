@@ -1,0 +1,241 @@
+"""Workspaces that are measured: doit in them as a user runs it, and how they are generated."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measure import BenchmarkError, Run, run
+from pipeline.package import install
+from pipeline.plan import Plan
+from pipeline.store import Store
+from pipeline.upkeep import read_usage
+from pipeline.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DODO = "from pipeline.tasks import *\n"
+_OURS = re.compile(r"PTE_PIPELINE_\w+")
+_IMPORTED = re.compile(r"^import time:.*\| +(\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the cases are. `shipped` are the packages of this repository that are built."""
+
+    packages: int = 100
+    methods: int = 20
+    turns: int = 7  # of what takes less than a second
+    repeats: int = 3  # of what takes some
+    changed_of: int = 6  # methods, of which one is changed
+    layers: int = 24
+    shipped: tuple[str, ...] = (
+        "add_sub",
+        "add_sub-xnnpack",
+        "language_model",
+        "language_model-int8",
+        "router",
+        "seq2seq",
+        "seq2seq-int8",
+        "speech",
+        "vision",
+        "vision-int8",
+        "vision-mixed",
+        "vision-portable",
+    )
+    overhead: tuple[str, ...] = ("seq2seq", "vision")
+    overhead_repeats: int = 4
+    megabytes: int = 512  # of the file that is hashed
+    wide_megabytes: int = 64  # of weights in the method that has little else
+
+
+QUICK = Sizes(
+    packages=10,
+    methods=4,
+    turns=3,
+    repeats=1,
+    changed_of=3,
+    layers=8,
+    shipped=("router", "vision"),
+    overhead=("router",),
+    overhead_repeats=3,
+    megabytes=64,
+    wide_megabytes=16,
+)
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A workspace in a folder, and the store that its builds use."""
+
+    root: Path
+    store: Path
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """Children run the `pipeline` that stands beside these benchmarks."""
+        kept = {name: value for name, value in os.environ.items() if not _OURS.fullmatch(name)}
+        ours = {"PYTHONPATH": str(REPOSITORY), "PTE_PIPELINE_STORE": str(self.store)}
+        return {**kept, **ours}
+
+    def doit(self, *arguments: str) -> Run:
+        return run([sys.executable, "-m", "doit", *arguments], self.root, self.environment)
+
+    def imported(self, *arguments: str) -> set[str]:
+        """The modules that a doit process imports; its workers' are not among them."""
+        command = [sys.executable, "-X", "importtime", "-m", "doit", *arguments]
+        imported = set(_IMPORTED.findall(run(command, self.root, self.environment).output))
+        if "pipeline.tasks" not in imported:
+            raise BenchmarkError("what doit imports can't be told")
+        return imported
+
+    def built(self, kind: str) -> list[str]:
+        """`package/method` of the actions of a kind that the last run did."""
+        actions = json.loads((self.root / "build" / "run.json").read_text())["actions"]
+        done = [a for a in actions if a["kind"] == kind and a["outcome"] == "built"]
+        return sorted("/".join(filter(None, (a["package"], a["method"]))) for a in done)
+
+    def preprocessed(self) -> tuple[int, int]:
+        """Partitions that were found in the store, and that were not, over all its runs."""
+        usage = read_usage(Store(self.store)).get("preprocess")
+        return (usage.hits, usage.misses) if usage else (0, 0)
+
+    def files(self) -> dict[str, bytes]:
+        """The packages' files, by their path in `build/`."""
+        build = self.root / "build"
+        found = sorted(build.glob("*/*.pt[de]"))
+        return {str(path.relative_to(build)): path.read_bytes() for path in found}
+
+    def fresh(self, root: Path) -> Checkout:
+        """A copy without anything that a build left."""
+        left = shutil.ignore_patterns("build", ".doit.sqlite3*")
+        return Checkout(Path(shutil.copytree(self.root, root, ignore=left)), self.store)
+
+
+def quiet(imported: set[str]) -> bool:
+    """Whether a doit process neither imported torch nor started a worker, for which it would have
+    imported joblib."""
+    return imported.isdisjoint({"torch", "executorch", "joblib"})
+
+
+def new_checkout(root: Path, store: Path | None = None) -> Checkout:
+    for folder in ("models", "partition_configs"):
+        (root / folder).mkdir(parents=True)
+    (root / "dodo.py").write_text(DODO)
+    return Checkout(root, store or root / ".store")
+
+
+def write_config(checkout: Checkout, package: str, model: str, methods: Iterable[str]) -> None:
+    lines = [f"model: {model}", "target: android-arm64", "methods:"]
+    lines += [f"  {method}:\n    partitioners: [xnnpack]" for method in methods]
+    path = checkout.root / "partition_configs" / f"{package}.yaml"
+    path.write_text("\n".join(lines) + "\n")
+
+
+# What a finished build left, without the hours of building
+
+
+def finished_checkout(root: Path, packages: int, methods: int) -> Checkout:
+    """Packages, each of a model of its own, as `doit` leaves them. Their sources, configs, keys
+    and records are real; what their files hold is not."""
+    from benchmarks.models import Affine, exported, write_archive
+
+    checkout = new_checkout(root)
+    names = [f"method{number}" for number in range(methods)]
+    archive = root / "model.pt2"
+    write_archive(archive, {name: exported(Affine(i), 1, 8) for i, name in enumerate(names)})
+    for number in range(packages):
+        shutil.copyfile(archive, root / "models" / f"model{number}.pt2")
+        write_config(checkout, f"package{number}", f"model{number}", names)
+    archive.unlink()
+    plan = plan_of(checkout)
+    for package in plan.packages:
+        _finish(plan, package)
+    plan.remember()
+    return checkout
+
+
+def _finish(plan: Plan, package: str) -> None:
+    """Records the results of linking and of validating."""
+    link = plan.link(package)
+    assert link is not None
+    _install(plan, link, {f"{link.model}.pte": package, "manifest.json": '{"files": {}}'})
+    validate = plan.validate(package)
+    assert validate is not None
+    _install(plan, validate, {"validation.json": '{"methods": []}', "report.md": ""}, ok=True)
+
+
+def _install(plan: Plan, action: Any, contents: Mapping[str, str], **facts: Any) -> None:
+    store = plan.workspace.store
+    files = {name: store.put(content.encode()) for name, content in contents.items()}
+    store.put_result(action.key, {"files": files, "facts": facts})
+    install(plan.workspace, action, files, **facts)
+
+
+# The packages of this repository
+
+
+def shipped_exporters(root: Path, packages: Sequence[str]) -> Checkout:
+    """As they are: models are Python files that export."""
+    checkout = new_checkout(root)
+    _copy_configs(checkout, packages)
+    for model in models_of(packages):
+        shutil.copy(REPOSITORY / "models" / f"{model}.py", root / "models")
+    return checkout
+
+
+def shipped_archives(root: Path, packages: Sequence[str], store: Path) -> Checkout:
+    """With models that have been exported to archives."""
+    checkout = new_checkout(root, store)
+    _copy_configs(checkout, packages)
+    export_archives(checkout, packages)
+    return checkout
+
+
+def export_archives(checkout: Checkout, packages: Sequence[str], edition: int = 0) -> None:
+    """The same programs in every edition of their source, which differ in the numbers of its lines,
+    and so in the bytes of the archives."""
+    from benchmarks.models import write_archive
+
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models_of(packages):
+            source = (REPOSITORY / "models" / f"{model}.py").read_text(encoding="utf-8")
+            path = Path(folder) / f"{model}_{edition}.py"
+            path.write_text("#\n" * edition + source, encoding="utf-8")
+            write_archive(checkout.root / "models" / f"{model}.pt2", _export(path))
+
+
+def _export(exporter: Path) -> dict[str, ExportedProgram]:
+    spec = importlib.util.spec_from_file_location(exporter.stem, exporter)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.export_methods()
+
+
+def models_of(packages: Sequence[str]) -> list[str]:
+    """Packages are called `<model>` or `<model>-<variant>`."""
+    return sorted({package.partition("-")[0] for package in packages})
+
+
+def _copy_configs(checkout: Checkout, packages: Sequence[str]) -> None:
+    for package in packages:
+        source = REPOSITORY / "partition_configs" / f"{package}.yaml"
+        shutil.copy(source, checkout.root / "partition_configs")
+
+
+def plan_of(checkout: Checkout) -> Plan:
+    """Of a workspace whose store is not the one that the environment names."""
+    return Plan(Workspace(checkout.root, Store(checkout.store), jobs=1))

@@ -1,0 +1,257 @@
+"""The canonical program: every change counts but that of names, symbols and volatile metadata."""
+
+import copy
+import io
+import json
+import random
+import zipfile
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import shared_programs
+from torch.export import Dim, export
+
+from pipeline.canonical import VOLATILE_METADATA, canonical_program, parts_of
+from pipeline.digest import of_json
+from pipeline.lowering import emit, lower
+from pipeline.programs import load_program, save_programs
+from pipeline.sources import describe_archive
+
+
+class Varied(torch.nn.Module):
+    """A parameter, a mutable buffer, a constant, a branch, a dynamic size, scalars of each kind."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(4))
+        self.offset = torch.ones(4)
+
+    def forward(self, x, *, scale):
+        self.count.add_(1)
+        y = torch.nn.functional.leaky_relu(self.linear(x), 0.2) * scale + self.count
+        z = torch.cond(y.sum() > 0, lambda a: a + 1, lambda a: a - self.offset, (y,))
+        return {"z": z.reshape(x.shape[0] * 4), "mean": y.mean(0, keepdim=True)}
+
+
+def varied():
+    rows = Dim("rows", min=2, max=64)
+    return export(
+        Varied().eval().requires_grad_(False),
+        (torch.ones(4, 4),),
+        {"scale": torch.ones(4)},
+        dynamic_shapes={"x": {0: rows}, "scale": None},
+    )
+
+
+def archive(programs):
+    buffer = io.BytesIO()
+    save_programs(programs, buffer)
+    return buffer.getvalue()
+
+
+def serialized(program):
+    with zipfile.ZipFile(io.BytesIO(archive({"m": program}))) as members:
+        name = next(n for n in members.namelist() if n.endswith("models/m.json"))
+        return json.loads(members.read(name))
+
+
+PROGRAM = serialized(varied())
+
+
+def digest(program):
+    return of_json(canonical_program(program).program)
+
+
+def leaves(value, path=()):
+    """The path of every value that is no container."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from leaves(inner, (*path, index))
+    else:
+        yield path
+
+
+def mutated(value):
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value}x" if isinstance(value, str) else "x"
+
+
+LEAVES = [
+    path
+    for path in leaves(PROGRAM)
+    if not VOLATILE_METADATA.intersection(path) and path != ("torch_version",)
+]
+
+
+def set_leaf(program, path):
+    *outer, last = path
+    for step in outer:
+        program = program[step]
+    program[last] = mutated(program[last])
+
+
+def _is_a_name(path):
+    """Leaves that name a value: changing one of several mentions is a change of wiring, or of
+    nothing where the name is mentioned once."""
+    return path[-1] in ("name", "as_name", "user_input_name")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([path for path in LEAVES if not _is_a_name(path)]))
+def test_every_field_counts(path):
+    changed = copy.deepcopy(PROGRAM)
+    set_leaf(changed, path)
+    assert digest(changed) != digest(PROGRAM)
+
+
+@pytest.mark.parametrize("argument", ["self", "weight", "bias", "other"])
+def test_wiring_counts(argument):
+    """One argument taken from another value of the same shape."""
+    changed = copy.deepcopy(PROGRAM)
+    for node in changed["graph_module"]["graph"]["nodes"]:
+        for each in node["inputs"]:
+            if each["name"] == argument and "as_tensor" in each["arg"]:
+                now = each["arg"]["as_tensor"]["name"]
+                each["arg"]["as_tensor"]["name"] = "scale" if now != "scale" else "b_count"
+                assert digest(changed) != digest(PROGRAM)
+                return
+    pytest.fail(f"no argument {argument}")
+
+
+@pytest.mark.parametrize("where", ["inputs", "outputs", "nodes"])
+def test_order_counts(where):
+    changed = copy.deepcopy(PROGRAM)
+    changed["graph_module"]["graph"][where].reverse()
+    assert digest(changed) != digest(PROGRAM)
+
+
+def renamed(program, rename, inside="graph_module"):
+    """The program with every name of a value, in every graph, replaced."""
+
+    def walk(value, path=()):
+        if isinstance(value, list):
+            return [walk(inner, path) for inner in value]
+        if not isinstance(value, dict):
+            return value
+        if "graph" in value and "name" in value:
+            return {"name": rename(value["name"]), "graph": walk(value["graph"])}
+        result = {}
+        for key, inner in value.items():
+            single = key == "name" and len(value) == 1
+            node = key == "name" and "target" in value
+            if (single or node or key in ("as_name", "user_input_name")) and isinstance(inner, str):
+                result[key] = rename(inner)
+            elif key.endswith("_values") and isinstance(inner, dict):
+                items = [(rename(name), walk(each)) for name, each in inner.items()]
+                random.Random(0).shuffle(items)
+                result[key] = dict(items)
+            else:
+                result[key] = walk(inner)
+        return result
+
+    module = program["graph_module"]
+    return {
+        **program,
+        "graph_module": {
+            **module,
+            "graph": walk(module["graph"]),
+            "signature": walk(module["signature"]),
+        },
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(min_value=0, max_value=10**6))
+def test_names_of_values_do_not_count(seed):
+    numbers: dict[str, int] = {}
+
+    def rename(name):
+        return f"v{seed + numbers.setdefault(name, len(numbers)) * 7}"
+
+    other = renamed(PROGRAM, rename)
+    assert other != PROGRAM
+    assert digest(other) == digest(PROGRAM)
+    assert canonical_program(other).names != canonical_program(PROGRAM).names
+
+
+def test_names_that_a_backend_might_take_count():
+    assert digest(renamed(PROGRAM, lambda name: f"{name}_fused_bn")) != digest(PROGRAM)
+
+
+def test_symbols_count_by_their_first_use_and_range():
+    text = json.dumps(PROGRAM)
+    symbol = next(iter(PROGRAM["range_constraints"]))
+    other = json.loads(text.replace(f"Symbol('{symbol}'", "Symbol('s0'"))
+    other["range_constraints"] = {"s0": {**PROGRAM["range_constraints"][symbol]}}
+    assert digest(other) == digest(PROGRAM)
+    other["range_constraints"]["s0"]["max_val"] += 1
+    assert digest(other) != digest(PROGRAM)
+
+
+def test_volatile_metadata_and_the_writer_do_not_count():
+    other = copy.deepcopy(PROGRAM)
+    other["torch_version"] = "1.2.3"
+    for node in other["graph_module"]["graph"]["nodes"]:
+        node["metadata"]["stack_trace"] = "elsewhere"
+    assert digest(other) == digest(PROGRAM)
+
+
+def test_parts_tell_which_module_and_tensor():
+    canonical = canonical_program(PROGRAM)
+    parts = parts_of(canonical, {"weights": {"linear.weight": {"content": 1}}, "constants": "x"})
+    assert set(parts["tensors"]) == {"linear.weight"}
+    assert "linear" in parts["modules"]
+    changed = copy.deepcopy(PROGRAM)
+    for node in changed["graph_module"]["graph"]["nodes"]:
+        if node["target"].endswith("leaky_relu.default"):
+            node["inputs"][1]["arg"] = {"as_float": 0.3}
+    other = parts_of(canonical_program(changed), {})
+    modules = {n for n, short in parts["modules"].items() if other["modules"][n] != short}
+    assert modules == {""}
+    assert parts["ranges"] == other["ranges"]
+
+
+def _rewritten(source, target):
+    """The archive with all names of values replaced."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for member in old.namelist():
+            data = old.read(member)
+            if "/models/" in member:
+                data = json.dumps(renamed(json.loads(data), lambda n: f"zz_{n}_9")).encode()
+            new.writestr(member, data)
+
+
+@pytest.mark.parametrize("partitioners", [[], [XnnpackPartitioner()]], ids=["portable", "xnnpack"])
+def test_programs_that_differ_in_names_give_the_same_bytes(tmp_path, partitioners):
+    """The experiment behind leaving names out: what is emitted does not hold them."""
+    programs = {**shared_programs(), "varied": varied()}
+    if partitioners:
+        del programs["branch"]  # XNNPACK leaves no linear of a branch lowered
+        del programs["varied"]
+    first, second = tmp_path / "a.pt2", tmp_path / "b.pt2"
+    first.write_bytes(archive(programs))
+    _rewritten(first, second)
+    packages = []
+    for path in (first, second):
+        loaded = {name: load_program(path, name) for name in programs}
+        lowered = lower(loaded, dict.fromkeys(programs, partitioners))
+        packages.append(bytes(emit(lowered, False, ["count"]).buffer))
+    names = [
+        {node.name for node in load_program(path, "plain").graph.nodes} for path in (first, second)
+    ]
+    assert names[0].isdisjoint(names[1] - {"output"})
+    assert packages[0] == packages[1]
+    one, two = (describe_archive(path).programs for path in (first, second))
+    assert [each.program for each in one] == [each.program for each in two]
+    assert all(a.names != b.names for a, b in zip(one, two, strict=True))

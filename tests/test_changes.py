@@ -1,0 +1,132 @@
+"""What changed between two keys is told down to the file, the config key, the tensor."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.changes import changes, differences
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON)
+def test_differences_are_told_exactly_where_there_are_some(old, new):
+    assert bool(list(differences(old, new))) == (old != new)
+
+
+@given(st.dictionaries(st.text(max_size=3), JSON, max_size=3), JSON)
+def test_every_changed_key_has_a_line(old, value):
+    new = {**old, "more": value}
+    told = list(changes(old, new, lambda _: None, "models/m.py"))
+    assert bool(told) == (old != new)
+
+
+A, B = "0" * 64, "1" * 64
+PARTS = {
+    A: {
+        "tensors": {"l.weight": "a", "gone": "x"},
+        "modules": {"": "m", "layers.0": "n"},
+        "ranges": {"symbol 0": {"min_val": 2, "max_val": 8}},
+        "signature": "s",
+        "call": "c",
+        "wiring": "w",
+        "schema": "v",
+    },
+}
+PARTS[B] = {
+    **PARTS[A],
+    "tensors": {"l.weight": "b", "here": "x"},
+    "modules": {"": "m", "layers.0": "o"},
+    "ranges": {"symbol 0": {"min_val": 2, "max_val": 9}},
+    "wiring": "x",
+}
+PARTS["2" * 64] = {**PARTS[A], "wiring": "y"}
+
+
+def method(**fields):
+    return {"methods": {"encode": fields}}
+
+
+TOLD = {
+    "library": (
+        {"toolchain": {"torch": "2.12"}},
+        {"toolchain": {"torch": "2.13"}},
+        ["library torch: 2.12 -> 2.13"],
+    ),
+    "new library": (
+        {"toolchain": {}},
+        {"toolchain": {"vela": "5"}},
+        ["library vela: none -> 5"],
+    ),
+    "own code": ({"code": A}, {"code": B}, ["pte-pipeline's own code changed"]),
+    "machine": (
+        {"host": {"isa": ["avx2"]}},
+        {"host": {"isa": ["avx2", "fma"]}},
+        ["this machine, isa: ['avx2'] -> ['avx2', 'fma']"],
+    ),
+    "source": ({"source": A}, {"source": B}, ["models/m.py changed"]),
+    "file read": (
+        {"reads": {"a.txt": A, "b.txt": None, "c.txt": A}},
+        {"reads": {"a.txt": B, "b.txt": B}},
+        ["a.txt changed", "b.txt is new", "c.txt is gone"],
+    ),
+    "option": (
+        method(partitioners=[{"name": "xnnpack", "options": {"per_op_mode": False}}]),
+        method(partitioners=[{"name": "xnnpack", "options": {"per_op_mode": True}}]),
+        ["config methods.encode.partitioners[0].options.per_op_mode: False -> True"],
+    ),
+    "setting": (
+        {"settings": {"atol": 1e-4}},
+        {"settings": {"atol": 1e-3}},
+        ["config validate.atol: 0.0001 -> 0.001"],
+    ),
+    "calibration": (
+        method(calibration=A),
+        method(calibration=B),
+        ["calibration inputs of encode changed"],
+    ),
+    "object": ({"compiles": {"encode": A}}, {"compiles": {"encode": B}},
+               ["the object of encode changed"]),
+    "package": ({"files": {"m.pte": A}}, {"files": {"m.pte": B}}, ["the package's m.pte changed"]),
+    "unknown program": (
+        method(program=A),
+        method(program="9" * 64),
+        ["the program of encode changed"],
+    ),
+    "program": (
+        method(program=A),
+        method(program=B),
+        [
+            "encode: tensor gone is gone",
+            "encode: tensor here is new",
+            "encode: tensor l.weight changed",
+            "encode: operators of module layers.0 changed",
+            "encode: range of symbol 0.max_val: 8 -> 9",
+        ],
+    ),
+    "wiring": (
+        method(program=A),
+        method(program="2" * 64),
+        ["encode: shapes, metadata or wiring of its graph changed"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "told"), TOLD.values(), ids=TOLD)
+def test_changes_are_told_in_words(old, new, told):
+    assert list(changes(old, new, PARTS.get, "models/m.py")) == told
+
+
+def test_many_changed_tensors_are_summed_up():
+    names = {f"t{number}": "a" for number in range(9)}
+    other = dict.fromkeys(names, "b")
+    parts = {A: {**PARTS[A], "tensors": names}, B: {**PARTS[A], "tensors": other}}
+    told = list(changes(method(program=A), method(program=B), parts.get, ""))
+    assert len(told) == 6
+    assert told[-1] == "encode: and 4 more tensors"

@@ -1,0 +1,176 @@
+"""`doit plan` and `doit explain`: what would be done and why, to the file, key, tensor, library."""
+
+import shutil
+
+import pytest
+from conftest import bench_of
+from test_plan import snapshot
+
+EXPLAINED = [
+    "export pair",
+    "compile pair/encode",
+    "compile pair/decode",
+    "link pair",
+    "validate pair",
+]
+
+
+def verdicts(output):
+    """Title to verdict, of what `doit explain` printed."""
+    lines = [line for line in output.splitlines() if line and not line.startswith(" ")]
+    return dict(line.rsplit(": ", 1) for line in lines)
+
+
+def test_built_workspace_is_current(built):
+    assert built.doit("explain", "pair") == 0
+    assert verdicts(built.output) == dict.fromkeys(EXPLAINED, "current")
+    assert built.doit("plan") == 0
+    assert built.output == "5 current\n"
+
+
+def test_fresh_workspace(tmp_path):
+    bench = bench_of("pair", tmp_path)
+    assert bench.doit("plan") == 0
+    assert "export    pair         to do  not exported yet" in bench.output
+    assert bench.output.endswith("1 to do, 4 waits\n")
+    assert bench.doit("explain", "pair") == 0
+    assert verdicts(bench.output)["export pair"] == "to do"
+    assert verdicts(bench.output)["link pair"] == "waits"
+
+
+def test_fresh_checkout_with_a_warm_store(built):
+    shutil.rmtree(built.root / "build")
+    assert built.doit("plan") == 0
+    assert "link      pair         in the store" in built.output
+    assert built.output.endswith("1 current, 3 in the store, 1 waits\n")
+
+
+def test_config_key_is_named(built):
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[{xnnpack: {per_op_mode: true}}]")
+    assert built.doit("explain", "pair/decode") == 0
+    assert built.output.splitlines() == [
+        "export pair: current",
+        "  its source and all it reads are unchanged",
+        "compile pair/decode: to do",
+        "  compared with the last build in this workspace:",
+        "  - config methods.decode.partitioners[0].options.per_op_mode: False -> True",
+    ]
+    assert built.doit("plan", "pair") == 0
+    assert built.output.endswith("2 current, 2 to do, 1 waits\n")
+
+
+def test_file_is_named(built):
+    (built.root / "models" / "_parts.py").write_text("SIZE = 8  # the same\n")
+    assert built.doit("explain", "pair") == 0
+    assert "  - models/_parts.py changed" in built.output.splitlines()
+
+
+def test_tensor_and_module_are_named(built):
+    built.edit("models/pair.py", "manual_seed(0)", "manual_seed(1)")
+    built.edit("models/pair.py", "- 1.0", "- 2.0")
+    assert built.doit("export") == 0
+    assert built.doit("explain", "pair") == 0
+    told = built.output.splitlines()
+    assert "  - encode: tensor shared.weight.weight changed" in told
+    assert "  - decode: tensor shared.weight.bias changed" in told
+    assert "  - decode: operators of module at the top changed" in told
+    assert "  - encode: operators of module at the top changed" not in told
+
+
+def test_library_version_is_named(built):
+    folder = built.root / "fake" / "flatbuffers-0.1.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: flatbuffers\nVersion: 0.1\n")
+    assert built.doit("explain", "pair", PYTHONPATH=str(folder.parent)) == 0
+    lines = [line for line in built.output.splitlines() if "library flatbuffers" in line]
+    assert lines and all(line.endswith("-> 0.1") for line in lines)
+    assert verdicts(built.output)["export pair"] == "to do"
+
+
+def test_nearest_one_of_the_store_is_compared_where_the_workspace_knows_none(built):
+    built.edit("partition_configs/pair.yaml", "decode:", "decode: {partitioners: []}\n  #")
+    config = built.root / "partition_configs" / "pair.yaml"
+    config.write_text(config.read_text().replace("    partitioners: [xnnpack]\n", ""))
+    shutil.rmtree(built.root / "build")
+    assert built.doit("explain", "pair/decode") == 0
+    assert "compared with the nearest one in the store:" in built.output
+    assert "config methods.decode.partitioners: " in built.output
+
+
+def test_planning_and_explaining_change_nothing_but_what_is_remembered(built):
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
+    before = snapshot(built)
+    assert built.doit("plan") == built.doit("explain", "pair") == 0
+    after = snapshot(built)
+    allowed = {".doit.sqlite3", ".files.json", "__pycache__", "dodo.cpython-311.pyc"}
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    assert {path.name for path in changed if not path.is_dir()} <= allowed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["explain"], "explain: say of what: doit explain <package>[/<method>] ..."),
+        (["explain", "pear"], "explain: no package 'pear'; did you mean 'pair'? known: pair"),
+        (["explain", "pair/x"], "explain: pair: has no method 'x'; known: encode, decode"),
+        (["plan", "pear"], "plan: no package 'pear'; did you mean 'pair'? known: pair"),
+        (["cache", "clean"], "cache: no 'clean'; known: stats, verify, gc"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_there_is_told(built, words, message):
+    assert built.doit(*words) == 1
+    assert built.output == f"{message}\n"
+
+
+def test_faulty_config_is_told(built):
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpak]")
+    assert built.doit("plan") == 0
+    assert "faulty  partition_configs/pair.yaml: methods.decode.partitioners[0]" in built.output
+    assert built.output.endswith("1 faulty\n")
+    assert built.doit("explain", "pair") == 1
+    assert "unknown partitioner 'xnnpak'" in built.output
+
+
+def test_equal_methods_of_two_packages_are_told(built):
+    config = built.root / "partition_configs" / "pair.yaml"
+    text = config.read_text().replace("[xnnpack]", "[{xnnpack: {per_op_mode: true}}]")
+    config.write_text(text)
+    (config.parent / "pair2.yaml").write_text(text)
+    assert built.doit("plan") == 0
+    assert "; the same as pair/decode" in built.output
+
+
+def test_cache_commands(built):
+    assert built.doit("cache") == 0
+    assert built.output.startswith(f"store {built.store}: ")
+    rows = {line.split()[2]: line.split()[3:5] for line in built.output.splitlines()[5:]}
+    assert rows["compile"] == ["0", "2"]
+    assert rows["preprocess"] == ["0", "1"]
+    assert built.doit("cache", "verify") == 0
+    assert built.output.endswith(": all good\n")
+    blob = next(path for path in (built.store / "blobs").rglob("*") if path.is_file())
+    blob.chmod(0o644)
+    blob.write_bytes(b"bad")
+    assert built.doit("cache", "verify") == 1
+    assert f"bad: {blob.relative_to(built.store)}; dropped" in built.output
+    assert built.doit("cache", "gc", PTE_PIPELINE_STORE_SIZE="1B") == 0
+    assert "0 B left of at most 1 B" in built.output
+    assert built.doit("cache", "stats") == 0
+    assert "0 blobs, 0 B" in built.output
+    before = built.bytes_of("pair", "pair.pte")
+    shutil.rmtree(built.root / "build")
+    assert built.doit("lower") == 0
+    assert built.bytes_of("pair", "pair.pte") == before
+
+
+def test_reader_that_has_seen_enough_is_no_error(built):
+    import subprocess
+
+    command = " ".join(built.command("explain", "pair"))
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} | head -1"],
+        cwd=built.root, env=built.environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "export pair: current\n"
+    assert "Traceback" not in done.stderr

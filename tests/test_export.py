@@ -1,0 +1,93 @@
+"""What an exporter reads is its input, as it was when it was read, whatever the clock says."""
+
+import os
+import py_compile
+
+import pytest
+from conftest import bench_of
+
+from pipeline import actions
+from pipeline.errors import SourceError
+from pipeline.export import export
+from pipeline.plan import Plan
+from pipeline.stages import Stages
+from pipeline.workspace import open_workspace
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    bench = bench_of("pair", tmp_path)
+    monkeypatch.setenv("PTE_PIPELINE_STORE", str(bench.store))
+    monkeypatch.chdir(bench.root)
+    (bench.root / "models" / "data.txt").write_text("1")
+    return open_workspace(bench.root)
+
+
+def run(workspace):
+    """The files of the workspace that were read."""
+    action = Plan(workspace).export("pair")
+    export(action, workspace, Stages())
+    return workspace.store.result_of(actions.reads_key("pair", action.key["source"]))["reads"]
+
+
+def begin(workspace, body):
+    path = workspace.models / "pair.py"
+    path.write_text(f"{body}\n{path.read_text()}")
+
+
+def test_imports_and_opened_files_are_inputs(workspace):
+    begin(workspace, "open('models/data.txt').read()")
+    assert run(workspace) == ["models/_parts.py", "models/data.txt"]
+    action = Plan(workspace).export("pair")
+    assert set(action.key["reads"]) == {"models/_parts.py", "models/data.txt"}
+    assert Plan(workspace).export_status("pair").current
+    (workspace.models / "data.txt").write_text("2")
+    assert not Plan(workspace).export_status("pair").current
+
+
+def test_source_of_compiled_module_is_an_input(workspace):
+    """Python reads its byte code instead, where it is there."""
+    py_compile.compile(str(workspace.models / "_parts.py"))
+    assert run(workspace) == ["models/_parts.py"]
+
+
+def test_file_that_is_looked_for_in_vain_is_an_input(workspace):
+    begin(
+        workspace,
+        "import contextlib\nwith contextlib.suppress(OSError): open('models/none.txt')",
+    )
+    assert run(workspace) == ["models/_parts.py", "models/none.txt"]
+    (workspace.models / "none.txt").write_text("now")
+    assert not Plan(workspace).export_status("pair").current
+
+
+def test_what_an_exporter_writes_is_no_input(workspace):
+    begin(workspace, "open('models/out.txt', 'w').write('x'); open('models/out.txt').read()")
+    assert run(workspace) == ["models/_parts.py"]
+
+
+@pytest.mark.parametrize("name", ["data.txt", "_parts.py", "pair.py"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["source", "byte code"])
+def test_input_edited_while_the_exporter_runs_is_refused(workspace, name, compiled):
+    """With its times put back, as after a clock that jumps."""
+    path = workspace.models / name
+    os.utime(path, (10**9, 10**9))
+    if compiled:
+        py_compile.compile(str(workspace.models / "_parts.py"))
+    begin(
+        workspace,
+        "import os; open('models/data.txt').read(); import _parts\n"
+        f"open({str(path)!r}, 'a').write('# 2'); os.utime({str(path)!r}, (10**9, 10**9))",
+    )
+    with pytest.raises(SourceError, match=f"{name}: changed while the exporter ran; run again"):
+        run(workspace)
+    results = list((workspace.store.root / "actions").rglob("*.json"))
+    assert not [path for path in results if b'"kind":"reads"' in path.read_bytes()]
+
+
+def test_environment_inside_the_workspace_is_no_input(workspace):
+    for folder in (".venv", "build"):
+        (workspace.root / folder).mkdir(exist_ok=True)
+        (workspace.root / folder / "x.txt").write_text("x")
+    begin(workspace, "open('.venv/x.txt').read(); open('build/x.txt').read()")
+    assert run(workspace) == ["models/_parts.py"]

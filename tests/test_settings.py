@@ -1,0 +1,101 @@
+"""Settings: the file, the environment, and what each must look like."""
+
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.settings import VARIABLES, read_settings
+
+HEAD = "[tool.pte-pipeline]\n"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for variable in (*VARIABLES.values(), "PTE_PIPELINE_UNTRUSTED"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    def read(text=""):
+        (tmp_path / "pyproject.toml").write_text(HEAD + text)
+        return read_settings(tmp_path)
+
+    return read
+
+
+def test_defaults(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = read_settings(tmp_path)
+    assert found.jobs >= 1
+    assert found.store == tmp_path / "pte-pipeline"
+    assert found.cap == 50 * 10**9
+    assert found.remote is None
+
+
+def test_file_says(settings, tmp_path):
+    found = settings('jobs = 3\nstore = "here"\nstore_size = "1.5 GiB"\n')
+    assert (found.jobs, found.store, found.cap) == (3, tmp_path / "here", 3 * 2**29)
+
+
+def test_environment_wins(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("PTE_PIPELINE_JOBS", "2")
+    monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "there"))
+    monkeypatch.setenv("PTE_PIPELINE_STORE_SIZE", "7MB")
+    found = settings('jobs = 3\nstore = "here"\nstore_size = "1GB"\n')
+    assert (found.jobs, found.store, found.cap) == (2, tmp_path / "there", 7_000_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("jobs = 0", "pyproject.toml: tool.pte-pipeline.jobs: is 0; must be a whole number"),
+        ("jobs = true", "whole number from 1 up"),
+        ("jobs = 1.5", "whole number from 1 up"),
+        ("store = 3", "store: is 3; must be a path"),
+        ('store_size = "big"', "store_size: is 'big'; must be a size such as 50GB"),
+        ("store_size = 5", "must be a size such as 50GB"),
+        ('remote = "bucket"', "remote: is 'bucket'; must be an address such as s3://"),
+        ('remote = "file:///x"\nremote_mode = "rw"', "must be read-write or read-only"),
+        ('remote = "file:///x"\nremote_timeout = 0', "a number of seconds above 0"),
+        ('remote = "file:///x"\ntrusted_keys = 1', "a path or a list of paths"),
+        ('remote = "file:///x"\nremote_options = 1', "must be a table"),
+        ("job = 3", "unknown key 'job'; did you mean 'jobs'?"),
+        ("jobs = ", "pyproject.toml: "),
+    ],
+)
+def test_mistakes_are_told(settings, text, words):
+    with pytest.raises(PipelineError) as error:
+        settings(text)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_mistake_in_the_environment_names_the_variable(settings, monkeypatch):
+    monkeypatch.setenv("PTE_PIPELINE_JOBS", "many")
+    with pytest.raises(PipelineError, match="PTE_PIPELINE_JOBS: is 'many'; must be a whole number"):
+        settings()
+
+
+def test_remote(settings, tmp_path, monkeypatch):
+    found = settings(
+        'remote = "s3://b/c"\nsigning_key = "key.pem"\ntrusted_keys = ["a.pem", "/b.pem"]\n'
+        "remote_timeout = 3\nremote_options = {anon = true}\n"
+    ).remote
+    assert (found.url, found.writable, found.timeout) == ("s3://b/c", True, 3.0)
+    assert found.signing_key == tmp_path / "key.pem"
+    assert [str(path) for path in found.trusted_keys] == [str(tmp_path / "a.pem"), "/b.pem"]
+    assert found.options == {"anon": True}
+    monkeypatch.setenv("PTE_PIPELINE_REMOTE_MODE", "read-only")
+    assert not settings('remote = "s3://b/c"').remote.writable
+
+
+def test_untrusted_build_only_reads_unless_its_environment_says_otherwise(settings, monkeypatch):
+    text = 'remote = "s3://b/c"\nremote_mode = "read-write"\n'
+    assert settings(text).remote.writable
+    monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "1")
+    assert not settings(text).remote.writable  # the build's author can edit the file
+    monkeypatch.setenv("PTE_PIPELINE_REMOTE_MODE", "read-write")
+    assert settings(text).remote.writable
+    monkeypatch.delenv("PTE_PIPELINE_REMOTE_MODE")
+    monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "0")
+    assert settings(text).remote.writable

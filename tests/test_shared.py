@@ -1,0 +1,233 @@
+"""A store that a remote tier stands behind: another machine's results, never believed unread."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from conftest import Bench
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.remote import RemoteSettings
+from pipeline.store import MissingBlobError, Store
+
+KEY = {"kind": "compile", "n": 1}
+
+
+@pytest.fixture
+def remote(tmp_path):
+    return RemoteSettings(url=f"file://{tmp_path}/remote")
+
+
+@pytest.fixture
+def filled(tmp_path, remote):
+    """A store that has pushed a result with its blob, and the digests of both."""
+    store = Store(tmp_path / "first", remote)
+    blob = store.put(b"content")
+    return store, store.put_result(KEY, {"blobs": [blob]}, seconds=2.0), blob
+
+
+@pytest.fixture
+def other(tmp_path, remote):
+    return Store(tmp_path / "second", remote)
+
+
+def files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_another_store_reads_through(filled, other):
+    _, action, blob = filled
+    assert other.entry(action).seconds == 2.0
+    assert other.result(action) == {"blobs": [blob]}
+    assert other.intact([blob])
+    assert other.read(blob) == b"content" == b"".join(other.stream(blob))
+    shutil.rmtree(other.root.parent / "remote")
+    assert Store(other.root).read(blob) == b"content"  # kept
+
+
+@pytest.mark.parametrize("read", ["read", "verified_path", "stream", "intact", "has"])
+def test_each_way_to_a_blob_asks_the_remote(filled, other, read):
+    _, _, blob = filled
+    found = getattr(other, read)([blob] if read == "intact" else blob)
+    assert list(found) if read == "stream" else found
+
+
+def test_corrupt_local_blob_comes_back_from_the_remote(filled):
+    store, _, blob = filled
+    store.blob_path(blob).chmod(0o644)
+    store.blob_path(blob).write_bytes(b"damaged")
+    assert Store(store.root, store.remote.settings).read(blob) == b"content"
+
+
+@pytest.mark.parametrize("damage", [b"", b"conten", b"CONTENT", b"content and more"])
+def test_lying_remote_is_a_miss(filled, other, tmp_path, damage):
+    _, _, blob = filled
+    (path,) = files(tmp_path / "remote" / "blobs")
+    path.chmod(0o644)
+    path.write_bytes(damage)
+    assert not other.has(blob)
+    with pytest.raises(MissingBlobError):
+        other.read(blob)
+    assert files(other.root / "blobs") == []
+
+
+def test_result_of_another_action_is_a_miss(filled, other, tmp_path):
+    store, action, _ = filled
+    second = store.put_result({"kind": "link"}, {"files": {}})
+    (one, two) = files(tmp_path / "remote" / "actions")
+    first_content, second_content = one.read_bytes(), two.read_bytes()
+    one.chmod(0o644)
+    two.chmod(0o644)
+    one.write_bytes(second_content)
+    two.write_bytes(first_content)
+    assert other.result(action) is None
+    assert other.result(second) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_change_of_a_stored_record_is_a_miss_or_the_same(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("r")
+    remote = RemoteSettings(url=f"file://{folder}/remote")
+    action = Store(folder / "a", remote).put_result(KEY, {"x": [1, "two"]}, 1.0)
+    (path,) = files(folder / "remote" / "actions")
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] = data.draw(st.integers(0, 255))
+    path.chmod(0o644)
+    path.write_bytes(content)
+    assert Store(folder / "b", remote).result(action) in (None, {"x": [1, "two"]})
+
+
+def test_read_only_remote_is_not_written(tmp_path):
+    store = Store(tmp_path / "a", RemoteSettings(url=f"file://{tmp_path}/remote", writable=False))
+    store.put_result(KEY, {"blobs": [store.put(b"x")]})
+    assert not (tmp_path / "remote").exists()
+
+
+# Whole builds
+
+
+def colleague(built, tmp_path):
+    """The workspace of a colleague: the same files, an empty store."""
+    shutil.copytree(
+        built.root,
+        tmp_path / "colleague",
+        ignore=shutil.ignore_patterns(".store", "build", ".doit*"),
+    )
+    return Bench(tmp_path / "colleague")
+
+
+def fill(built, url, **environment):
+    """Builds everything anew, with the remote."""
+    shutil.rmtree(built.root / "build")
+    shutil.rmtree(built.store)
+    assert built.doit(PTE_PIPELINE_REMOTE=url, **environment) == 0, built.output
+
+
+def told(bench):
+    return json.loads((bench.root / "build" / "run.json").read_text())["remote"]
+
+
+def keys_in(folder):
+    private = Ed25519PrivateKey.generate()
+    folder.mkdir()
+    (folder / "key.pem").write_bytes(
+        private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    (folder / "key.pub").write_bytes(
+        private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    return str(folder / "key.pem"), str(folder / "key.pub")
+
+
+def test_colleague_takes_packages_from_the_remote(built, tmp_path):
+    """Signed ones; then with another key, which is as if they were not there."""
+    url = f"file://{tmp_path}/remote"
+    private, public = keys_in(tmp_path / "ours")
+    _, stranger = keys_in(tmp_path / "theirs")
+    fill(built, url, PTE_PIPELINE_SIGNING_KEY=private)
+    assert told(built)["pushed"] > 10
+    assert "; 0 not there" not in built.output.splitlines()[-1]
+
+    bench = colleague(built, tmp_path)
+    trusting = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": public}
+    assert bench.doit(**trusting) == 0, bench.output
+    assert set(bench.outcomes().values()) == {"hit"}
+    assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
+    assert told(bench)["pushed"] == 0
+    assert told(bench)["hits"] > 3
+    assert not list((bench.root / "build" / ".logs").glob("*"))  # no worker ran
+
+    shutil.rmtree(bench.root / "build")
+    shutil.rmtree(bench.store)
+    assert bench.doit("plan", PTE_PIPELINE_REMOTE=url, PTE_PIPELINE_TRUSTED_KEYS=stranger) == 0
+    assert "to do" in bench.output and "in the store" not in bench.output
+
+
+def test_unsigned_results_are_ignored_and_counted_where_a_key_is_configured(built, tmp_path):
+    url = f"file://{tmp_path}/remote"
+    fill(built, url)
+    _, public = keys_in(tmp_path / "keys")
+    bench = colleague(built, tmp_path)
+    environment = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": public}
+    assert bench.doit("lower", **environment) == 0, bench.output
+    assert bench.outcomes()["export pair"] == bench.outcomes()["link pair"] == "built"
+    assert told(bench)["unsigned"] > 3
+    assert "without a trusted signature, ignored" in bench.output.splitlines()[-1]
+    assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
+
+
+def test_untrusted_build_reads_and_does_not_write(built, tmp_path):
+    url = f"file://{tmp_path}/remote"
+    fill(built, url)
+    before = {path: path.read_bytes() for path in files(tmp_path / "remote")}
+    bench = colleague(built, tmp_path)
+    bench.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
+    environment = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_UNTRUSTED": "1"}
+    assert bench.doit("lower", **environment) == 0, bench.output
+    assert bench.outcomes()["compile pair/encode"] == "hit"
+    assert bench.outcomes()["compile pair/decode"] == "built"
+    assert {path: path.read_bytes() for path in files(tmp_path / "remote")} == before
+
+
+def test_remote_that_never_answers_costs_a_bounded_time(built, tmp_path):
+    """A socket that accepts and says nothing stands in for S3."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        (built.root / "pyproject.toml").write_text(
+            "[tool.pte-pipeline]\n"
+            'remote = "s3://bucket/folder"\n'
+            "remote_timeout = 0.5\n"
+            'remote_options = {key = "k", secret = "s", '
+            f'endpoint_url = "http://127.0.0.1:{port}"}}\n'
+        )
+        built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
+        assert built.doit("lower", timeout=120) == 0, built.output
+    assert built.outcomes()["compile pair/decode"] == "built"
+    assert told(built)["problem"]
+    assert "remote: " in built.output.splitlines()[-1]
+    assert "Traceback" not in built.output
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"PTE_PIPELINE_REMOTE": "nonsense://x"}, "nonsense"),
+        ({"PTE_PIPELINE_REMOTE": "file:///x", "PTE_PIPELINE_TRUSTED_KEYS": "none.pem"}, "none.pem"),
+    ],
+)
+def test_remote_that_cannot_work_is_told(built, variables, words):
+    assert built.doit("cache", **variables) == 1
+    assert words in built.output.splitlines()[-1]
+    assert "Traceback" not in built.output

@@ -1,0 +1,283 @@
+"""Care of the store: counts, verification, eviction that respects builds under way."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline import upkeep
+from pipeline.store import Store, references
+from pipeline.upkeep import Usage, add_usage, evict, lease, read_usage, statistics, verify
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def put(store, name, size, age, blobs=()):
+    """A result with a blob of its own, last used `age` seconds ago."""
+    blob = store.put(name.encode().ljust(size, b"."))
+    key = {"kind": "compile", "name": name}
+    action = store.put_result(key, {"blobs": [blob, *blobs]}, seconds=1.5)
+    when = time.time() - age
+    for path in (store.blob_path(blob), store.action_path(action)):
+        os.utime(path, (when, when))
+    return action, blob
+
+
+def total(store):
+    return statistics(store).size
+
+
+# Counts
+
+
+def test_usage_adds_up_over_runs(store):
+    store.put(b"x")
+    add_usage(store, {"compile": Usage(hits=1, saved=2.5), "link": Usage(misses=1, spent=1.0)})
+    add_usage(store, {"compile": Usage(hits=2, misses=1, saved=0.5, spent=3.0)})
+    assert read_usage(store) == {"compile": Usage(3, 1, 3.0, 3.0), "link": Usage(0, 1, 0.0, 1.0)}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"compile": 3}', b'{"compile": {"x": 1}}'])
+def test_damaged_counts_begin_anew(store, content):
+    store.put(b"x")
+    (store.root / "usage.json").write_bytes(content)
+    assert read_usage(store) == {}
+    add_usage(store, {"link": Usage(hits=1)})
+    assert read_usage(store) == {"link": Usage(hits=1)}
+
+
+def _count(root, times):
+    code = (
+        "import sys; from pathlib import Path; from pipeline.store import Store\n"
+        "from pipeline.upkeep import Usage, add_usage\n"
+        "for _ in range(int(sys.argv[2])):\n"
+        "    add_usage(Store(Path(sys.argv[1])), {'link': Usage(hits=1)})\n"
+    )
+    return subprocess.Popen([sys.executable, "-c", code, str(root), str(times)])
+
+
+def test_no_count_of_two_processes_is_lost(store):
+    processes = [_count(store.root, 20) for _ in range(2)]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    assert read_usage(store) == {"link": Usage(hits=40)}
+
+
+def test_statistics(store):
+    put(store, "a", 100, 0)
+    put(store, "b", 200, 0)
+    store.put_result({"kind": "link"}, {})
+    found = statistics(store)
+    assert (found.blobs, found.blob_bytes) == (2, 300)
+    assert found.results == {"compile": 2, "link": 1}
+    assert found.size == 300 + found.result_bytes > 300
+
+
+def test_statistics_of_a_store_that_is_not_there(store):
+    found = statistics(store)
+    assert (found.blobs, found.size, dict(found.results)) == (0, 0, {})
+    assert not store.root.exists()
+
+
+# Verification
+
+
+def test_verify_drops_what_is_bad_and_nothing_else(store):
+    good, good_blob = put(store, "good", 10, 0)
+    bad, bad_blob = put(store, "bad", 10, 0)
+    for path in (store.blob_path(bad_blob), store.action_path(bad)):
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes()[:-1])
+    found = verify(store)
+    assert found.files == 4
+    assert set(found.bad) == {
+        str(store.blob_path(bad_blob).relative_to(store.root)),
+        str(store.action_path(bad).relative_to(store.root)),
+    }
+    assert found.stuck == ()
+    assert verify(store).bad == ()
+    assert store.result(good) and store.has(good_blob)
+    assert store.result(bad) is None and not store.has(bad_blob)
+
+
+def test_file_with_another_name_is_bad(store):
+    path = store.root / "blobs" / "ab" / "cdef"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    assert verify(store).bad == ("blobs/ab/cdef",)
+
+
+# Eviction
+
+
+def test_nothing_goes_below_the_cap(store):
+    put(store, "a", 100, 1000)
+    done = evict(store, total(store))
+    assert (done.results, done.blobs, done.size) == (0, 0, 0)
+
+
+def test_least_recently_used_goes_first(store):
+    old, old_blob = put(store, "old", 1000, 3000)
+    middle, middle_blob = put(store, "middle", 1000, 2000)
+    new, new_blob = put(store, "new", 1000, 1000)
+    done = evict(store, total(store) - 1500)
+    assert done.left == total(store)
+    assert [store.has(b) for b in (old_blob, middle_blob, new_blob)] == [False, False, True]
+    assert [bool(store.result(a)) for a in (old, middle, new)] == [False, False, True]
+    assert (done.results, done.blobs) == (2, 2)
+
+
+def test_use_keeps_a_result(store):
+    first, _ = put(store, "first", 1000, 3000)
+    second, _ = put(store, "second", 1000, 2000)
+    assert store.result(first)
+    evict(store, total(store) - 500)
+    assert store.result(first)
+    assert store.result(second) is None
+
+
+def test_blob_of_several_results_stays_until_the_last_one_goes(store):
+    shared = store.put(b"shared" * 100)
+    put(store, "old", 10, 3000, [shared])
+    new, _ = put(store, "new", 10, 1000, [shared])
+    os.utime(store.blob_path(shared), (0, 0))
+    evict(store, total(store) - 5)
+    assert store.result(new) and store.has(shared)
+    evict(store, 0)
+    assert not store.has(shared)
+    assert total(store) == 0
+
+
+def test_blobs_without_a_result_go_first(store):
+    orphan = store.put(b"x" * 500)
+    kept, blob = put(store, "kept", 100, 5000)
+    time.sleep(0.02)
+    evict(store, total(store) - 100)
+    assert not store.has(orphan)
+    assert store.result(kept) and store.has(blob)
+
+
+def test_time_in_the_future_keeps_nothing_for_ever(store):
+    ahead, _ = put(store, "ahead", 1000, -(10**8))
+    put(store, "now", 1000, 0)
+    evict(store, 0)
+    assert store.result(ahead) is None
+
+
+def test_what_a_build_under_way_used_stays_above_the_cap(store):
+    unused, unused_blob = put(store, "unused", 1000, 3000)
+    used, used_blob = put(store, "used", 1000, 3000)
+    with lease(store):
+        assert store.result(used)
+        making = store.put(b"not yet named by any result")
+        done = evict(store, 0)
+        assert done.in_use
+        assert store.result(used) and store.has(used_blob) and store.has(making)
+        assert store.result(unused) is None and not store.has(unused_blob)
+    evict(store, 0)
+    assert total(store) == 0
+
+
+def test_put_of_what_is_there_counts_as_use(store):
+    _, blob = put(store, "a", 100, 3000)
+    with lease(store):
+        store.put(b"a".ljust(100, b"."))
+        store.action_path(store.put_result({"k": 1}, {})).unlink()
+        for path in (store.root / "actions").rglob("*.json"):
+            path.unlink()
+        evict(store, 0)
+        assert store.has(blob)
+
+
+HOLDER = (
+    "import sys, time; from pathlib import Path; from pipeline.store import Store\n"
+    "from pipeline.upkeep import lease\n"
+    "with lease(Store(Path(sys.argv[1]))):\n"
+    "    print('held', flush=True); time.sleep(60)\n"
+)
+
+
+def test_lease_ends_with_its_process_however_it_ends(store):
+    put(store, "a", 1000, 0)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(store.root)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    action, _ = put(store, "b", 1000, -1)
+    assert evict(store, 0).in_use
+    assert store.result(action)
+    process.kill()
+    process.wait(10)
+    evict(store, 0)
+    assert store.result(action) is None
+    assert not list((store.root / "runs").iterdir())
+
+
+def test_leftovers_of_killed_processes_go(store):
+    put(store, "a", 10, 0)
+    (store.root / "tmp").mkdir(exist_ok=True)
+    (store.root / "tmp" / ".tmp-1-dead").write_bytes(b"half a blob")
+    (store.root / "tmp" / ".tmp-1-empty").write_bytes(b"")
+    (store.root / "locks").mkdir(exist_ok=True)
+    (store.root / "locks" / "dead").write_bytes(b"")
+    with store.writer() as file, store.lock("alive"):
+        file.write(b"alive")
+        evict(store, 10**9)
+        assert [path.name for path in (store.root / "locks").iterdir()] == ["alive"]
+    assert store.read(file.digest) == b"alive"
+    assert not list((store.root / "tmp").iterdir())
+    assert not list((store.root / "locks").iterdir())
+
+
+def test_two_evictions_do_not_meet(store):
+    put(store, "a", 10, 0)
+    busy = []
+    original = upkeep._evict
+
+    def meanwhile(*arguments):
+        busy.append(evict(store, 0).busy)
+        return original(*arguments)
+
+    upkeep._evict = meanwhile
+    try:
+        evict(store, 0)
+    finally:
+        upkeep._evict = original
+    assert busy == [True]
+
+
+def test_eviction_of_a_store_that_is_not_there(store):
+    assert evict(store, 0).size == 0
+    assert not store.root.exists()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.integers(0, 10**6)), min_size=1, max_size=8),
+    st.integers(0, 4000),
+)
+def test_eviction_keeps_whole_results_the_newest_within_the_cap(tmp_path_factory, entries, cap):
+    store = Store(tmp_path_factory.mktemp("store"))
+    made = [put(store, str(number), *entry) for number, entry in enumerate(entries)]
+    ages = [age for _, age in entries]
+    done = evict(store, cap)
+    assert done.left == total(store) <= cap
+    kept = [store.entry_at(store.action_path(a), a) is not None for a, _ in made]
+    for (_, blob), there in zip(made, kept, strict=True):
+        assert store.has(blob) == there
+    if any(kept) and not all(kept):
+        oldest_kept = max(age for age, there in zip(ages, kept, strict=True) if there)
+        newest_gone = min(age for age, there in zip(ages, kept, strict=True) if not there)
+        assert oldest_kept <= newest_gone
+
+
+def test_references_are_found_at_any_depth():
+    a, b = "a" * 64, "0" * 64
+    value = {"x": [a, {"y": (b, 3, None, "z" * 64, a[:-1])}], a: 1}
+    assert list(references(value)) == [a, b]
