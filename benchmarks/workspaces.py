@@ -221,6 +221,7 @@ def _export(exporter: Path) -> dict[str, ExportedProgram]:
     spec = importlib.util.spec_from_file_location(exporter.stem, exporter)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # the export of control flow looks it up
     spec.loader.exec_module(module)
     return module.export_methods()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,41 @@ def bench_of(sample: str, folder: Path) -> Bench:
 def bench(tmp_path):
     """Makes a bench of a sample workspace."""
     return lambda sample: bench_of(sample, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def endpoint():
+    """The address of an S3 server."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(endpoint):
+    import fsspec
+    from sites import Site, s3_options
+
+    bucket = f"bucket-{secrets.token_hex(4)}"
+    options = s3_options(endpoint)
+    fsspec.filesystem("s3", **options).mkdir(bucket)
+    return Site(f"s3://{bucket}/team/cache/", options)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    from sites import Site
+
+    return Site((tmp_path / "remote").as_uri())
+
+
+@pytest.fixture(params=["folder", "s3"])
+def site(request):
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,38 @@ def test_damaged_cache_is_as_good_as_none(tmp_path, old_file, content):
     cache = tmp_path / "cache.json"
     cache.write_bytes(content)
     assert FileDigests(cache).of(old_file) == digest.of_file(old_file)
+
+
+@pytest.mark.parametrize("jump", [-(10**18), -(10**9), 10**9, 10**18], ids=lambda ns: f"{ns:+.0e}")
+def test_clock_that_jumps_never_makes_a_stale_digest(tmp_path, monkeypatch, jump):
+    """The clock decides whether a digest is remembered; stamps decide whether it still holds."""
+    path, cache = tmp_path / "file", tmp_path / "cache"
+    path.write_bytes(b"one")
+    digests = FileDigests(cache)
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + jump)
+    assert digests.of(path) == digest.of_bytes(b"one")
+    path.write_bytes(b"two")
+    assert digests.of(path) == digest.of_bytes(b"two")
+    digests.save()
+    monkeypatch.setattr(time, "time_ns", now)
+    path.write_bytes(b"six")
+    assert FileDigests(cache).of(path) == digest.of_bytes(b"six")
+
+
+def test_derived_value_holds_for_what_is_given(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.digest.RACY_NS", -1)
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    digests = FileDigests(tmp_path / "cache")
+    made = []
+
+    def compute(each):
+        return lambda _: made.append(each) or [each]
+
+    for each in ("a", "a", "b", "b", "a"):
+        assert digests.derived(path, "what", compute(each), given=each) == [each]
+    assert made == ["a", "b", "a"]
+    assert digests.derived(path, "none", lambda _: made.append("none")) is None
+    assert digests.derived(path, "none", lambda _: made.append("none")) is None
+    assert made[3:] == ["none", "none"]

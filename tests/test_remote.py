@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry as loaded_filesystems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moto.server import ThreadedMotoServer
+from sites import Site, s3_options
 
 from pipeline import digest, remote
 from pipeline.digest import canonical_json
@@ -42,73 +42,6 @@ CONTENT = b"some content of a blob"
 BLOB = digest.of_bytes(CONTENT)
 RESULT_NAME = f"actions/{ACTION[:2]}/{ACTION[2:]}.json"
 BLOB_NAME = f"blobs/{BLOB[:2]}/{BLOB[2:]}"
-
-
-@dataclass
-class Site:
-    """Where remotes are, seen as by someone else who can write there."""
-
-    url: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def settings(self, **more: Any) -> RemoteSettings:
-        return RemoteSettings(self.url, options=self.options, **more)
-
-    def remote(self, **more: Any) -> Remote:
-        return Remote(self.settings(**more))
-
-    def _locate(self, name: str) -> tuple[Any, str]:
-        options = {"use_listings_cache": False, **self.options}
-        filesystem, root = fsspec.url_to_fs(self.url, **options)
-        return filesystem, f"{root}/{name}"
-
-    def read(self, name: str) -> bytes:
-        filesystem, path = self._locate(name)
-        return filesystem.cat_file(path)
-
-    def write(self, name: str, content: bytes) -> None:
-        filesystem, path = self._locate(name)
-        filesystem.makedirs(filesystem._parent(path), exist_ok=True)
-        filesystem.pipe_file(path, content)
-
-    def names(self) -> set[str]:
-        filesystem, root = self._locate("")
-        return {path.removeprefix(root).lstrip("/") for path in filesystem.find(root)}
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-def s3_options(endpoint: str) -> dict[str, Any]:
-    return {
-        "key": "test",
-        "secret": "test",
-        "client_kwargs": {"endpoint_url": endpoint, "region_name": "eu-west-1"},
-    }
-
-
-@pytest.fixture
-def s3(endpoint):
-    bucket = f"bucket-{secrets.token_hex(4)}"
-    options = s3_options(endpoint)
-    fsspec.filesystem("s3", **options).mkdir(bucket)
-    return Site(f"s3://{bucket}/team/cache/", options)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return Site((tmp_path / "remote").as_uri())
-
-
-@pytest.fixture(params=["folder", "s3"])
-def site(request):
-    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture

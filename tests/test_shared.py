@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-from pathlib import Path
 
 import pytest
 from conftest import Bench
@@ -24,8 +23,9 @@ KEY = {"kind": "compile", "n": 1}
 
 
 @pytest.fixture
-def remote(tmp_path):
-    return RemoteSettings(url=f"file://{tmp_path}/remote")
+def remote(site):
+    """A folder, and S3."""
+    return site.settings()
 
 
 @pytest.fixture
@@ -51,7 +51,6 @@ def test_another_store_reads_through(filled, other):
     assert other.result(action) == {"blobs": [blob]}
     assert other.intact([blob])
     assert other.read(blob) == b"content" == b"".join(other.stream(blob))
-    shutil.rmtree(other.root.parent / "remote")
     assert Store(other.root).read(blob) == b"content"  # kept
 
 
@@ -70,26 +69,23 @@ def test_corrupt_local_blob_comes_back_from_the_remote(filled):
 
 
 @pytest.mark.parametrize("damage", [b"", b"conten", b"CONTENT", b"content and more"])
-def test_lying_remote_is_a_miss(filled, other, tmp_path, damage):
+def test_lying_remote_is_a_miss(filled, other, site, damage):
     _, _, blob = filled
-    (path,) = files(tmp_path / "remote" / "blobs")
-    path.chmod(0o644)
-    path.write_bytes(damage)
+    (name,) = (name for name in site.names() if name.startswith("blobs/"))
+    site.write(name, damage)
     assert not other.has(blob)
     with pytest.raises(MissingBlobError):
         other.read(blob)
     assert files(other.root / "blobs") == []
 
 
-def test_result_of_another_action_is_a_miss(filled, other, tmp_path):
+def test_result_of_another_action_is_a_miss(filled, other, site):
     store, action, _ = filled
     second = store.put_result({"kind": "link"}, {"files": {}})
-    (one, two) = files(tmp_path / "remote" / "actions")
-    first_content, second_content = one.read_bytes(), two.read_bytes()
-    one.chmod(0o644)
-    two.chmod(0o644)
-    one.write_bytes(second_content)
-    two.write_bytes(first_content)
+    one, two = (name for name in site.names() if name.startswith("actions/"))
+    first_content, second_content = site.read(one), site.read(two)
+    site.write(one, second_content)
+    site.write(two, first_content)
     assert other.result(action) is None
     assert other.result(second) is None
 
