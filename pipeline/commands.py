@@ -121,6 +121,8 @@ def _verify(store: Store) -> Iterator[str]:
 
 
 def _gc(store: Store) -> Iterator[str]:
+    if store.remote is not None and (swept := store.remote.sweep()):
+        yield f"removed {swept} half-written files from the remote"
     if store.cap is None:
         return
     done = evict(store, store.cap)

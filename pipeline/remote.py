@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 from weakref import WeakSet
@@ -286,6 +287,20 @@ class Remote:
         with self._lock:
             self.counts.pushed += 1
             self.counts.bytes_pushed += size
+
+    def sweep(self, older: timedelta = timedelta(days=1)) -> int:
+        """Removes the half-written files of killed processes from a folder, those that nobody can
+        be writing any more; returns how many. Where a write is atomic there are none."""
+        removed = 0
+        with suppress(_RemoteError, TypeError):  # TypeError: times without a zone
+            if self._protocol in _ATOMIC or not self._pushes():
+                return 0
+            filesystem, folder = self._locate("tmp")
+            for path in self._ask(filesystem, "find", folder):
+                if datetime.now(UTC) - self._ask(filesystem, "modified", path) > older:
+                    self._ask(filesystem, "rm_file", path)
+                    removed += 1
+        return removed
 
     def _upload(self, filesystem: Any, path: str, pieces: Iterable[bytes]) -> int:
         file = self._step(filesystem.open, path, "wb", block_size=_PART)

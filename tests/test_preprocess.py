@@ -394,3 +394,50 @@ def test_without_a_store_nothing_is_counted(edge):
     with counted_preprocess() as counts:
         to_backend_multiple(edge, {"plain": XnnpackPartitioner()})
     assert counts == PreprocessCounts()
+
+
+RUNNING = """
+import sys, time
+from pathlib import Path
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+from executorch.exir import to_edge
+from torch.export import export
+from pipeline.lowering import to_backend_multiple
+from pipeline.store import Store
+
+original = XnnpackBackend.preprocess
+
+def slow(program, specs):
+    with open(sys.argv[2], "a") as calls:
+        calls.write("called\\n")
+    time.sleep(8)
+    return original(program, specs)
+
+XnnpackBackend.preprocess = staticmethod(slow)
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4).requires_grad_(False)
+edge = {"m": to_edge(export(model, (torch.ones(1, 4),))).exported_program()}
+print("ready", flush=True)
+sys.stdin.readline()
+to_backend_multiple(edge, XnnpackPartitioner(), store=Store(Path(sys.argv[1])))
+"""
+
+
+def test_partition_that_another_process_preprocesses_is_waited_for(tmp_path):
+    calls = tmp_path / "calls"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RUNNING, str(tmp_path / "store"), str(calls)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.wait(120) for process in processes] == [0, 0]
+    assert calls.read_text() == "called\n"

@@ -779,3 +779,19 @@ def test_keys_are_made_as_the_messages_say(folder, tmp_path):
         subprocess.run(command.split(), cwd=tmp_path, check=True, timeout=30)
     folder.remote(signing_key=tmp_path / "key.pem").push_result(ACTION, RECORD)
     assert folder.remote(trusted_keys=(tmp_path / "key.pub",)).fetch_result(ACTION) == RECORD
+
+
+def test_half_written_files_of_killed_processes_go(folder, tmp_path):
+    remote = folder.remote()
+    remote.push_result(ACTION, RECORD)
+    for name, age in (("dead", 2 * 86_400), ("alive", 60)):
+        path = tmp_path / "remote" / "tmp" / f".tmp-1-{name}"
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age,) * 2)
+    assert remote.sweep() == 1
+    assert [path.name for path in (tmp_path / "remote" / "tmp").iterdir()] == [".tmp-1-alive"]
+    assert folder.remote(writable=False).sweep() == 0
+
+
+def test_sweeping_s3_or_nothing_does_nothing(s3, folder):
+    assert s3.remote().sweep() == folder.remote().sweep() == 0
