@@ -64,7 +64,8 @@ def _measure(case: str, folder: Path, sizes: Sizes) -> Result:
         result = getattr(import_module(f"benchmarks.{module}"), function)(own, sizes)
     except BenchmarkError as error:
         result = Result(case, None, None, False, "could not be measured", "", note=str(error))
-    print(f"{case}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    took = f"{time.perf_counter() - started:.0f} s"
+    print(f"{case}: {result.measured} (took {took})", file=sys.stderr, flush=True)
     return result
 
 

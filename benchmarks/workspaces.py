@@ -205,14 +205,14 @@ def shipped_archives(root: Path, packages: Sequence[str], store: Path) -> Checko
 
 
 def export_archives(checkout: Checkout, packages: Sequence[str], edition: int = 0) -> None:
-    """The same programs in every edition of their source, which differ in the numbers of its lines,
-    and so in the bytes of the archives."""
+    """The same programs in every edition of their source, which differ in where it stands and in
+    the numbers of its lines, and so in the bytes of the archives."""
     from benchmarks.models import write_archive
 
     with tempfile.TemporaryDirectory() as folder:
         for model in models_of(packages):
             source = (REPOSITORY / "models" / f"{model}.py").read_text(encoding="utf-8")
-            path = Path(folder) / f"{model}_{edition}.py"
+            path = Path(folder) / f"{model}.py"  # classes go by its name, as an exporter's do
             path.write_text("#\n" * edition + source, encoding="utf-8")
             write_archive(checkout.root / "models" / f"{model}.pt2", _export(path))
 

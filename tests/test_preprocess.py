@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
