@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -83,12 +84,19 @@ def reading(methods: Iterable[MethodSource]) -> Iterator[None]:
         SourceError: one of them is another file by now.
     """
     contents = {source.archive: source.content for source in methods if not source.exported}
-    before = {path: digest.stamp(path) for path in contents if path.exists()}
-    yield
-    for path, content in contents.items():
-        # The stamp tells a file that was exchanged and put back while it was read.
-        if before.get(path) != digest.stamp(path) or digest.of_file(path) != content:
-            raise SourceError(f"{path.name}: changed while the build ran; run again")
+    before = {path: _stamp(path) for path in contents}
+    try:
+        yield
+    finally:  # whatever went wrong, this is why
+        for path, content in contents.items():
+            # The stamp tells a file that was exchanged and put back while it was read.
+            unchanged = before[path] is not None and before[path] == _stamp(path)
+            if not unchanged or digest.of_file(path) != content:
+                raise SourceError(f"{path.name}: changed while the build ran; run again")
+
+
+def _stamp(path: Path) -> list[int] | None:
+    return digest.stamp(path) if path.exists() else None
 
 
 def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
