@@ -49,7 +49,7 @@ class Reporter(ConsoleReporter):
             yield self._line
 
     def _line(self, action: Action, report: Report) -> None:
-        result = "failed" if report.error else "built"
+        result = "lost" if report.missing else "failed" if report.error else "built"
         self.write(f"{result:<8} {action.title:<44} {report.seconds:6.1f} s\n")
         self.outstream.flush()
 
@@ -91,6 +91,7 @@ def _bar(actions: Sequence[Action]) -> Iterator[Tell]:
 
         def tell(action: Action, report: Report) -> None:
             result = "[red]failed[/red]" if report.error else "built"
+            result = "lost" if report.missing else result
             progress.console.print(
                 f"{result} {action.title} [dim]{report.seconds:.1f} s[/dim]", highlight=False
             )

@@ -65,6 +65,13 @@ class FileDigests:
     def of(self, path: Path) -> Digest:
         return Digest(self.derived(path, "digest", of_file))
 
+    def find(self, path: Path) -> Digest | None:
+        """None where there is no such file, or none that can be read."""
+        try:
+            return self.of(path)
+        except OSError:
+            return None
+
     def derived(
         self, path: Path, what: str, compute: Callable[[Path], Any], given: str = ""
     ) -> Any:

@@ -10,7 +10,15 @@ from pipeline.actions import Action, unit_name
 from pipeline.changes import differences
 from pipeline.digest import Digest
 from pipeline.errors import PipelineError, did_you_mean
-from pipeline.plan import Plan, Status
+from pipeline.plan import Plan
+from pipeline.status import (
+    Status,
+    changes_of,
+    compile_status,
+    export_status,
+    link_status,
+    validate_status,
+)
 from pipeline.upkeep import earlier_keys
 
 _VERDICTS = {"up-to-date": "current", "hit": "in the store", "stale": "to do", "waiting": "waits"}
@@ -32,18 +40,18 @@ def expected(plan: Plan, package: str) -> Iterator[Expected]:
     """The actions of a package without problems, in the order of a run."""
     model = plan.exporter(package)
     if model is not None:
-        yield Expected("export", model, plan.export_status(model), plan.export(model))
+        yield Expected("export", model, export_status(plan, model), plan.export(model))
     state = plan.workspace.state(package)
     compiles = plan.compiles(package)
     stale = compiles is None
     for unit in plan.units(package):
         name = unit_name(unit)
         action = next((a for a in compiles or () if a.method == name), None)
-        status = plan.compile_status(package, action)
+        status = compile_status(plan, package, action)
         stale = stale or status.state == "stale"
         previous = state.get("compile", {}).get(name)
         yield Expected("compile", f"{package}/{name}", status, action, previous)
-    link = plan.link_status(package)
+    link = link_status(plan, package)
     previous = state.get("link", {}).get("action")
     yield Expected("link", package, link, plan.link(package), previous)
     previous = state.get("validate", {}).get("action")
@@ -52,7 +60,7 @@ def expected(plan: Plan, package: str) -> Iterator[Expected]:
         yield Expected("validate", package, status, None, previous)
     else:
         action = plan.validate(package)
-        yield Expected("validate", package, plan.validate_status(package), action, previous)
+        yield Expected("validate", package, validate_status(plan, package), action, previous)
 
 
 def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
@@ -122,7 +130,7 @@ def _why(plan: Plan, each: Expected) -> Iterator[str]:
         yield f"{each.status.reason}; nothing of the kind was done before"
         return
     since, old = found
-    told = list(plan.changes(old, each.action))
+    told = list(changes_of(plan, old, each.action))
     if not told:
         yield each.status.reason
         return

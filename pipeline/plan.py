@@ -1,4 +1,4 @@
-"""The plan: which actions the sources and configs call for, which of them are stale, and why.
+"""The plan: which actions the sources and configs call for.
 
 It reads configs, sources, the workspace's state and action results, and changes nothing but what
 the workspace remembers of its own files. It never imports torch: what only torch can tell (which
@@ -12,16 +12,15 @@ the digests of all that it was worked out from.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pipeline import actions, sources
 from pipeline.actions import Action
-from pipeline.changes import changes
 from pipeline.digest import Digest, of_json
 from pipeline.errors import ConfigErrors, Problem, SourceError
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
@@ -31,22 +30,6 @@ from pipeline.workspace import Workspace, config_files
 
 if TYPE_CHECKING:
     from pipeline.config import Configs, PackageConfig
-
-_MOST_REASONS = 3
-
-State = Literal["up-to-date", "hit", "stale", "waiting"]
-
-
-@dataclass(frozen=True)
-class Status:
-    """`hit`: not in the workspace, but in the store. `waiting`: for an action before it."""
-
-    state: State
-    reason: str
-
-    @property
-    def current(self) -> bool:
-        return self.state == "up-to-date"
 
 
 @dataclass(frozen=True)
@@ -133,7 +116,7 @@ class Plan:
     def problems(self, package: str) -> tuple[Problem, ...]:
         """All that is wrong with a package's config or source as far as is known now."""
         if package not in self._problems:
-            known = self._known(package) is not None
+            known = self.link_digest(package) is not None
             self._problems[package] = () if known else self._find_problems(package)
         return self._problems[package]
 
@@ -211,7 +194,7 @@ class Plan:
         path = self.source(model).path
         content = digests.of(path)
         record = self.workspace.store.result_of(actions.reads_key(model, content)) or {}
-        reads = {name: _digest_if_there(digests, root / name) for name in record.get("reads", ())}
+        reads = {name: digests.find(root / name) for name in record.get("reads", ())}
         inside = str(path.relative_to(root))
         distributions = record.get("distributions", ())
         return actions.export_action(model, content, reads, distributions, inside)
@@ -314,8 +297,8 @@ class Plan:
             )
         return self._links[package]
 
-    def _known(self, package: str) -> Digest | None:
-        """The digest of the link action of a package without problems; None where it has some, or
+    def link_digest(self, package: str) -> Digest | None:
+        """That of `link`, for a package without problems; None where it has some, or
         waits for an export."""
         if package not in self._keys:
             self._keys[package] = self._key_of_link(package)
@@ -346,8 +329,8 @@ class Plan:
             return None
         return actions.validate_action(self.config(package), files, methods)
 
-    def _validation(self, package: str) -> Digest | None:
-        """The digest of `validate`."""
+    def validate_digest(self, package: str) -> Digest | None:
+        """That of `validate`."""
         methods, files = self.methods(package), self._linked(package)
         if methods is None or not files:
             return None
@@ -362,127 +345,6 @@ class Plan:
         """The files of a linked package that a device loads."""
         files = self.workspace.state(package).get("link", {}).get("files", {})
         return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
-
-    # What is stale
-
-    def export_status(self, model: str) -> Status:
-        action = self.export(model)
-        store = self.workspace.store
-        result = store.result(action.digest)
-        if result is not None:
-            if store.intact(actions.exported_blobs(result)):
-                return Status("up-to-date", "its source and all it reads are unchanged")
-            return Status("stale", "its exported program is no longer in the store")
-        if store.result_of(actions.reads_key(model, action.key["source"])) is None:
-            return Status("stale", "not exported yet, or its file changed")
-        return Status("stale", "a file that it reads, the toolchain or this package changed")
-
-    def compile_status(self, package: str, action: Action | None) -> Status:
-        if action is None:
-            return self._waiting(package)
-        store = self.workspace.store
-        unit = str(action.method)
-        previous = self.workspace.state(package).get("compile", {}).get(unit)
-        result = store.result(action.digest)
-        if result is not None and store.intact(result["blobs"]):
-            if previous == action.digest:
-                return Status("up-to-date", "unchanged")
-            return Status("hit", f"compiled before; {self._changes(previous, action)}")
-        if previous == action.digest or result is not None:
-            return Status("stale", "its object is no longer in the store")
-        return Status("stale", self._changes(previous, action))
-
-    def link_status(self, package: str) -> Status:
-        digest = self._known(package)
-        if digest is None:
-            return self._waiting(package)
-        recorded = self.workspace.state(package).get("link", {})
-        if recorded.get("action") == digest:
-            damage = self._damage(package, recorded["files"])
-            if not damage:
-                return Status("up-to-date", "unchanged")
-            reason = damage
-        else:
-            reason = self._link_changes(package, recorded.get("action"))
-        return self._hit_or_stale(digest, reason)
-
-    def validate_status(self, package: str) -> Status:
-        digest = self._validation(package)
-        if digest is None:
-            return Status("waiting", "the package is not lowered yet")
-        recorded = self.workspace.state(package).get("validate", {})
-        if recorded.get("action") != digest:
-            action = self.validate(package)
-            assert action is not None
-            reason = self._changes(recorded.get("action"), action, "validated")
-            return self._hit_or_stale(digest, reason)
-        if not recorded.get("ok"):
-            return Status("stale", "the last validation failed")
-        damage = self._damage(package, recorded["files"])
-        return self._hit_or_stale(digest, damage) if damage else Status("up-to-date", "unchanged")
-
-    def _hit_or_stale(self, action: Digest, reason: str) -> Status:
-        """For an action whose result is files."""
-        store = self.workspace.store
-        result = store.result(action)
-        there = result is not None and all(store.has(blob) for blob in result["files"].values())
-        return Status("hit" if there else "stale", reason)
-
-    def _waiting(self, package: str) -> Status:
-        model = self.model(package)
-        assert model is not None
-        return Status(
-            "waiting", f"model {model} is to be exported: {self.export_status(model).reason}"
-        )
-
-    def _damage(self, package: str, files: Mapping[str, Digest]) -> str:
-        """What is wrong with the files that a build left, or nothing."""
-        folder = self.workspace.package(package)
-        for name, content in files.items():
-            there = _digest_if_there(self.workspace.file_digests, folder / name)
-            if there is None:
-                return f"{folder.name}/{name} is missing"
-            if there != content:
-                return f"{folder.name}/{name} was edited"
-        return ""
-
-    def _link_changes(self, package: str, previous: Digest | None) -> str:
-        """The changes of the methods that are to be linked, then those of the link itself."""
-        action = self.link(package)
-        if previous is None or action is None:
-            return "never lowered in this workspace"
-        compiles = [
-            (unit, self.compile_status(package, unit)) for unit in self.compiles(package) or ()
-        ]
-        stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
-        return "; ".join(stale) or self._changes(previous, action)
-
-    def _changes(self, previous: Digest | None, action: Action, done: str = "compiled") -> str:
-        if previous is None:
-            return f"never {done} in this workspace"
-        old = self.workspace.store.key(previous)
-        if old is None:
-            return "what it was built from is no longer in the store"
-        told = list(self.changes(old, action))
-        more = [f"and {len(told) - _MOST_REASONS} more"] if len(told) > _MOST_REASONS else []
-        return "; ".join(told[:_MOST_REASONS] + more) or "its key changed"
-
-    def changes(self, old: Mapping[str, Any], action: Action) -> Iterator[str]:
-        """What tells an action's key from an earlier one of its kind."""
-
-        def parts_of(program: Digest) -> Mapping[str, Any] | None:
-            return self.workspace.store.result_of(actions.program_key(program))
-
-        source = self.source(action.model).path
-        file = str(source.relative_to(self.workspace.root))
-        return changes(old, action.key, parts_of, file)
-
-
-def _digest_if_there(digests: Any, path: Path) -> Digest | None:
-    try:
-        return digests.of(path)
-    except OSError:
-        return None
 
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
 
 from pipeline.actions import Action, unit_name
+from pipeline.batch import Batch, Waiting, Wanted
 from pipeline.digest import Digest
 from pipeline.errors import PipelineError
 from pipeline.files import sweep, temporary
 from pipeline.package import install_result
-from pipeline.plan import Plan, Status
+from pipeline.plan import Plan
 from pipeline.records import Outcome, write_run
+from pipeline.status import Status
 from pipeline.steps import Step, step_of
 from pipeline.store import MissingBlobError
 from pipeline.upkeep import Usage, add_usage, evict, lease
@@ -29,18 +30,6 @@ from pipeline.worker import Report, log_path
 from pipeline.workspace import Workspace
 
 INTERRUPTED = 130  # what shells give for SIGINT
-_ATTEMPTS = 3  # at an action that loses what it needs while the build runs
-
-
-class _Waiting(NamedTuple):
-    """A task of ours that waits for its action."""
-
-    node: Any
-    step: Step
-    status: Status
-
-
-_WaitingTasks = dict[Digest, list[_Waiting]]
 
 
 class BatchRunner(Runner):
@@ -127,8 +116,7 @@ class BatchRunner(Runner):
     # Running them
 
     def _run_together(self, nodes: list[Any]) -> None:
-        waiting: dict[Digest, list[_Waiting]] = {}
-        queue: list[Action] = []
+        waiting: dict[Digest, Wanted] = {}
         for node in nodes:
             step = step_of(node.task)
             assert step is not None
@@ -142,11 +130,10 @@ class BatchRunner(Runner):
             if action is None:  # its result is not there and will never be
                 self._fail(node, step, "", Report(error=status.reason))
             elif self.always_execute or not self._settled(node, step, status, action):
-                if action.digest not in waiting:
-                    queue.append(action)
-                waiting.setdefault(action.digest, []).append(_Waiting(node, step, status))
-        if queue:
-            self._run_in_workers(queue, waiting)
+                wanted = waiting.setdefault(action.digest, Wanted(action, []))
+                wanted.tasks.append(Waiting(node, step, status))
+        if waiting:
+            self._run_in_workers(waiting)
 
     def _settled(self, node: Any, step: Step, status: Status, action: Action) -> bool:
         """Whether there is nothing to compute for a task."""
@@ -181,89 +168,36 @@ class BatchRunner(Runner):
             self._held = True
             self._lease.enter_context(lease(workspace.store))
 
-    def _run_in_workers(self, queue: list[Action], waiting: _WaitingTasks) -> None:
+    def _run_in_workers(self, waiting: dict[Digest, Wanted]) -> None:
         """Runs each action once, also where several tasks ask for it, as two packages can ask for
         the same method lowered in the same way."""
-        workspace = waiting[queue[0].digest][0].step.plan.workspace
+        plan = next(iter(waiting.values())).tasks[0].step.plan
         try:
-            _check_writable(workspace)
+            _check_writable(plan.workspace)
         except OSError as error:
-            for task in (task for tasks in waiting.values() for task in tasks):
+            for task in (task for wanted in waiting.values() for task in wanted.tasks):
                 self._fail(task.node, task.step, task.status.reason, Report(error=_words(error)))
             return
-        self._hold(workspace)
+        self._hold(plan.workspace)
         if self._pool is None:
             from pipeline.pool import Pool  # imports joblib, which a no-op run does without
 
-            self._pool = Pool(workspace, self._jobs or workspace.jobs, self.always_execute)
-        for attempt in range(_ATTEMPTS):
-            lost = self._wave(queue, waiting, attempt == _ATTEMPTS - 1)
-            if not lost:
-                break
-            queue = self._with_what_they_need(lost, waiting)
-
-    def _wave(self, queue: list[Action], waiting: _WaitingTasks, last: bool) -> list[Action]:
-        """Runs the actions, and returns those that lost something which they need: evicted,
-        deleted or damaged since it was seen. In the `last` wave these have failed."""
-        lost = []
-        for action, report in self._reports(queue):
-            if report.missing and not last:
-                lost.append(action)
-                continue
-            first, *others = waiting[action.digest]
-            self._note(first, report, action)
+            jobs = self._jobs or plan.workspace.jobs
+            self._pool = Pool(plan.workspace, jobs, self.always_execute)
+        batch = Batch(plan, self._pool, getattr(self.reporter, "progress", _quiet), self._count)
+        for wanted, report in batch.run(list(waiting.values())):
+            first, *others = wanted.tasks
+            self._note(first, report, wanted.action)
             for task in others:
                 if report.error:
-                    self._note(task, report, action)
+                    self._note(task, report, wanted.action)
                 else:
-                    self._count(action.kind, Usage(hits=1, saved=report.seconds))
-                    same = f"{task.status.reason}; {action.title} is the same"
+                    self._count(wanted.action.kind, Usage(hits=1, saved=report.seconds))
+                    same = f"{task.status.reason}; {wanted.action.title} is the same"
                     self._succeed(task.node, task.step, "hit", same)
-        return lost
+        self._remote += batch.remote
 
-    def _reports(self, queue: list[Action]) -> Iterator[tuple[Action, Report]]:
-        progress = getattr(self.reporter, "progress", _quiet)
-        with progress(queue) as tell:
-            for action, report in self._pool.run(queue):
-                tell(action, report)
-                for kind, usage in report.usage.items():
-                    self._count(kind, usage)
-                if report.remote is not None:
-                    self._remote.append(report.remote)
-                yield action, report
-
-    def _with_what_they_need(self, lost: list[Action], waiting: _WaitingTasks) -> list[Action]:
-        """Makes again what actions need and what is gone, and returns them, as they now are."""
-        steps = {action.digest: waiting.pop(action.digest) for action in lost}
-        plan = steps[lost[0].digest][0].step.plan
-        models = {action.model for action in lost}
-        exports = [plan.export(m) for m in plan.exporters if m in models]
-        self._repair([a for a in exports if not plan.export_status(a.model).current])
-        for model in models:
-            plan.forget(model)
-        needed = {
-            unit.digest: unit
-            for action in lost
-            if action.kind == "link"
-            for unit in plan.compiles(str(action.package)) or ()
-            if plan.compile_status(str(action.package), unit).state == "stale"
-        }
-        self._repair(list(needed.values()))
-        again: dict[Digest, Action] = {}
-        for tasks in steps.values():
-            for task in tasks:
-                action = task.step.action()
-                assert action is not None  # what it waited for was there once
-                again[action.digest] = action
-                waiting.setdefault(action.digest, []).append(task)
-        return list(again.values())
-
-    def _repair(self, queue: list[Action]) -> None:
-        """A failure here is told by the action that needs what was not made."""
-        for action, report in self._reports(queue) if queue else ():
-            self._count(action.kind, Usage(misses=1, spent=report.seconds))
-
-    def _note(self, task: _Waiting, report: Report, action: Action) -> None:
+    def _note(self, task: Waiting, report: Report, action: Action) -> None:
         if action.kind == "export":
             task.step.plan.forget(action.model)
         if report.error:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline import status
 from pipeline.actions import Action, unit_name
 from pipeline.errors import ConfigErrors
-from pipeline.plan import Plan, Status
+from pipeline.plan import Plan
+from pipeline.status import Status
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,14 @@ class Step:
     def status(self) -> Status:
         """Raises ConfigErrors for a package with mistakes."""
         if self.kind == "export":
-            return self.plan.export_status(str(self.model))
+            return status.export_status(self.plan, str(self.model))
         package = str(self.package)
         self.plan.check(package)
         if self.kind == "link":
-            return self.plan.link_status(package)
+            return status.link_status(self.plan, package)
         if self.kind == "validate":
-            return self.plan.validate_status(package)
-        return self.plan.compile_status(package, self.action())
+            return status.validate_status(self.plan, package)
+        return status.compile_status(self.plan, package, self.action())
 
 
 class UpToDate:

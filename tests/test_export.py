@@ -11,6 +11,7 @@ from pipeline.errors import SourceError
 from pipeline.export import export
 from pipeline.plan import Plan
 from pipeline.stages import Stages
+from pipeline.status import export_status
 from pipeline.workspace import open_workspace
 
 
@@ -40,9 +41,9 @@ def test_imports_and_opened_files_are_inputs(workspace):
     assert run(workspace) == ["models/_parts.py", "models/data.txt"]
     action = Plan(workspace).export("pair")
     assert set(action.key["reads"]) == {"models/_parts.py", "models/data.txt"}
-    assert Plan(workspace).export_status("pair").current
+    assert export_status(Plan(workspace), "pair").current
     (workspace.models / "data.txt").write_text("2")
-    assert not Plan(workspace).export_status("pair").current
+    assert not export_status(Plan(workspace), "pair").current
 
 
 def test_source_of_compiled_module_is_an_input(workspace):
@@ -58,7 +59,7 @@ def test_file_that_is_looked_for_in_vain_is_an_input(workspace):
     )
     assert run(workspace) == ["models/_parts.py", "models/none.txt"]
     (workspace.models / "none.txt").write_text("now")
-    assert not Plan(workspace).export_status("pair").current
+    assert not export_status(Plan(workspace), "pair").current
 
 
 def test_what_an_exporter_writes_is_no_input(workspace):

@@ -388,6 +388,7 @@ from pipeline.perform import perform
 from pipeline.plan import Plan
 from pipeline.preprocess import counted_preprocess
 from pipeline.stages import Stages
+from pipeline.status import export_status
 from pipeline.workspace import open_workspace
 
 def refuse(*arguments, **options):
@@ -407,7 +408,7 @@ for action in actions:
 for action in actions:
     assert perform(action, workspace, Stages(), always=False)  # reads objects and files
 perform(plan.validate("pair"), workspace, Stages(), always=True)
-assert plan.export_status("pair").current
+assert export_status(plan, "pair").current
 try:
     pickle.loads(b"")
 except AssertionError:

@@ -10,6 +10,7 @@ from conftest import bench_of
 
 from pipeline.errors import ConfigErrors
 from pipeline.plan import Plan
+from pipeline.status import compile_status, export_status, link_status, validate_status
 from pipeline.store import Store
 from pipeline.workspace import Workspace
 
@@ -21,12 +22,12 @@ def plan_of(bench):
 def statuses(bench):
     """State and reason of every action of the package `pair`."""
     plan = plan_of(bench)
-    found = {"export": plan.export_status("pair")}
+    found = {"export": export_status(plan, "pair")}
     compiles = plan.compiles("pair")
     for action in compiles or ():
-        found[action.method] = plan.compile_status("pair", action)
-    found["link"] = plan.link_status("pair")
-    found["validate"] = plan.validate_status("pair")
+        found[action.method] = compile_status(plan, "pair", action)
+    found["link"] = link_status(plan, "pair")
+    found["validate"] = validate_status(plan, "pair")
     return {name: (status.state, status.reason) for name, status in found.items()}
 
 
@@ -114,9 +115,10 @@ def test_mistakes_are_raised_together(built):
 def test_planning_imports_no_torch(built):
     code = (
         "import json, sys\nfrom pathlib import Path\n"
-        "from pipeline.plan import Plan\nfrom pipeline.workspace import open_workspace\n"
+        "from pipeline.plan import Plan\nfrom pipeline.status import link_status\n"
+        "from pipeline.workspace import open_workspace\n"
         "plan = Plan(open_workspace(Path('.')))\n"
-        "states = [plan.link_status(p).state for p in plan.packages]\n"
+        "states = [link_status(plan, p).state for p in plan.packages]\n"
         "print(json.dumps([states, 'torch' in sys.modules]))"
     )
     done = subprocess.run(

@@ -1,0 +1,150 @@
+"""Which actions of a plan are stale, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline import actions
+from pipeline.actions import Action
+from pipeline.changes import changes
+from pipeline.digest import Digest
+from pipeline.plan import Plan
+
+State = Literal["up-to-date", "hit", "stale", "waiting"]
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True)
+class Status:
+    """`hit`: not in the workspace, but in the store. `waiting`: for an action before it."""
+
+    state: State
+    reason: str
+
+    @property
+    def current(self) -> bool:
+        return self.state == "up-to-date"
+
+
+def export_status(plan: Plan, model: str) -> Status:
+    action = plan.export(model)
+    store = plan.workspace.store
+    result = store.result(action.digest)
+    if result is not None:
+        if store.intact(actions.exported_blobs(result)):
+            return Status("up-to-date", "its source and all it reads are unchanged")
+        return Status("stale", "its exported program is no longer in the store")
+    if store.result_of(actions.reads_key(model, action.key["source"])) is None:
+        return Status("stale", "not exported yet, or its file changed")
+    return Status("stale", "a file that it reads, the toolchain or this package changed")
+
+
+def compile_status(plan: Plan, package: str, action: Action | None) -> Status:
+    if action is None:
+        return _waiting(plan, package)
+    store = plan.workspace.store
+    unit = str(action.method)
+    previous = plan.workspace.state(package).get("compile", {}).get(unit)
+    result = store.result(action.digest)
+    if result is not None and store.intact(result["blobs"]):
+        if previous == action.digest:
+            return Status("up-to-date", "unchanged")
+        return Status("hit", f"compiled before; {_changes(plan, previous, action)}")
+    if previous == action.digest or result is not None:
+        return Status("stale", "its object is no longer in the store")
+    return Status("stale", _changes(plan, previous, action))
+
+
+def link_status(plan: Plan, package: str) -> Status:
+    digest = plan.link_digest(package)
+    if digest is None:
+        return _waiting(plan, package)
+    recorded = plan.workspace.state(package).get("link", {})
+    if recorded.get("action") == digest:
+        damage = _damage(plan, package, recorded["files"])
+        if not damage:
+            return Status("up-to-date", "unchanged")
+        reason = damage
+    else:
+        reason = _link_changes(plan, package, recorded.get("action"))
+    return _hit_or_stale(plan, digest, reason)
+
+
+def validate_status(plan: Plan, package: str) -> Status:
+    digest = plan.validate_digest(package)
+    if digest is None:
+        return Status("waiting", "the package is not lowered yet")
+    recorded = plan.workspace.state(package).get("validate", {})
+    if recorded.get("action") != digest:
+        action = plan.validate(package)
+        assert action is not None
+        reason = _changes(plan, recorded.get("action"), action, "validated")
+        return _hit_or_stale(plan, digest, reason)
+    if not recorded.get("ok"):
+        return Status("stale", "the last validation failed")
+    damage = _damage(plan, package, recorded["files"])
+    return _hit_or_stale(plan, digest, damage) if damage else Status("up-to-date", "unchanged")
+
+
+def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
+    """For an action whose result is files."""
+    store = plan.workspace.store
+    result = store.result(action)
+    there = result is not None and all(store.has(blob) for blob in result["files"].values())
+    return Status("hit" if there else "stale", reason)
+
+
+def _waiting(plan: Plan, package: str) -> Status:
+    model = plan.model(package)
+    assert model is not None
+    return Status(
+        "waiting", f"model {model} is to be exported: {export_status(plan, model).reason}"
+    )
+
+
+def _damage(plan: Plan, package: str, files: Mapping[str, Digest]) -> str:
+    """What is wrong with the files that a build left, or nothing."""
+    folder = plan.workspace.package(package)
+    for name, content in files.items():
+        there = plan.workspace.file_digests.find(folder / name)
+        if there is None:
+            return f"{folder.name}/{name} is missing"
+        if there != content:
+            return f"{folder.name}/{name} was edited"
+    return ""
+
+
+def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
+    """The changes of the methods that are to be linked, then those of the link itself."""
+    action = plan.link(package)
+    if previous is None or action is None:
+        return "never lowered in this workspace"
+    compiles = [
+        (unit, compile_status(plan, package, unit)) for unit in plan.compiles(package) or ()
+    ]
+    stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
+    return "; ".join(stale) or _changes(plan, previous, action)
+
+
+def _changes(plan: Plan, previous: Digest | None, action: Action, done: str = "compiled") -> str:
+    if previous is None:
+        return f"never {done} in this workspace"
+    old = plan.workspace.store.key(previous)
+    if old is None:
+        return "what it was built from is no longer in the store"
+    told = list(changes_of(plan, old, action))
+    more = [f"and {len(told) - _MOST_REASONS} more"] if len(told) > _MOST_REASONS else []
+    return "; ".join(told[:_MOST_REASONS] + more) or "its key changed"
+
+
+def changes_of(plan: Plan, old: Mapping[str, Any], action: Action) -> Iterator[str]:
+    """What tells an action's key from an earlier one of its kind."""
+
+    def parts_of(program: Digest) -> Mapping[str, Any] | None:
+        return plan.workspace.store.result_of(actions.program_key(program))
+
+    source = plan.source(action.model).path
+    file = str(source.relative_to(plan.workspace.root))
+    return changes(old, action.key, parts_of, file)
