@@ -74,7 +74,7 @@ def test_reasons_lead_to_the_method_and_the_key(built):
     found = statuses(built)
     assert found["encode"][0] == "up-to-date"
     assert found["decode"][0] == "stale"
-    assert found["decode"][1].startswith("methods.decode.partitioners: ")
+    assert found["decode"][1].startswith("config methods.decode.partitioners: ")
     assert found["link"] == ("stale", f"decode: {found['decode'][1]}")
 
 
