@@ -19,8 +19,8 @@ def one_method(folder: Path, sizes: Sizes) -> Result:
     a worker, compiling the method, linking its package. So both pay what nobody can avoid, and
     the ratio is what the other N - 1 methods cost, whose archive is read again to see that they
     are as before, and whose objects are linked again. The changed method gets weights that are
-    new altogether, so that no partition of it is in the store, and the other side has an empty
-    store. Both weights and wall time are the same on both sides in each turn.
+    new altogether, the same on both sides in each turn, so that no weight of it is in the store;
+    the other side has an empty store.
     """
     names = [f"method{number}" for number in range(sizes.changed_of)]
     programs = {name: exported(Encoder(seed)) for seed, name in enumerate(names)}

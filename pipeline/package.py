@@ -97,7 +97,7 @@ def install(
     for name in earlier.keys() - files.keys():
         (folder / name).unlink(missing_ok=True)
     for name, blob in sorted(files.items()):
-        copy_atomically(workspace.store.verified_path(blob), folder / name)
+        copy_atomically(workspace.store.known_path(blob), folder / name)
     record = {"action": action.digest, "files": dict(files), **facts}
     if section == "link":
         state["compile"] = dict(action.where["compiles"])

@@ -129,6 +129,7 @@ class Store:
         else:
             with self._writing(path) as file:
                 file.write(data)
+            self._verified.add(blob)
         return blob
 
     @contextmanager
@@ -139,6 +140,7 @@ class Store:
             blob = BlobWriter(file)
             yield blob
             publish(file, self.blob_path(blob.digest), mode=0o444, durable=True)
+            self._verified.add(blob.digest)
 
     def read(self, blob: Digest) -> bytes:
         """The content, verified. Raises MissingBlobError; a bad blob is dropped."""
@@ -152,6 +154,10 @@ class Store:
     def verified_path(self, blob: Digest) -> Path:
         """The path of a blob whose content was hashed just now. Raises MissingBlobError."""
         return self._checked(blob, lambda path: path if digest.of_file(path) == blob else None)
+
+    def known_path(self, blob: Digest) -> Path:
+        """Like `verified_path`, but hashed once per process, when it was written or first read."""
+        return self.blob_path(blob) if self._good(blob) else self.verified_path(blob)
 
     def _checked(self, blob: Digest, look: Callable[[Path], _T | None]) -> _T:
         """What `look` gives, first of the file that is here, then of one fetched anew."""
