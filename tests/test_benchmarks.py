@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))  # the benchmarks are not installed
+from benchmarks.__main__ import CASES, main
+from benchmarks.measure import BenchmarkError, Result, in_turns, machine, run
 
-from benchmarks.__main__ import CASES, main  # noqa: E402
-from benchmarks.measure import BenchmarkError, Result, in_turns, machine, run  # noqa: E402
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def benchmarks(*arguments):
