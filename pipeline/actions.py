@@ -18,6 +18,7 @@ from pipeline.sources import MethodSource
 from pipeline.toolchain import code, describing_code, host, toolchain
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.backends import Backend
     from pipeline.config import MethodConfig, PackageConfig
 
 Kind = Literal["export", "compile", "link", "validate"]
@@ -101,7 +102,7 @@ def compile_action(
     programs = {
         name: {
             "program": methods[name].program,
-            "names": methods[name].names if _names_count(config.methods[name]) else None,
+            "names": methods[name].names if names_count(config, name) else None,
             "calibration": calibration_of(config.methods[name], methods[name]),
             **config.methods[name].resolved(),
         }
@@ -112,6 +113,9 @@ def compile_action(
         "methods": programs,
         "emit": config.emit.resolved(),
     }
+    facts = facts_of(config, unit)
+    if facts:
+        key["facts"] = facts
     if any(program["calibration"] for program in programs.values()):
         key["host"] = host()
     where = {
@@ -122,25 +126,32 @@ def compile_action(
     return Action("compile", config.model, config.package, unit_name(unit), key, where)
 
 
-def _names_count(method: MethodConfig) -> bool:
-    quantizer = [method.quantize.backend] if method.quantize is not None else []
-    return any(b.names_count for b in (*quantizer, *(s.backend for s in method.partitioners)))
-
-
 def distributions_of(config: PackageConfig, methods: Iterable[str]) -> list[str]:
     """Those whose versions can change what the backends of these methods make."""
-    names = {
-        name
-        for method in methods
-        for spec in config.methods[method].partitioners
-        for name in spec.backend.distributions
-    }
-    return sorted(names)
+    return sorted({name for b in backends_of(config, methods) for name in b.distributions})
+
+
+def backends_of(config: PackageConfig, methods: Iterable[str]) -> Iterator[Backend]:
+    for name in methods:
+        method = config.methods[name]
+        if method.quantize is not None:
+            yield method.quantize.backend
+        yield from (spec.backend for spec in method.partitioners)
+
+
+def names_count(config: PackageConfig, method: str) -> bool:
+    return any(backend.names_count for backend in backends_of(config, [method]))
+
+
+def facts_of(config: PackageConfig, methods: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What else of this machine can change what these backends make, by backend."""
+    facts = {b.name: dict(b.facts()) for b in backends_of(config, methods)}
+    return {name: facts[name] for name in sorted(facts) if facts[name]}
 
 
 def calibration_of(method: MethodConfig, source: MethodSource) -> Digest | None:
     """The inputs that a static quantization observes: the model's own, else its examples."""
-    if method.quantize is None or method.quantize.dynamic:
+    if method.quantize is None or not method.quantize.calibrates:
         return None
     return source.calibration or source.examples
 

@@ -12,7 +12,7 @@ the digests of all that it was worked out from.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +24,7 @@ from pipeline.actions import Action
 from pipeline.digest import Digest, of_json
 from pipeline.errors import ConfigErrors, Problem, SourceError
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
+from pipeline.strict_yaml import join
 from pipeline.toolchain import code, describing_code, host, planning_code, toolchain
 from pipeline.upkeep import Usage
 from pipeline.workspace import Workspace, config_files
@@ -127,6 +128,7 @@ class Plan:
         if config is None:
             return tuple(found)
         file = configs.files[package]
+        found += _missing(config, file)
         models, ambiguous = self._sources
         if config.model in ambiguous:
             return (*found, Problem(file, "model", ambiguous[config.model]))
@@ -166,7 +168,7 @@ class Plan:
             )
             for name, method in configs.configs[package].methods.items()
             if method.quantize is not None
-            and not method.quantize.dynamic
+            and method.quantize.calibrates
             and actions.calibration_of(method, methods[name]) is None
         ]
 
@@ -345,6 +347,20 @@ class Plan:
         """The files of a linked package that a device loads."""
         files = self.workspace.state(package).get("link", {}).get("files", {})
         return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
+
+
+def _missing(config: PackageConfig, file: str) -> Iterator[Problem]:
+    """What the backends of a config need and this machine lacks."""
+    for name, method in config.methods.items():
+        used = [
+            (join(f"methods.{name}.partitioners", number), spec.backend)
+            for number, spec in enumerate(method.partitioners)
+        ]
+        if method.quantize is not None:
+            used.append((f"methods.{name}.quantize", method.quantize.backend))
+        for path, backend in used:
+            for need in backend.missing():
+                yield Problem(file, path, f"{backend.name} needs {need.what}", need.remedy)
 
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:

@@ -73,15 +73,13 @@ def overrides_multimethod(backend: type[BackendDetails]) -> bool:
 
 @contextmanager
 def cached_preprocess(store: Store | None) -> Iterator[PreprocessCounts]:
-    """Within it, ExecuTorch's lowering finds known results in the store instead of making them.
+    """Within it, ExecuTorch's lowering finds known results in the store instead of making them;
+    without a store it makes all of them.
 
     `backend_api` finds backends through `BackendDetails.__subclasses__()` and takes no others, so
     a stand-in gives it each backend behind its cache. This can go when it has a registry.
     """
     counts = _counts.get() or PreprocessCounts()
-    if store is None:
-        yield counts
-        return
     cache = _Cache(store, counts)
     original = backend_api.BackendDetails
     stand_in = SimpleNamespace(__subclasses__=lambda: [cache.behind(b) for b in _backends()])
@@ -97,9 +95,9 @@ def _backends() -> list[type[BackendDetails]]:
 
 
 class _Cache:
-    """Backends behind the store."""
+    """Backends behind the store, or, without one, each in its deterministic context."""
 
-    def __init__(self, store: Store, counts: PreprocessCounts) -> None:
+    def __init__(self, store: Store | None, counts: PreprocessCounts) -> None:
         self._store = store
         self._counts = counts
         self._told: set[str] = set()
@@ -110,9 +108,9 @@ class _Cache:
         if entry is None:
             preprocess = partial(self._unknown, backend)
         elif overrides_multimethod(backend):
-            preprocess = partial(self._joint, backend, entry)
+            preprocess = partial(self._joint, self._store, backend, entry)
         else:
-            preprocess = partial(self._apart, backend, entry)
+            preprocess = partial(self._apart, self._store, backend, entry)
         return SimpleNamespace(
             __name__=backend.__name__,
             preprocess=backend.preprocess,  # of `to_backend` with a backend's name; not cached
@@ -125,20 +123,29 @@ class _Cache:
         return self._uncached(number, lambda: backend.preprocess_multimethod(programs, specs))
 
     def _apart(
-        self, backend: type[BackendDetails], entry: Backend, programs: Programs, specs: Specs
+        self,
+        store: Store | None,
+        backend: type[BackendDetails],
+        entry: Backend,
+        programs: Programs,
+        specs: Specs,
     ) -> Results:
         sight = entry.make_sight()
 
         def one(program: ExportedProgram, own: list[CompileSpec]) -> PreprocessResult:
             def make() -> list[PreprocessResult]:
-                return [backend.preprocess(program, own)]
+                with entry.deterministic():
+                    return [backend.preprocess(program, own)]
 
+            if store is None:
+                return self._uncached(1, make)[0]
             try:
                 partition = describe(program, own, sight)
             except UndescribableError as reason:
                 self._tell(f"a partition of {backend.__name__} is not cached: it holds {reason}")
                 return self._uncached(1, make)[0]
-            return self._cached(_key(entry, partition.to_json()), [partition], sight, make)[0]
+            key = _key(entry, partition.to_json())
+            return self._cached(store, key, [partition], sight, make)[0]
 
         return {
             method: [one(p, own) for p, own in zip(programs[method], specs[method], strict=True)]
@@ -146,15 +153,24 @@ class _Cache:
         }
 
     def _joint(
-        self, backend: type[BackendDetails], entry: Backend, programs: Programs, specs: Specs
+        self,
+        store: Store | None,
+        backend: type[BackendDetails],
+        entry: Backend,
+        programs: Programs,
+        specs: Specs,
     ) -> Results:
         """All or nothing: what one partition gives may depend on every other."""
         sight = Sight()
 
         def make() -> list[PreprocessResult]:
-            made = backend.preprocess_multimethod(programs, specs)
+            with entry.deterministic():
+                made = backend.preprocess_multimethod(programs, specs)
             return [result for method in programs for result in made[method]]
 
+        number = sum(map(len, programs.values()))
+        if store is None:
+            return _by_method(self._uncached(number, make), programs)
         try:
             partitions = {
                 method: [
@@ -165,25 +181,26 @@ class _Cache:
             }
         except UndescribableError as reason:
             self._tell(f"{backend.__name__} is not cached: a partition holds {reason}")
-            return _by_method(self._uncached(sum(map(len, programs.values())), make), programs)
+            return _by_method(self._uncached(number, make), programs)
         methods = [[name, [each.to_json() for each in own]] for name, own in partitions.items()]
         flat = [each for own in partitions.values() for each in own]
         return _by_method(
-            self._cached(_key(entry, {"methods": methods}), flat, sight, make), programs
+            self._cached(store, _key(entry, {"methods": methods}), flat, sight, make), programs
         )
 
     def _cached(
         self,
+        store: Store,
         key: Mapping[str, Any],
         partitions: Sequence[Partition],
         sight: Sight,
         make: Callable[[], list[PreprocessResult]],
     ) -> list[PreprocessResult]:
-        found = self._found(key, partitions, sight)
+        found = self._found(store, key, partitions, sight)
         if found is not None:
             return found
-        with self._store.lock(digest.of_json(key)):  # others may be at it
-            found = self._found(key, partitions, sight)
+        with store.lock(digest.of_json(key)):  # others may be at it
+            found = self._found(store, key, partitions, sight)
             if found is not None:
                 return found
             started = time.perf_counter()
@@ -191,18 +208,22 @@ class _Cache:
             seconds = time.perf_counter() - started
             self._counts.misses += len(partitions)
             self._counts.seconds += seconds
-            self._keep(key, results, partitions, sight, seconds)
+            self._keep(store, key, results, partitions, sight, seconds)
         return results
 
     def _found(
-        self, key: Mapping[str, Any], partitions: Sequence[Partition], sight: Sight
+        self,
+        store: Store,
+        key: Mapping[str, Any],
+        partitions: Sequence[Partition],
+        sight: Sight,
     ) -> list[PreprocessResult] | None:
-        entry = self._store.lookup(key)
+        entry = store.lookup(key)
         if entry is None:
             return None
         try:
             results = [
-                from_json(record, partition.handles, sight, self._store)
+                from_json(record, partition.handles, sight, store)
                 for record, partition in zip(entry.result["results"], partitions, strict=True)
             ]
         except MissingBlobError as reason:
@@ -217,6 +238,7 @@ class _Cache:
 
     def _keep(
         self,
+        store: Store,
         key: Mapping[str, Any],
         results: Sequence[PreprocessResult],
         partitions: Sequence[Partition],
@@ -224,13 +246,13 @@ class _Cache:
         seconds: float,
     ) -> None:
         records = [
-            to_json(result, partition.handles, sight, self._store)
+            to_json(result, partition.handles, sight, store)
             for result, partition in zip(results, partitions, strict=True)
         ]
         if None in records:
             self._tell(f"a result of {key['backend']} can't be kept, so it is not cached")
         else:
-            self._store.put_result(key, {"results": records}, seconds=seconds)
+            store.put_result(key, {"results": records}, seconds=seconds)
 
     def _uncached(self, number: int, make: Callable[[], _T]) -> _T:
         started = time.perf_counter()
@@ -250,6 +272,7 @@ def _key(entry: Backend, partitions: Mapping[str, Any]) -> dict[str, Any]:
         "kind": "preprocess",
         "backend": entry.backend_id,
         "toolchain": toolchain(entry.distributions),
+        "facts": dict(entry.facts()),
         "code": code(),
         **partitions,
     }

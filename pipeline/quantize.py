@@ -14,6 +14,7 @@ from executorch.backends.transforms.duplicate_dynamic_quant_chain import (
     DuplicateDynamicQuantChainPass,
 )
 from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -36,22 +37,34 @@ def quantize(
     for inputs in calibration:
         check_inputs(program, inputs)
     tracing = generate_inputs(program, 3, seed=0, examples=calibration)[2]
-    module = prepare_pt2e(program.module(check_guards=False), make_quantizer(spec))
-    state = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with torch.no_grad():
-        for inputs in calibration or [tracing]:  # observers of weights need one run as well
-            module(*inputs.args, **inputs.kwargs)
-    _restore_state(program, module, state)
-    converted = convert_pt2e(module)
-    if spec.dynamic:
-        _unshare_dynamic_quantization(converted)
+    module = program.module(check_guards=False)
+    batches = calibration or [tracing]  # observers of weights need one run as well
+    if spec.backend.apply_quantizer is not None:
+        converted = spec.backend.apply_quantizer(module, spec, [each.args for each in batches])
+    else:
+        converted = _apply_pt2e(program, module, spec, batches)
     move_exported_model_to_eval(converted)
     return torch.export.export(
         converted, tracing.args, tracing.kwargs, dynamic_shapes=_dynamic_shapes(program)
     )
 
 
-def _unshare_dynamic_quantization(module: torch.fx.GraphModule) -> None:
+def _apply_pt2e(
+    program: ExportedProgram, module: GraphModule, spec: Any, batches: Sequence[InputSet]
+) -> GraphModule:
+    prepared = prepare_pt2e(module, make_quantizer(spec))
+    state = {name: buffer.clone() for name, buffer in prepared.named_buffers()}
+    with torch.no_grad():
+        for inputs in batches:
+            prepared(*inputs.args, **inputs.kwargs)
+    _restore_state(program, prepared, state)
+    converted = convert_pt2e(prepared)
+    if spec.dynamic:
+        _unshare_dynamic_quantization(converted)
+    return converted
+
+
+def _unshare_dynamic_quantization(module: GraphModule) -> None:
     """Gives each user of a dynamically quantized tensor a quantization of its own. Otherwise
     partitions that read one tensor in turns, as the layers of a decoder read the encoder's memory,
     depend on each other in a circle, and lowering ends in "found dependency cycles"

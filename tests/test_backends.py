@@ -17,12 +17,14 @@ from pipeline.backends import (
     BACKENDS,
     PartitionerSpec,
     QuantizeConfig,
+    make_partitioners,
+    make_quantizer,
+)
+from pipeline.backends.xnnpack import (
     XnnpackConfigName,
     XnnpackOptions,
     XnnpackPrecision,
     XnnpackQuantize,
-    make_partitioners,
-    make_quantizer,
 )
 
 PRECISIONS = xnnpack_config.ConfigPrecisionType

@@ -49,7 +49,7 @@ def joint_call(plan, package):
         if method.quantize is not None:
             source = sources[name]
             calibration = []
-            if not method.quantize.dynamic:
+            if method.quantize.calibrates:
                 calibration = (
                     load_inputs(store.read(source.calibration))
                     if source.calibration

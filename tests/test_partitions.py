@@ -34,8 +34,8 @@ from programs import Plain, Shared
 from torch.export import Dim, export
 from torch.export.graph_signature import InputKind, OutputKind
 
-from pipeline import xnnpack
-from pipeline.backends import BACKENDS, Sight, XnnpackQuantize
+from pipeline.backends import BACKENDS, Sight, xnnpack_sight
+from pipeline.backends.xnnpack import XnnpackQuantize
 from pipeline.lowering import lower
 from pipeline.partitions import describe
 from pipeline.preprocessed import with_handles
@@ -177,7 +177,7 @@ def rename(program, generator):
 
 def change_metadata(program, generator):
     for node in program.graph.nodes:
-        sources = [source for _, source in xnnpack._sources(node)]
+        sources = [source for _, source in xnnpack_sight._sources(node)]
         modules = node.meta.get("nn_module_stack", {})
         for key in XNNPACK.unread - {"nn_module_stack", "source_fn_stack", "tensor_meta"}:
             node.meta[key] = f"linear.{generator.random()}"
@@ -186,7 +186,7 @@ def change_metadata(program, generator):
         node.meta["nn_module_stack"] = {  # other instances of the same classes
             f"of {key}": (f"other.{name}", kind) for key, (name, kind) in modules.items()
         }
-        if modules and not any(map(xnnpack._linear, sources)):
+        if modules and not any(map(xnnpack_sight._linear, sources)):
             node.meta["nn_module_stack"]["in"] = ("in", "some.OtherModule")
 
 
@@ -578,7 +578,7 @@ class Clashing(Convolution):
 def test_names_count_where_new_ones_are_made_of_them(model, expected):
     model = model.eval().requires_grad_(False)
     program = to_edge(export(model, (torch.randn(1, 3, 8, 8),))).exported_program()
-    assert xnnpack.names_count(program) is expected
+    assert xnnpack_sight.names_count(program) is expected
     changed = copy.deepcopy(program)
     rename(changed, random.Random(0))
     assert (digest_of(changed) != digest_of(program)) is expected
@@ -610,13 +610,13 @@ def test_remapped_handles_are_those_of_a_rebuild(pairs, data):
     known = st.sampled_from([*mapping, *XNNPACK.fixed_handles])
     old = data.draw(st.lists(known, max_size=8))
     new = [mapping.get(handle, handle) for handle in old]
-    assert xnnpack.remap_handles(payload(old), mapping) == payload(new)
+    assert xnnpack_sight.remap_handles(payload(old), mapping) == payload(new)
 
 
 @pytest.mark.parametrize("wrong", [{}, {7: 0}, {7: 65535}, {7: -1}, {7: 2**32}])
 def test_what_cannot_be_remapped_exactly_is_refused(wrong):
-    assert xnnpack.remap_handles(payload([7]), wrong) is None
+    assert xnnpack_sight.remap_handles(payload([7]), wrong) is None
 
 
 def test_other_payloads_are_refused():
-    assert xnnpack.remap_handles(b"something else", {7: 8}) is None
+    assert xnnpack_sight.remap_handles(b"something else", {7: 8}) is None

@@ -1,0 +1,182 @@
+"""What an entry of the backend catalogue is made of. No torch until a part is built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
+    from torch.fx import GraphModule, Node
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+
+class Options(BaseModel):
+    """A part of a config. `resolved()` is what it says with every default filled in, as plain JSON
+    values; it is part of cache keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def resolved(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
+
+def _distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(names)) < len(names):
+        raise PydanticCustomError("rule", "must name each only once")
+    return names
+
+
+_T = TypeVar("_T")
+# A list in YAML, a tuple here: not empty, and no member twice.
+Distinct = Annotated[
+    tuple[_T, ...],
+    Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_distinct),
+]
+
+
+class QuantizeConfig(Options):
+    """How a method is quantized. Each quantizer adds its own options to these."""
+
+    quantizer: str = Field(description="The backend whose quantizer annotates the method.")
+    dynamic: bool = Field(
+        default=False,
+        description="Quantize activations as they come. If false, their ranges are observed on "
+        "the model's calibration inputs.",
+    )
+
+    @property
+    def backend(self) -> Backend:
+        from pipeline.backends import BACKENDS  # the table, of which this is a part
+
+        return BACKENDS[self.quantizer]
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it observes inputs."""
+        return not self.dynamic
+
+
+Remap = Callable[[bytes, Mapping[int, int]], bytes | None]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a backend's preprocess function sees of a partition; by default, everything.
+
+    Only what is known not to change its output may be left out: the cache then takes partitions
+    that differ in nothing else for one.
+
+    `names_count`: whether names of nodes and tensors can matter in this program.
+    `unread`: keys of `node.meta` that it does not read.
+    `read`: what it reads of them all the same, for the nodes of one graph.
+    `remap`: gives a payload other debug handles, byte for byte as if it had been made with them,
+        or None if it can't; a payload that holds none is given back. Without it, debug handles
+        are seen.
+    `fixed_handles`: those that mean something to the payload, and so are seen in any case.
+    """
+
+    names_count: Callable[[ExportedProgram], bool] = lambda program: True
+    unread: frozenset[str] = frozenset()
+    read: Callable[[Sequence[Node]], Sequence[Any]] = lambda nodes: [None] * len(nodes)
+    remap: Remap | None = None
+    fixed_handles: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Something that a backend needs beside this package's plain install.
+
+    `there` tells whether it is, without importing it. `what` names it and `remedy` says how to get
+    it, for people.
+    """
+
+    what: str
+    remedy: str
+    there: Callable[[], bool]
+
+
+def extra(name: str, *modules: str) -> Requirement:
+    """Modules that an extra of this package installs."""
+    return Requirement(
+        ", ".join(modules),
+        f"pip install 'pte-pipeline[{name}]'",
+        lambda: all(importable(module) for module in modules),
+    )
+
+
+def sdk(what: str, variable: str, where: str) -> Requirement:
+    """A vendor's SDK, whose folder an environment variable names."""
+    return Requirement(
+        what,
+        f"get it from {where} and set {variable} to its folder",
+        lambda: os.path.isdir(os.environ.get(variable) or ""),
+    )
+
+
+def importable(module: str) -> bool:
+    """Whether a module is installed; it and its parents are not imported, so only the first name
+    of a dotted one counts."""
+    return find_spec(module.partition(".")[0]) is not None
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One entry of the catalogue.
+
+    Attributes:
+        name: what configs call it.
+        backend_id: by what name a program calls the delegate.
+        summary: what it is for, in a few words.
+        options: those of its partitioner.
+        quantizer: those of its quantizer, or None where it has none.
+        distributions: those whose versions can change what it makes.
+        joint: it sees all methods at once (`preprocess_multimethod`).
+        make_partitioner: from its options; imports the backend.
+        make_quantizer: from its options; imports the backend.
+        apply_quantizer: instead of `prepare_pt2e` and `convert_pt2e`, for backends that quantize
+            in their own way: an ATen module, the config and batches of calibration inputs, which
+            are tuples of arguments, to the quantized module.
+        make_sight: what its preprocess function sees.
+        names_count: whether what it makes of a method can depend on the names of its values.
+        requirements: what must be there to lower to it.
+        facts: what else of this machine can change what it makes, for keys: versions of tools that
+            are no distributions, variables of the environment.
+        deterministic: a context in which its preprocess function gives the same bytes for the same
+            partition; by default it does so anyway.
+        unreproducible: why its bytes differ from run to run all the same, or "".
+        cannot_run: why this machine can't run what it makes, or "".
+    """
+
+    name: str
+    backend_id: str
+    summary: str
+    options: type[Options]
+    make_partitioner: Callable[[Any], Partitioner]
+    quantizer: type[QuantizeConfig] | None = None
+    distributions: tuple[str, ...] = ("executorch", "flatbuffers", "torch", "torchao")
+    joint: bool = False
+    make_quantizer: Callable[[Any], Quantizer | None] = lambda options: None
+    apply_quantizer: Callable[[GraphModule, Any, Sequence[tuple[Any, ...]]], GraphModule] | None = (
+        None
+    )
+    make_sight: Callable[[], Sight] = Sight
+    names_count: bool = True
+    requirements: tuple[Requirement, ...] = ()
+    facts: Callable[[], Mapping[str, str]] = dict
+    deterministic: Callable[[], AbstractContextManager[Any]] = nullcontext
+    unreproducible: str = ""
+    cannot_run: Callable[[], str] = lambda: ""
+
+    def missing(self) -> Iterator[Requirement]:
+        """What must be installed before anything can be lowered to it."""
+        return (each for each in self.requirements if not each.there())
