@@ -145,8 +145,16 @@ def names_count(config: PackageConfig, method: str) -> bool:
 
 def facts_of(config: PackageConfig, methods: Iterable[str]) -> dict[str, dict[str, str]]:
     """What else of this machine can change what these backends make, by backend."""
-    facts = {b.name: dict(b.facts()) for b in backends_of(config, methods)}
-    return {name: facts[name] for name in sorted(facts) if facts[name]}
+    machines = {b.name: b.machine for b in backends_of(config, methods)}
+    return {n: machine["facts"] for n, machine in sorted(machines.items()) if "facts" in machine}
+
+
+def not_run(config: PackageConfig) -> dict[str, str]:
+    """Why this machine can't run what some backends make, by the backend's id."""
+    used = {b.backend_id: b.machine for b in backends_of(config, config.methods)}
+    return {
+        i: machine["cannot_run"] for i, machine in sorted(used.items()) if "cannot_run" in machine
+    }
 
 
 def calibration_of(method: MethodConfig, source: MethodSource) -> Digest | None:
@@ -192,6 +200,7 @@ def validate_action(
         },
         "constant_methods": config.constant_methods,
         "settings": config.validation.resolved(),
+        "not_run": not_run(config),
         "host": host(),
     }
     where = {

@@ -111,7 +111,7 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
         checked = next((o for o in own if o.kind == "validate"), None)
         manifest = _read(plan, package, "manifest.json")
         validation = _read(plan, package, "validation.json")
-        errors = {m["method"]: m["max_abs"] for m in validation.get("methods", ())}
+        errors = {m["method"]: _error(m) for m in validation.get("methods", ())}
         spent = sum(o.seconds for o in own if o.kind != "compile")
         size = sum(file["size"] for file in manifest.get("files", {}).values())
         linked = link is not None and link.outcome in ("built", "hit", "up-to-date")
@@ -128,7 +128,6 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
         for unit in sorted((o for o in own if o.kind == "compile"), key=lambda o: str(o.method)):
             for method in str(unit.method).split("+"):
                 delegated = manifest.get("methods", {}).get(method, {}).get("delegation", {})
-                error = errors.get(method) if linked else None
                 yield (
                     "",
                     method,
@@ -136,9 +135,15 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
                     "",
                     _percentage(delegated) if linked else "",
                     "",
-                    f"{error:.1e}" if isinstance(error, float) else "",
+                    errors.get(method, "") if linked else "",
                     f"{unit.seconds:.1f}",
                 )
+
+
+def _error(method: dict[str, Any]) -> str:
+    if method.get("not_run"):
+        return "not run"
+    return f"{method['max_abs']:.1e}" if isinstance(method["max_abs"], float) else ""
 
 
 def _read(plan: Plan, package: str, name: str) -> dict[str, Any]:

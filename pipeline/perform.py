@@ -130,6 +130,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             examples,
             settings,
             action.where["constant_methods"],
+            _not_run(read_manifest(workspace, package) or {}, action.key["not_run"]),
         )
         _check_files(folder, action.key["files"])
     with stages.stage("report"):
@@ -154,6 +155,15 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
     if failures:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
+
+
+def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:
+    """By method, why this machine can't run its delegates."""
+    return {
+        name: "; ".join(f"{backend}: {reasons[backend]}" for backend in used)
+        for name, facts in manifest.get("methods", {}).items()
+        if (used := [b for b in facts["delegation"]["partitions"] if b in reasons])
+    }
 
 
 def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:

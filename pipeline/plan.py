@@ -35,12 +35,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a config says by itself: its model, its compile units, and the distributions whose
-    versions count for them."""
+    """What a config says by itself: its model, its compile units, the distributions whose versions
+    count for them, and the backends for which this machine counts."""
 
     model: str
     units: tuple[tuple[str, ...], ...]
     distributions: tuple[str, ...]
+    backends: tuple[str, ...]
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What of this machine counts."""
+        if not self.backends:
+            return {}
+        from pipeline.backends import BACKENDS  # pydantic, which most no-op runs do without
+
+        return {name: BACKENDS[name].machine for name in self.backends}
 
 
 class Plan:
@@ -94,7 +104,9 @@ class Plan:
             told = None
             if len(self._files[package]) == 1:
                 told = self._remember(package, "outline", [], lambda: self._outline(package))
-            self._outlines[package] = Outline(told[0], _tuples(told[1]), told[2]) if told else None
+            self._outlines[package] = (
+                Outline(told[0], _tuples(told[1]), tuple(told[2]), tuple(told[3])) if told else None
+            )
         return self._outlines[package]
 
     def _outline(self, package: str) -> list[Any] | None:
@@ -102,7 +114,9 @@ class Plan:
         if config is None:
             return None
         units = actions.compile_units(config)
-        return [config.model, units, actions.distributions_of(config, config.methods)]
+        used = {b.name: b for b in actions.backends_of(config, config.methods)}
+        asking = [n for n, b in sorted(used.items()) if b.facts or b.cannot_run]
+        return [config.model, units, actions.distributions_of(config, config.methods), asking]
 
     def _remember(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:
         """What follows from a package's config, this package's code and `inputs`."""
@@ -319,7 +333,7 @@ class Plan:
         return self._remember(
             package,
             "link",
-            [_identities(methods), toolchain(outline.distributions), host()],
+            [_identities(methods), toolchain(outline.distributions), outline.machine, host()],
             lambda: None if self._find_problems(package) else _digest_of(self.link(package)),
         )
 
@@ -334,12 +348,13 @@ class Plan:
     def validate_digest(self, package: str) -> Digest | None:
         """That of `validate`."""
         methods, files = self.methods(package), self._linked(package)
-        if methods is None or not files:
+        outline = self.outline(package)
+        if methods is None or outline is None or not files:
             return None
         return self._remember(
             package,
             "validate",
-            [_identities(methods), files, toolchain(), host()],
+            [_identities(methods), files, toolchain(), outline.machine, host()],
             lambda: _digest_of(self.validate(package)),
         )
 
