@@ -340,7 +340,7 @@ def test_what_cannot_run_here_is_not_run_but_its_declarations_are_compared():
     assert method(passed, "run").to_json()["not_run"] == "SomeBackend: needs a phone"
     build = {"run": exported(Root(), torch.ones(4))}
     failed = validate_one(Root(), torch.ones(3), build=build, not_run=reasons)
-    assert failed.failures == ("run: input 'x': declares size 4, must be 3 at dimension 0",)
+    assert failed.failures[0] == "run: input 'x': declares size 4, must be 3 at dimension 0"
 
 
 def test_a_dimension_without_a_maximum_fails_with_the_remedy():
