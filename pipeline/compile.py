@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from pipeline import digest
 from pipeline.actions import Action
-from pipeline.backends import make_partitioners
+from pipeline.confine import confined_partitioners
 from pipeline.delegation import count_delegation
 from pipeline.errors import SourceError
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
@@ -45,7 +45,10 @@ def compile_unit(action: Action, workspace: Workspace, stages: Stages) -> dict[s
             if config.quantize is not None:
                 programs[name] = quantize(programs[name], config.quantize, calibrations[name])
     with stages.stage("lower"):
-        partitioners = {n: make_partitioners(config.partitioners) for n, config in configs.items()}
+        partitioners = {
+            name: confined_partitioners(config.partitioners, config.modules)
+            for name, config in configs.items()
+        }
         lowered = lower(programs, partitioners, store=store)
         delegation = {
             name: count_delegation(lowered.exported_program(name)).to_json() for name in methods

@@ -16,6 +16,7 @@ from blake3 import blake3
 _DECIDING = (
     "backends/*",
     "compile",
+    "confine",
     "delegation",
     "eager",
     "export",

@@ -8,8 +8,8 @@ from executorch.exir import (
     to_edge_transform_and_lower,
 )
 
-from pipeline.backends import make_partitioners
 from pipeline.compile import load_examples
+from pipeline.confine import confined_partitioners
 from pipeline.inputs import load_inputs
 from pipeline.plan import Plan
 from pipeline.programs import load_program
@@ -30,7 +30,10 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
                     else load_examples(source, store)
                 )
             programs[name] = quantize(programs[name], method.quantize, calibration)
-    partitioners = {n: make_partitioners(config.methods[n].partitioners) for n in programs}
+    partitioners = {
+        name: confined_partitioners(config.methods[name].partitioners, config.methods[name].modules)
+        for name in programs
+    }
     edge = to_edge_transform_and_lower(
         programs,
         partitioner=partitioners,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import SerializeAsAny
 
 from pipeline.backends import xnnpack
-from pipeline.backends.entry import Backend, Options, QuantizeConfig, Requirement, Sight
+from pipeline.backends.entry import Backend, Modules, Options, QuantizeConfig, Requirement, Sight
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -42,6 +42,7 @@ class PartitionerSpec(Options):
 
     name: str
     options: SerializeAsAny[Options]
+    modules: Modules | None = None
 
     @property
     def backend(self) -> Backend:

@@ -44,6 +44,15 @@ Distinct = Annotated[
 ]
 
 
+Modules = Annotated[
+    Distinct[Annotated[str, Field(min_length=1)]],
+    Field(
+        description="Delegate only what stands in these sub-modules, by their qualified names such "
+        "as decoder.layers.0; by default everything."
+    ),
+]
+
+
 class QuantizeConfig(Options):
     """How a method is quantized. Each quantizer adds its own options to these."""
 
