@@ -12,9 +12,9 @@ FOLDER = Path(pipeline.__file__).parent
 HARMLESS = {
     "__init__", "actions", "batch", "canonical", "changes", "commands", "config",
     "config_models", "config_parser", "console", "digest", "doit_hooks", "errors", "explain",
-    "files", "plan", "pool", "records", "remote", "runner", "schema", "settings", "sizes",
-    "sources", "stages", "status", "steps", "store", "strict_yaml", "tasks", "toolchain",
-    "upkeep", "worker", "workspace",
+    "files", "plan", "pool", "records", "remote", "remote_files", "runner", "schema",
+    "settings", "signing", "sizes", "sources", "stages", "status", "steps", "store",
+    "strict_yaml", "tasks", "toolchain", "upkeep", "worker", "workspace",
 }  # fmt: skip
 
 
