@@ -92,7 +92,8 @@ class Plan:
         if package not in self._outlines:
             told = None
             if len(self._files[package]) == 1:
-                told = self._remember(package, "outline", [], lambda: self._outline(package))
+                with suppress(OSError):  # a file that can't be read; `_parsed` says why
+                    told = self._remember(package, "outline", [], lambda: self._outline(package))
             self._outlines[package] = Outline(told[0], _tuples(told[1]), told[2]) if told else None
         return self._outlines[package]
 
@@ -185,6 +186,7 @@ class Plan:
         return tuple(sorted({m for m in map(self.exporter, self.packages) if m}))
 
     def export(self, model: str) -> Action:
+        """Raises SourceError."""
         if model not in self._exports:
             self._exports[model] = self._export_action(model)
         return self._exports[model]
@@ -192,7 +194,7 @@ class Plan:
     def _export_action(self, model: str) -> Action:
         digests, root = self.workspace.file_digests, self.workspace.root
         path = self.source(model).path
-        content = digests.of(path)
+        content = self._content(path)
         record = self.workspace.store.result_of(actions.reads_key(model, content)) or {}
         reads = {name: digests.find(root / name) for name in record.get("reads", ())}
         inside = str(path.relative_to(root))
@@ -234,7 +236,7 @@ class Plan:
         """What an archive holds: remembered by its stamp, known to the store by its bytes, or read
         of it."""
         digests = self.workspace.file_digests
-        content = digests.of(path)
+        content = self._content(path)
 
         def describe(path: Path) -> Any:
             known = self.workspace.store.lookup(actions.programs_key(content))
@@ -251,6 +253,15 @@ class Plan:
 
         told = digests.derived(path, "programs", describe, given=describing_code())
         return sources.archive_from_json(*told)
+
+    def _content(self, path: Path) -> Digest:
+        """Of a model's source. Raises SourceError."""
+        try:
+            return self.workspace.file_digests.of(path)
+        except OSError as error:
+            raise SourceError(
+                f"{sources.shown(path)}: cannot be read ({error.strerror or error})"
+            ) from error
 
     def remember(self) -> None:
         """Keeps what was read of files, in the workspace and, of archives, in the store."""

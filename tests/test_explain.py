@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from conftest import bench_of
+from patches import python_path
 from test_plan import snapshot
 
 EXPLAINED = [
@@ -81,7 +82,7 @@ def test_library_version_is_named(built):
     folder = built.root / "fake" / "flatbuffers-0.1.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: flatbuffers\nVersion: 0.1\n")
-    assert built.doit("explain", "pair", PYTHONPATH=str(folder.parent)) == 0
+    assert built.doit("explain", "pair", PYTHONPATH=python_path(folder.parent)) == 0
     lines = [line for line in built.output.splitlines() if "library flatbuffers" in line]
     assert lines and all(line.endswith("-> 0.1") for line in lines)
     assert verdicts(built.output)["export pair"] == "to do"
