@@ -201,7 +201,9 @@ workspace = open_workspace(Path("."))
 plan = Plan(workspace)
 actions = [*plan.compiles("pair"), plan.link("pair")]
 for action in actions:
-    perform(action, workspace, Stages(), always=True)  # reads the exported program and partitions
+    workspace.store.action_path(action.digest).unlink()
+for action in actions:  # reads the exported program and partitions
+    assert not perform(action, workspace, Stages(), always=False)
 for action in actions:
     assert perform(action, workspace, Stages(), always=False)  # reads objects and files
 perform(plan.validate("pair"), workspace, Stages(), always=True)
