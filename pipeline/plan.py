@@ -12,8 +12,8 @@ the digests of all that it was worked out from.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -194,7 +194,8 @@ class Plan:
     def _export_action(self, model: str) -> Action:
         digests, root = self.workspace.file_digests, self.workspace.root
         path = self.source(model).path
-        content = self._content(path)
+        with _reading(path):
+            content = digests.of(path)
         record = self.workspace.store.result_of(actions.reads_key(model, content)) or {}
         reads = {name: digests.find(root / name) for name in record.get("reads", ())}
         inside = str(path.relative_to(root))
@@ -236,32 +237,24 @@ class Plan:
         """What an archive holds: remembered by its stamp, known to the store by its bytes, or read
         of it."""
         digests = self.workspace.file_digests
-        content = self._content(path)
 
         def describe(path: Path) -> Any:
+            content = digests.of(path)
             known = self.workspace.store.lookup(actions.programs_key(content))
             usage = self.usage.setdefault("programs", Usage())
             if known is not None:
                 usage.add(Usage(hits=1, saved=known.seconds))
                 return [content, known.result["programs"]]
             started = time.perf_counter()
-            facts = sources.describe_archive(path)
+            facts = sources.describe_archive(path, content)
             seconds = time.perf_counter() - started
             usage.add(Usage(misses=1, spent=seconds))
-            self._described[facts.content] = facts, seconds
-            return [facts.content, facts.to_json()]
+            self._described[content] = facts, seconds
+            return [content, facts.to_json()]
 
-        told = digests.derived(path, "programs", describe, given=describing_code())
+        with _reading(path):
+            told = digests.derived(path, "programs", describe, given=describing_code())
         return sources.archive_from_json(*told)
-
-    def _content(self, path: Path) -> Digest:
-        """Of a model's source. Raises SourceError."""
-        try:
-            return self.workspace.file_digests.of(path)
-        except OSError as error:
-            raise SourceError(
-                f"{sources.shown(path)}: cannot be read ({error.strerror or error})"
-            ) from error
 
     def remember(self) -> None:
         """Keeps what was read of files, in the workspace and, of archives, in the store."""
@@ -356,6 +349,17 @@ class Plan:
         """The files of a linked package that a device loads."""
         files = self.workspace.state(package).get("link", {}).get("files", {})
         return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raises SourceError for a model's file that can't be read."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"{sources.shown(path)}: cannot be read ({error.strerror or error})"
+        ) from error
 
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:
