@@ -10,7 +10,6 @@ from typing import Any
 from doit.exceptions import TaskFailed
 
 from pipeline.errors import PipelineError, did_you_mean
-from pipeline.explain import explain, preview
 from pipeline.plan import Plan
 from pipeline.sizes import human_size
 from pipeline.store import Store
@@ -42,6 +41,8 @@ def command(name: str, doc: str, run: Callable[[list[str]], Iterable[str]]) -> d
 
 def plan_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Raises PipelineError."""
+    from pipeline.explain import preview  # which a run does without
+
     for package in words:
         if package not in plan.packages:
             raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
@@ -50,6 +51,8 @@ def plan_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 def explain_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Raises PipelineError."""
+    from pipeline.explain import explain
+
     if not words:
         raise PipelineError("say of what: doit explain <package>[/<method>] ...")
     for target in words:

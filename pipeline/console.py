@@ -55,7 +55,7 @@ class Reporter(ConsoleReporter):
 
     def summarize(self, plan: Plan, outcomes: Sequence[Outcome], remote: Mapping[str, Any]) -> None:
         self._summarize(plan, outcomes)
-        if remote:
+        if any(remote.values()):  # it was asked something, or can't be
             self.write(f"{_of_remote(remote)}\n")
 
     def _summarize(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
