@@ -5,7 +5,6 @@ import shutil
 import pytest
 from conftest import bench_of
 from patches import python_path
-from test_plan import snapshot
 
 EXPLAINED = [
     "export pair",
@@ -100,9 +99,9 @@ def test_nearest_one_of_the_store_is_compared_where_the_workspace_knows_none(bui
 
 def test_planning_and_explaining_change_nothing_but_what_is_remembered(built):
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
-    before = snapshot(built)
+    before = built.snapshot()
     assert built.doit("plan") == built.doit("explain", "pair") == 0
-    after = snapshot(built)
+    after = built.snapshot()
     allowed = {".doit.sqlite3", ".files.json", "__pycache__", "dodo.cpython-311.pyc"}
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     assert {path.name for path in changed if not path.is_dir()} <= allowed

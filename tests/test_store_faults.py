@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench
-from test_faults import descendants, gone
+from processes import descendants, gone
 
 from pipeline.digest import Digest
 from pipeline.store import MissingBlobError, Store
