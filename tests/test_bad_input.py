@@ -8,6 +8,8 @@ import pytest
 from conftest import Bench, bench_of
 from patches import PARTITIONER, PREPROCESS, patched
 
+pytestmark = pytest.mark.slow
+
 GOOD = "model: pair\nmethods:\n  encode: {partitioners: []}\n  decode: {partitioners: []}\n"
 
 

@@ -11,6 +11,8 @@ from processes import descendants, gone, has_open, wait_for
 from pipeline.store import Store
 from pipeline.upkeep import read_usage
 
+pytestmark = pytest.mark.slow
+
 SLOW = (
     "\nimport time\n_export_methods = export_methods\n"
     "def export_methods():\n    time.sleep(60)\n    return _export_methods()\n"

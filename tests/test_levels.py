@@ -9,6 +9,8 @@ import pytest
 from pipeline.store import Store
 from pipeline.upkeep import read_usage
 
+pytestmark = pytest.mark.slow
+
 FILES = ("pair.pte", "manifest.json", "report.md")  # validation.json holds times
 
 

@@ -17,6 +17,8 @@ from processes import descendants, gone
 from pipeline.digest import Digest
 from pipeline.store import MissingBlobError, Store
 
+pytestmark = pytest.mark.slow
+
 SABOTAGE = """
 import shutil
 from pipeline.tasks import *
