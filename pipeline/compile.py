@@ -25,8 +25,13 @@ from pipeline.store import Store
 from pipeline.workspace import Workspace
 
 
-def compile_unit(action: Action, workspace: Workspace, stages: Stages) -> dict[str, Any]:
+def compile_unit(
+    action: Action, workspace: Workspace, stages: Stages, always: bool = False
+) -> dict[str, Any]:
     """Compiles the methods of one action and records the result.
+
+    Args:
+        always: preprocesses every partition, whatever the store holds.
 
     Returns:
         The action's result: the object, its blobs, and the delegation of each method.
@@ -49,7 +54,7 @@ def compile_unit(action: Action, workspace: Workspace, stages: Stages) -> dict[s
             name: confined_partitioners(config.partitioners, config.modules)
             for name, config in configs.items()
         }
-        lowered = lower(programs, partitioners, store=store)
+        lowered = lower(programs, partitioners, store=None if always else store)
         delegation = {
             name: count_delegation(lowered.exported_program(name)).to_json() for name in methods
         }

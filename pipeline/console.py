@@ -10,6 +10,7 @@ from typing import Any
 from doit.reporter import ConsoleReporter
 
 from pipeline.actions import Action
+from pipeline.columns import columns
 from pipeline.plan import Plan
 from pipeline.records import Outcome
 from pipeline.sizes import human_size
@@ -55,7 +56,7 @@ class Reporter(ConsoleReporter):
 
     def summarize(self, plan: Plan, outcomes: Sequence[Outcome], remote: Mapping[str, Any]) -> None:
         self._summarize(plan, outcomes)
-        if remote:
+        if any(remote.values()):  # it was asked something, or can't be
             self.write(f"{_of_remote(remote)}\n")
 
     def _summarize(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
@@ -63,7 +64,8 @@ class Reporter(ConsoleReporter):
             packages = {outcome.package for outcome in outcomes if outcome.package}
             self.write(f"up to date: {_count(len(packages), 'package')}\n")
             return
-        for line in table(_rows(plan, outcomes)):
+        rows = [HEADINGS, *_rows(plan, outcomes)]
+        for line in ("", *columns(rows, right=range(4, len(HEADINGS)), rule=True)):
             self.write(f"{line}\n")
         self.write(f"{_totals(outcomes)}\n")
 
@@ -157,21 +159,6 @@ def _percentage(delegation: dict[str, Any]) -> str:
     if not delegation.get("nodes"):
         return ""
     return f"{100 * delegation['delegated_nodes'] / delegation['nodes']:.0f} %"
-
-
-def table(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    """Columns as wide as their widest cell; names to the left, figures to the right."""
-    lines = [HEADINGS, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    yield ""
-    for number, line in enumerate(lines):
-        cells = [
-            cell.ljust(width) if column < 4 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
-        if number == 0:
-            yield "  ".join("-" * width for width in widths)
 
 
 def _of_remote(told: Mapping[str, Any]) -> str:

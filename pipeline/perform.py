@@ -6,8 +6,9 @@ What a worker process runs. Each function commits what it made to the store befo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +49,18 @@ def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) 
     Raises:
         PipelineError: what a user can mend; anything else is a bug.
     """
-    verb = {
+    verbs: dict[str, Callable[..., Any]] = {
         "export": export,
-        "compile": compiling.compile_unit,
+        "compile": partial(compiling.compile_unit, always=always),
         "link": link_package,
         "validate": validate,
-    }[action.kind]
+    }
     with ExitStack() as turn:
         with stages.stage(WAIT):
             turn.enter_context(workspace.store.lock(action.digest))
         if not always and _done(action, workspace):
             return True
-        verb(action, workspace, stages)
+        verbs[action.kind](action, workspace, stages)
         return False
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -103,7 +103,8 @@ class Plan:
         if package not in self._outlines:
             told = None
             if len(self._files[package]) == 1:
-                told = self._remember(package, "outline", [], lambda: self._outline(package))
+                with suppress(OSError):  # a file that can't be read; `_parsed` says why
+                    told = self._remember(package, "outline", [], lambda: self._outline(package))
             self._outlines[package] = (
                 Outline(told[0], _tuples(told[1]), tuple(told[2]), tuple(told[3])) if told else None
             )
@@ -201,6 +202,7 @@ class Plan:
         return tuple(sorted({m for m in map(self.exporter, self.packages) if m}))
 
     def export(self, model: str) -> Action:
+        """Raises SourceError."""
         if model not in self._exports:
             self._exports[model] = self._export_action(model)
         return self._exports[model]
@@ -208,7 +210,8 @@ class Plan:
     def _export_action(self, model: str) -> Action:
         digests, root = self.workspace.file_digests, self.workspace.root
         path = self.source(model).path
-        content = digests.of(path)
+        with _reading(path):
+            content = digests.of(path)
         record = self.workspace.store.result_of(actions.reads_key(model, content)) or {}
         reads = {name: digests.find(root / name) for name in record.get("reads", ())}
         inside = str(path.relative_to(root))
@@ -250,22 +253,23 @@ class Plan:
         """What an archive holds: remembered by its stamp, known to the store by its bytes, or read
         of it."""
         digests = self.workspace.file_digests
-        content = digests.of(path)
 
         def describe(path: Path) -> Any:
+            content = digests.of(path)
             known = self.workspace.store.lookup(actions.programs_key(content))
             usage = self.usage.setdefault("programs", Usage())
             if known is not None:
                 usage.add(Usage(hits=1, saved=known.seconds))
                 return [content, known.result["programs"]]
             started = time.perf_counter()
-            facts = sources.describe_archive(path)
+            facts = sources.describe_archive(path, content)
             seconds = time.perf_counter() - started
             usage.add(Usage(misses=1, spent=seconds))
-            self._described[facts.content] = facts, seconds
-            return [facts.content, facts.to_json()]
+            self._described[content] = facts, seconds
+            return [content, facts.to_json()]
 
-        told = digests.derived(path, "programs", describe, given=describing_code())
+        with _reading(path):
+            told = digests.derived(path, "programs", describe, given=describing_code())
         return sources.archive_from_json(*told)
 
     def remember(self) -> None:
@@ -376,6 +380,17 @@ def _missing(config: PackageConfig, file: str) -> Iterator[Problem]:
         for path, backend in used:
             for need in backend.missing():
                 yield Problem(file, path, f"{backend.name} needs {need.what}", need.remedy)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raises SourceError for a model's file that can't be read."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"{sources.shown(path)}: cannot be read ({error.strerror or error})"
+        ) from error
 
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:
