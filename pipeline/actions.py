@@ -82,12 +82,15 @@ def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
 
 
 def compile_units(config: PackageConfig) -> list[tuple[str, ...]]:
-    """Methods that are compiled together: those whose backends see all methods, then singles."""
+    """Methods that are compiled together: those whose backends see all methods, or all that share
+    their mutable buffers; then singles."""
     joint = tuple(
         name
         for name, method in config.methods.items()
         if any(spec.backend.joint for spec in method.partitioners)
     )
+    if config.emit.memory_planning.share_mutable_buffers:
+        joint = tuple(config.methods)
     singles: list[tuple[str, ...]] = [(name,) for name in config.methods if name not in joint]
     return [joint, *singles] if joint else singles
 
@@ -97,8 +100,12 @@ def unit_name(unit: Sequence[str]) -> str:
 
 
 def compile_action(
-    config: PackageConfig, unit: Sequence[str], methods: Mapping[str, MethodSource]
+    config: PackageConfig,
+    unit: Sequence[str],
+    methods: Mapping[str, MethodSource],
+    passes: Mapping[str, Mapping[str, Digest]],
 ) -> Action:
+    """`passes` are the files of each pass of the config, by reference."""
     programs = {
         name: {
             "program": methods[name].program,
@@ -111,11 +118,14 @@ def compile_action(
     key = {
         **_common("compile", distributions_of(config, unit)),
         "methods": programs,
-        "emit": config.emit.resolved(),
+        "emit": {k: v for k, v in config.emit.resolved().items() if k != "layout"},
     }
     facts = facts_of(config, unit)
     if facts:
         key["facts"] = facts
+    own = sorted(set(references_of(config, unit)))
+    if own:
+        key["passes"] = {reference: passes[reference] for reference in own}
     if any(program["calibration"] for program in programs.values()):
         key["host"] = host()
     where = {
@@ -137,6 +147,13 @@ def backends_of(config: PackageConfig, methods: Iterable[str]) -> Iterator[Backe
         if method.quantize is not None:
             yield method.quantize.backend
         yield from (spec.backend for spec in method.partitioners)
+
+
+def references_of(config: PackageConfig, methods: Iterable[str]) -> Iterator[str]:
+    """The passes that lowering and emitting these methods takes."""
+    for name in methods:
+        yield from (spec.reference for spec in config.methods[name].edge.passes)
+    yield from (spec.reference for spec in config.emit.passes)
 
 
 def names_count(config: PackageConfig, method: str) -> bool:
@@ -175,6 +192,7 @@ def link_action(
         "model": config.model,
         "target": config.target,
         "order": list(methods),
+        "layout": config.emit.layout.resolved(),
         "compiles": {action.method: action.digest for action in compiles},
         "constant_methods": [[name, value] for name, value in config.constant_methods.items()],
     }

@@ -23,6 +23,7 @@ from pipeline import actions, sources
 from pipeline.actions import Action
 from pipeline.digest import Digest, of_json
 from pipeline.errors import ConfigErrors, Problem, SourceError
+from pipeline.passes import FOLDER, source_files
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.strict_yaml import join
 from pipeline.toolchain import code, describing_code, host, planning_code, toolchain
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Outline:
     """What a config says by itself: its model, its compile units, the distributions whose versions
-    count for them, and the backends for which this machine counts."""
+    count for them, the backends for which this machine counts, and the passes that it names."""
 
     model: str
     units: tuple[tuple[str, ...], ...]
     distributions: tuple[str, ...]
     backends: tuple[str, ...]
+    passes: tuple[str, ...]
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -106,7 +108,7 @@ class Plan:
                 with suppress(OSError):  # a file that can't be read; `_parsed` says why
                     told = self._remember(package, "outline", [], lambda: self._outline(package))
             self._outlines[package] = (
-                Outline(told[0], _tuples(told[1]), tuple(told[2]), tuple(told[3])) if told else None
+                Outline(told[0], _tuples(told[1]), *map(tuple, told[2:])) if told else None
             )
         return self._outlines[package]
 
@@ -117,7 +119,9 @@ class Plan:
         units = actions.compile_units(config)
         used = {b.name: b for b in actions.backends_of(config, config.methods)}
         asking = [n for n, b in sorted(used.items()) if b.facts or b.cannot_run]
-        return [config.model, units, actions.distributions_of(config, config.methods), asking]
+        passes = sorted(set(actions.references_of(config, config.methods)))
+        distributions = actions.distributions_of(config, config.methods)
+        return [config.model, units, distributions, asking, passes]
 
     def _remember(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:
         """What follows from a package's config, this package's code and `inputs`."""
@@ -144,6 +148,8 @@ class Plan:
             return tuple(found)
         file = configs.files[package]
         found += _missing(config, file)
+        found += self._missing_passes(package, file)
+        found += _mixed_edges(config, file)
         models, ambiguous = self._sources
         if config.model in ambiguous:
             return (*found, Problem(file, "model", ambiguous[config.model]))
@@ -186,6 +192,16 @@ class Plan:
             and method.quantize.calibrates
             and actions.calibration_of(method, methods[name]) is None
         ]
+
+    def _missing_passes(self, package: str, file: str) -> Iterator[Problem]:
+        for reference, files in self._passes(package).items():
+            if not files:
+                module = reference.partition(":")[0]
+                yield Problem(
+                    file,
+                    "passes",
+                    f"no module '{module}' in {FOLDER}/, and none that is installed",
+                )
 
     # What to do
 
@@ -301,11 +317,24 @@ class Plan:
         if package not in self._compiles:
             methods, config = self.methods(package), self.config(package)
             self._compiles[package] = (
-                [actions.compile_action(config, unit, methods) for unit in self.units(package)]
+                [
+                    actions.compile_action(config, unit, methods, self._passes(package))
+                    for unit in self.units(package)
+                ]
                 if methods is not None
                 else None
             )
         return self._compiles[package]
+
+    def _passes(self, package: str) -> dict[str, dict[str, Digest]]:
+        """The digests of the files of a config's passes, by reference and name."""
+        outline, of = self.outline(package), self.workspace.file_digests.of
+        return {
+            reference: {
+                n: of(path) for n, path in source_files(reference, self.workspace.root).items()
+            }
+            for reference in (outline.passes if outline else ())
+        }
 
     def link(self, package: str) -> Action | None:
         if package not in self._links:
@@ -337,7 +366,13 @@ class Plan:
         return self._remember(
             package,
             "link",
-            [_identities(methods), toolchain(outline.distributions), outline.machine, host()],
+            [
+                _identities(methods),
+                toolchain(outline.distributions),
+                outline.machine,
+                self._passes(package),
+                host(),
+            ],
             lambda: None if self._find_problems(package) else _digest_of(self.link(package)),
         )
 
@@ -380,6 +415,21 @@ def _missing(config: PackageConfig, file: str) -> Iterator[Problem]:
         for path, backend in used:
             for need in backend.missing():
                 yield Problem(file, path, f"{backend.name} needs {need.what}", need.remedy)
+
+
+def _mixed_edges(config: PackageConfig, file: str) -> Iterator[Problem]:
+    """Methods that are lowered in one call become edge programs in one way."""
+    for unit in actions.compile_units(config):
+        ways = {n: config.methods[n].edge.model_copy(update={"passes": ()}) for n in unit}
+        first, *others = unit
+        for name in others:
+            if ways[name] != ways[first]:
+                yield Problem(
+                    file,
+                    f"methods.{name}.edge",
+                    f"differs from that of '{first}', with which it is lowered together",
+                    "say the same of both; only passes may differ",
+                )
 
 
 @contextmanager

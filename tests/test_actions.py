@@ -40,7 +40,7 @@ def config(**changes):
 
 def keys(config, sources=SOURCES):
     """The digests of all actions of a package, by unit, and of its link."""
-    compiles = [compile_action(config, unit, sources) for unit in compile_units(config)]
+    compiles = [compile_action(config, unit, sources, {}) for unit in compile_units(config)]
     link = link_action(config, compiles, sources)
     return {**{action.method: action.digest for action in compiles}, "link": link.digest}
 
