@@ -60,6 +60,18 @@ def explain_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         yield from explain(plan, target)
 
 
+def backends_command(words: Sequence[str]) -> Iterator[str]:
+    """Raises PipelineError."""
+    from pipeline.listing import list_backends, tell_backend
+
+    if not words:
+        yield from list_backends()
+    for number, name in enumerate(words):
+        if number:
+            yield ""
+        yield from tell_backend(name)
+
+
 def cache_command(store: Store, words: Sequence[str]) -> Iterator[str]:
     """Raises PipelineError."""
     verbs = {"stats": _stats, "verify": _verify, "gc": _gc}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from pipeline.backends import BACKENDS, Options, PartitionerSpec, QuantizeConfig
+from pipeline.backends import BACKENDS, PLUGIN_PROBLEMS, Options, PartitionerSpec, QuantizeConfig
 from pipeline.config_models import (
     METHOD_PATTERN,
     REFERENCE_PATTERN,
@@ -160,7 +160,8 @@ class Parser:
             self.wrong(path, what, did_you_mean("", BACKENDS))
             return None
         if name not in BACKENDS:
-            self.wrong(path, f"unknown partitioner {shown(name)}", did_you_mean(name, BACKENDS))
+            what = f"unknown partitioner {shown(name)}"
+            self.wrong(path, what, did_you_mean(name, BACKENDS) + _broken_plugins())
             return None
         path = join(path, name)
         options = self.section(BACKENDS[name].options, written, path, also=("modules",))
@@ -199,6 +200,12 @@ class Parser:
         what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
         self.wrong(join(path, "quantizer"), what, did_you_mean(name, _QUANTIZERS))
         return None
+
+
+def _broken_plugins() -> str:
+    """What else may be the reason why a backend is unknown."""
+    told = [f"plugin {name} cannot be used: {why}" for name, why in PLUGIN_PROBLEMS.items()]
+    return "".join(f"; {each}" for each in told)
 
 
 def _path(path: str, place: tuple[int | str, ...]) -> str:

@@ -16,7 +16,13 @@ from urllib.parse import quote
 from doit.exceptions import InvalidDodoFile
 
 from pipeline.actions import unit_name
-from pipeline.commands import cache_command, command, explain_command, plan_command
+from pipeline.commands import (
+    backends_command,
+    cache_command,
+    command,
+    explain_command,
+    plan_command,
+)
 from pipeline.console import Reporter
 from pipeline.doit_hooks import install_into_doit
 from pipeline.errors import PipelineError
@@ -27,6 +33,7 @@ from pipeline.workspace import open_workspace
 
 __all__ = [
     "DOIT_CONFIG",
+    "task_backends",
     "task_cache",
     "task_compile",
     "task_explain",
@@ -151,6 +158,14 @@ def task_explain() -> dict[str, Any]:
         "explain",
         "why an action is current or not: explain <package>[/<method>] ...",
         lambda words: explain_command(_plan(), words),
+    )
+
+
+def task_backends() -> dict[str, Any]:
+    return command(
+        "backends",
+        "the backends that methods can be lowered to: backends [name ...]",
+        backends_command,
     )
 
 

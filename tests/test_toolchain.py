@@ -13,7 +13,7 @@ FOLDER = Path(pipeline.__file__).parent
 HARMLESS = {
     "__init__", "actions", "batch", "canonical", "changes", "columns", "commands", "config",
     "config_models", "config_parser", "console", "digest", "doit_hooks", "errors", "explain",
-    "files", "plan", "pool", "records", "remote", "remote_files", "runner", "schema",
+    "files", "listing", "plan", "pool", "records", "remote", "remote_files", "runner", "schema",
     "settings", "signing", "sizes", "sources", "stages", "status", "steps", "store",
     "strict_yaml", "tasks", "toolchain", "upkeep", "worker", "workspace",
 }  # fmt: skip

@@ -15,6 +15,7 @@ from pydantic import SerializeAsAny
 
 from pipeline.backends import xnnpack
 from pipeline.backends.entry import Backend, Modules, Options, QuantizeConfig, Requirement, Sight
+from pipeline.backends.plugins import find_plugins
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKENDS",
+    "PLUGIN_PROBLEMS",
     "Backend",
     "Options",
     "PartitionerSpec",
@@ -32,9 +34,12 @@ __all__ = [
     "make_quantizer",
 ]
 
-BACKENDS: Mapping[str, Backend] = MappingProxyType(
-    {backend.name: backend for backend in (*xnnpack.ENTRIES,)}
-)
+_OWN = {backend.name: backend for backend in (*xnnpack.ENTRIES,)}
+_PLUGINS = find_plugins(_OWN)
+
+BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _PLUGINS.backends)
+# Plugins that can't be used, and why.
+PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PLUGINS.problems)
 
 
 class PartitionerSpec(Options):

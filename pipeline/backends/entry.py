@@ -163,6 +163,7 @@ class Backend:
         deterministic: a context in which its preprocess function gives the same bytes for the same
             partition; by default it does so anyway.
         unreproducible: why its bytes differ from run to run all the same, or "".
+        plugin: the distribution that brings it, where this package does not.
         cannot_run: gives why this machine can't run what it makes, or "". None where every
             machine that builds can.
     """
@@ -185,6 +186,7 @@ class Backend:
     facts: Callable[[], Mapping[str, str]] | None = None
     deterministic: Callable[[], AbstractContextManager[Any]] = nullcontext
     unreproducible: str = ""
+    plugin: str = ""
     cannot_run: Callable[[], str] | None = None
 
     @property

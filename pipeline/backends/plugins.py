@@ -1,0 +1,81 @@
+"""Backends from other distributions, by entry point.
+
+A distribution names entries of the catalogue in the group `pte_pipeline.backends`; each entry point
+is a `Backend`, or several of them. It is imported when the catalogue is, so it should import torch
+no earlier than the built-in ones do: in the functions that build a part.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from pipeline.backends.entry import Backend
+from pipeline.digest import of_file, of_json
+
+GROUP = "pte_pipeline.backends"
+
+
+@dataclass
+class Plugins:
+    """The entries that plugins bring, and by plugin what is wrong with the others."""
+
+    backends: dict[str, Backend] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+def find_plugins(known: Collection[str]) -> Plugins:
+    """All plugins that are installed, in the order of their distributions' names. One that is wrong
+    takes nothing from the others.
+
+    Args:
+        known: names that are taken.
+    """
+    found = Plugins()
+    points = {(p.dist.name if p.dist else "", p.name): p for p in entry_points(group=GROUP)}
+    for (distribution, name), point in sorted(points.items()):
+        label = f"{distribution}:{name}"
+        try:
+            for backend in _entries(point):
+                if backend.name in known or backend.name in found.backends:
+                    raise ValueError(f"brings backend '{backend.name}', which is there already")
+                found.backends[backend.name] = _of_plugin(backend, distribution, point)
+        except Exception as error:  # whatever the plugin's code raises
+            found.problems[label] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def _entries(point: EntryPoint) -> Iterable[Backend]:
+    given = point.load()
+    entries = [given] if isinstance(given, Backend) else list(given)
+    for entry in entries:
+        if not isinstance(entry, Backend):
+            raise TypeError(f"{point.value} is a {type(entry).__name__}, not a Backend")
+    return entries
+
+
+def _of_plugin(backend: Backend, distribution: str, point: EntryPoint) -> Backend:
+    """Keyed by the version of its distribution, and by its code: an installation that is being
+    worked on keeps its version."""
+    return replace(
+        backend,
+        distributions=tuple(dict.fromkeys((*backend.distributions, distribution))),
+        facts=partial(_facts, backend, point.module.partition(".")[0]),
+        plugin=distribution,
+    )
+
+
+def _facts(backend: Backend, package: str) -> Mapping[str, str]:
+    own = dict(backend.facts()) if backend.facts is not None else {}
+    return {**own, "plugin": _code(package)}
+
+
+def _code(package: str) -> str:
+    """The digest of a package's Python files."""
+    origin = Path(str(sys.modules[package].__file__))
+    files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+    return of_json([[str(path.relative_to(origin.parent)), of_file(path)] for path in files])

@@ -1,0 +1,156 @@
+"""A backend from another distribution stands in catalogue, configs and plans as ours do."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from lowerable import bench_for, both, check_not_run, manifest_of
+from patches import python_path
+
+PLUGIN = '''
+"""Delegates additions and multiplications to the demo backend that ExecuTorch's tests use."""
+
+from pydantic import Field
+
+from pipeline.backends import Backend, Options
+
+
+class AcmeOptions(Options):
+    level: int = Field(default=1, ge=0, le=3, description="How much to optimize.")
+
+
+def make_partitioner(options):
+    from executorch.exir.backend.test.op_partitioner_demo import AddMulPartitionerDemo
+
+    print("acme at level", options.level)
+    return AddMulPartitionerDemo()
+
+
+BACKEND = Backend(
+    name="acme",
+    backend_id="BackendWithCompilerDemo",
+    summary="Acme's accelerator",
+    options=AcmeOptions,
+    make_partitioner=make_partitioner,
+    cannot_run=lambda: "needs a board of Acme's",
+)
+'''
+MODEL = """
+import torch
+from torch.export import export
+
+
+class Mul(torch.nn.Module):
+    def forward(self, x):
+        return torch.mul(x, x) + x
+
+
+class Other(torch.nn.Module):
+    def forward(self, x):
+        return torch.add(x, x)
+
+
+def export_methods():
+    x = (torch.ones(2, 2),)
+    return {"features": export(Mul(), x), "classify": export(Other(), x)}
+"""
+
+
+def install(folder, code=PLUGIN, version="1.0", target="acme_backend:BACKEND"):
+    """A distribution as pip lays it out."""
+    (folder / "acme_backend.py").write_text(code)
+    info = folder / "acme_delegate-1.0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: acme-delegate\nVersion: {version}\n"
+    )
+    (info / "entry_points.txt").write_text(f"[pte_pipeline.backends]\nacme = {target}\n")
+
+
+@pytest.fixture
+def site(tmp_path):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    install(folder)
+    return folder
+
+
+def python(site, code):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": python_path(site)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_stands_in_catalogue_and_schema_without_torch(site):
+    out = python(
+        site,
+        """
+        import sys, json
+        from pipeline.backends import BACKENDS, PLUGIN_PROBLEMS
+        from pipeline.config import parse_config
+        from pipeline.listing import list_backends, tell_backend
+        acme = BACKENDS["acme"]
+        assert acme.plugin == "acme-delegate" and not PLUGIN_PROBLEMS
+        assert "acme-delegate" in acme.distributions and acme.machine["facts"]["plugin"]
+        data = {"model": "m", "methods": {"f": {"partitioners": [{"acme": {"level": 2}}]}}}
+        assert parse_config("p", data, "f").methods["f"].partitioners[0].options.level == 2
+        assert any("Acme's accelerator" in line for line in list_backends())
+        assert any("level: whole number 0..3 = 1" in line for line in tell_backend("acme"))
+        from pipeline.schema import json_schema
+        assert "AcmeOptions" in json_schema()["$defs"]
+        print("torch" in sys.modules)
+        """,
+    )
+    assert out.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"code": "raise OSError('no licence')"}, "OSError: no licence"),
+        ({"target": "acme_backend:AcmeOptions"}, "not iterable"),
+        ({"code": PLUGIN.replace('name="acme"', 'name="xnnpack"')}, "'xnnpack', which is there"),
+    ],
+)
+def test_one_that_is_wrong_is_told_where_its_backend_is_asked_for(site, change, words):
+    install(site, **change)
+    out = python(
+        site,
+        """
+        from pipeline.config import parse_config
+        from pipeline.errors import ConfigErrors
+        data = {"model": "m", "methods": {"f": {"partitioners": ["acme"]}}}
+        try:
+            parse_config("p", data, "f.yaml")
+        except ConfigErrors as errors:
+            print(errors)
+        """,
+    )
+    assert "unknown partitioner 'acme'" in out
+    assert "plugin acme-delegate:acme cannot be used" in out and words in out
+
+
+def test_packages_are_built_with_it_and_follow_its_code(site, tmp_path):
+    bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])})
+    (bench.root / "models" / "small.py").write_text(MODEL)
+    path = {"PYTHONPATH": python_path(site)}
+    assert bench.doit(**path) == 0, bench.output
+    counts = manifest_of(bench, "board")["methods"]["features"]["delegation"]
+    assert counts["partitions"] == {"BackendWithCompilerDemo": 1}
+    check_not_run(bench, "board", "needs a board of Acme's")
+    assert bench.doit(**path) == 0 and "up to date: 1 package" in bench.output
+    install(site, PLUGIN.replace("acme at level", "acme, level"))
+    assert bench.doit(**path) == 0, bench.output
+    assert bench.outcomes()["compile board/features"] == "built"
+    assert json.loads(bench.bytes_of("board", "validation.json"))["ok"]
+    assert bench.doit() == 1  # uninstalled
+    assert "unknown partitioner 'acme'" in bench.output
