@@ -5,24 +5,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from doit.exceptions import TaskFailed
 
 from pipeline.columns import columns
-from pipeline.errors import PipelineError, did_you_mean
+from pipeline.errors import ConfigErrors, PipelineError, Problem, did_you_mean
 from pipeline.plan import Plan
 from pipeline.sizes import human_size
 from pipeline.store import Store
 from pipeline.upkeep import LEVELS, Usage, evict, statistics, verify
 
 
-def command(name: str, doc: str, run: Callable[[list[str]], Iterable[str]]) -> dict[str, Any]:
-    """The doit task of a command that takes words and prints lines; it is never up to date."""
+def command(
+    name: str,
+    doc: str,
+    run: Callable[..., Iterable[str]],
+    flags: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The doit task of a command that takes words and prints lines; it is never up to date. Each
+    flag (`--name`, with its help) is a keyword of `run`, and may stand before or after words."""
 
-    def action(words: list[str]) -> TaskFailed | None:
+    def action(words: list[str], **given: bool) -> TaskFailed | None:
+        said = {flag: given[flag] or f"--{flag}" in words for flag in flags}
+        rest = [word for word in words if word not in {f"--{flag}" for flag in flags}]
         try:
-            for line in run(words):
+            for line in run(rest, **said):
                 print(line, flush=True)
         except PipelineError as error:
             return TaskFailed(f"{name}: {error}")
@@ -34,20 +43,41 @@ def command(name: str, doc: str, run: Callable[[list[str]], Iterable[str]]) -> d
         "basename": name,
         "doc": doc,
         "actions": [action],
+        "params": [
+            {"name": flag, "long": flag, "type": bool, "default": False, "help": text}
+            for flag, text in flags.items()
+        ],
         "pos_arg": "words",
         "verbosity": 2,
         "meta": {"command": True},
     }
 
 
-def plan_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+def plan_command(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[str]:
     """Raises PipelineError."""
     from pipeline.explain import preview  # which a run does without
 
     for package in words:
         if package not in plan.packages:
             raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
-    yield from preview(plan, words)
+    yield from _resolved(plan, words or plan.packages) if resolved else preview(plan, words)
+
+
+def _resolved(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
+    """What can be shown is shown, and then what is wrong. Raises PipelineError."""
+    from pipeline.resolved import resolved_view  # pydantic, which the other commands do without
+
+    problems: list[Problem] = []
+    blank = False
+    for package in packages:
+        found = plan.config_problems(package)
+        problems += found
+        if not found:
+            yield from [""] if blank else []
+            blank = True
+            yield from resolved_view(plan.config(package), plan.document(package))
+    if problems:
+        raise ConfigErrors(problems)
 
 
 def explain_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:

@@ -1,19 +1,21 @@
-"""Package configs: from `partition_configs/<package>.yaml` to a PackageConfig.
+"""Package configs: from the files in `partition_configs/` to a PackageConfig for each package.
 
-Reading a file does I/O; parsing is a pure function of its data. Every mistake that can be found is
-found at once and told as a Problem, in this project's words and never in pydantic's. Knows no
-torch.
+Reading files does I/O; parsing is a pure function of what they hold. Every mistake that can be
+found is found at once and told as a Problem, in this project's words and never in pydantic's. Knows
+no torch.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.backends import PartitionerSpec, QuantizeConfig
+from pipeline.compose import KEYS, Composition, Document, Folder
 from pipeline.config_models import (
     NAME_PATTERN,
     RULES,
@@ -26,10 +28,8 @@ from pipeline.config_models import (
     PassSpec,
     ValidateConfig,
 )
-from pipeline.config_parser import Parser, shown
-from pipeline.errors import ConfigErrors, Problem, did_you_mean
-from pipeline.strict_yaml import join, read_yaml
-from pipeline.workspace import config_files
+from pipeline.config_parser import Parser
+from pipeline.errors import ConfigErrors, Problem, did_you_mean, join, shown
 
 __all__ = [
     "Configs",
@@ -44,80 +44,77 @@ __all__ = [
     "QuantizeConfig",
     "ValidateConfig",
     "parse_config",
-    "read_config",
+    "parse_document",
     "read_configs",
-    "read_files",
 ]
 
 
 @dataclass(frozen=True)
 class Configs:
-    """The configs of a folder by package: the good ones and their data as read, what is wrong with
-    the others, and the name of each one's file in messages."""
+    """The configs of a folder by package: the good ones and the documents that they were parsed
+    from, what is wrong with the others, and the name of each one's file in messages."""
 
     configs: dict[str, PackageConfig] = field(default_factory=dict)
-    data: dict[str, dict[str, Any]] = field(default_factory=dict)
+    documents: dict[str, Document] = field(default_factory=dict)
     problems: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
+    def add(self, composition: Composition, package: str) -> None:
+        """Takes in a package of a file; of a package that two files make there is no config."""
+        try:
+            self._add(composition, package)
+        except ConfigErrors as errors:
+            self.configs.pop(package, None)
+            self.documents.pop(package, None)
+            self.problems[package] = (*self.problems.get(package, ()), *errors.problems)
 
-def read_configs(folder: Path) -> Configs:
+    def _add(self, composition: Composition, package: str) -> None:
+        other = self.files.setdefault(package, composition.file)
+        if other != composition.file:
+            what = f"makes the package '{package}', as {other} does"
+            raise ConfigErrors([Problem(composition.file, "", what, "keep one")])
+        if composition.problems:
+            raise ConfigErrors(composition.problems)
+        document = composition.documents[package]
+        self.configs[package] = parse_document(package, document)
+        self.documents[package] = document
+
+
+def read_configs(folder: Path, environment: Mapping[str, str] = os.environ) -> Configs:
     """All configs of a folder but hidden ones; none where there is no folder. A bad config spoils
     no other. Raises PipelineError for a folder that cannot be read."""
-    return read_files(path for paths in config_files(folder).values() for path in paths)
-
-
-def read_files(paths: Iterable[Path]) -> Configs:
+    files = Folder(folder, environment)
     found = Configs()
-    for path in paths:
-        _add(found, path)
+    for path in files.paths:
+        composition = files.compose(path)
+        for package in composition.packages:
+            found.add(composition, package)
     return found
 
 
-def _add(found: Configs, path: Path) -> None:
-    package, file = path.stem, _shown_file(path)
+def parse_document(
+    package: str, document: Document, known_methods: Collection[str] | None = None
+) -> PackageConfig:
+    """As `parse_config`; each mistake is told of the place where it was written."""
+    parser = Parser(document.problem, KEYS)
     try:
-        if package in found.files:
-            raise ConfigErrors(
-                [Problem(file, "", f"makes the package of {found.files[package]} too", "keep one")]
-            )
-        found.files[package] = file
-        _, data = read_config(path)
-        found.configs[package] = parse_config(package, data, file)
-        found.data[package] = data
+        config = _parsed(parser, package, document.data, known_methods)
     except ConfigErrors as errors:
-        found.configs.pop(package, None)
-        found.data.pop(package, None)
-        found.problems[package] = (*found.problems.get(package, ()), *errors.problems)
-
-
-def read_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """The package that a file is named after, and what the file holds, a mapping. Raises
-    ConfigErrors."""
-    file = _shown_file(path)
-    return path.stem, _document(read_yaml(path, file), file)
-
-
-def _shown_file(path: Path) -> str:
-    name = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
-    return name if name.isprintable() else ascii(name)
-
-
-def _document(data: object, file: str) -> dict[str, Any]:
-    if isinstance(data, dict):
-        return data
-    raise ConfigErrors(
-        [Problem(file, "", f"is {shown(data)}, must be a mapping", "begin with `model:`")]
-    )
+        told = {(p.file, p.line, p.path) for p in document.problems}
+        more = [p for p in errors.problems if (p.file, p.line, p.path) not in told]
+        raise ConfigErrors([*document.problems, *more]) from None
+    if document.problems:
+        raise ConfigErrors(document.problems)
+    return config
 
 
 def parse_config(
     package: str, data: object, file: str, known_methods: Collection[str] | None = None
 ) -> PackageConfig:
-    """The config that the data of a file stands for.
+    """The config that plain data stands for.
 
     Args:
-        package: the stem of the file's name.
+        package: what the config is a config of.
         file: how messages call the file.
         known_methods: the methods of the model; None while they are not known, and then nothing
             is said of methods that it lacks or that the config leaves out.
@@ -125,14 +122,22 @@ def parse_config(
     Raises:
         ConfigErrors: everything that is wrong.
     """
-    document = _document(data, file)
-    parser = Parser(file)
+    parser = Parser(lambda path, what, known, at: Problem(file, path, what, known))
+    return _parsed(parser, package, data, known_methods)
+
+
+def _parsed(
+    parser: Parser, package: str, data: object, known_methods: Collection[str] | None
+) -> PackageConfig:
+    if not isinstance(data, dict):
+        parser.wrong("", f"is {shown(data)}, must be a mapping", "begin with `model:`")
+        raise ConfigErrors(parser.problems)
     if not re.fullmatch(NAME_PATTERN, package):
         parser.wrong(
             "", f"cannot name a package: {shown(package)} {RULES[NAME_PATTERN]}", "rename the file"
         )
-    config = parser.section(PackageConfig, document, "", package=package)
-    for problem in _disagreements(document, known_methods):
+    config = parser.section(PackageConfig, data, "", package=package)
+    for problem in _disagreements(data, known_methods):
         parser.wrong(*problem)
     if parser.problems or config is None:
         raise ConfigErrors(parser.problems)

@@ -7,7 +7,7 @@ keys and its inner parts are walked here, where the path is known.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,8 +29,7 @@ from pipeline.config_models import (
     PassSpec,
     ValidateConfig,
 )
-from pipeline.errors import Problem, did_you_mean
-from pipeline.strict_yaml import join
+from pipeline.errors import Problem, did_you_mean, join, shown
 
 _M = TypeVar("_M", bound=Options)
 _QUANTIZERS = {b.name: b.quantizer for b in BACKENDS.values() if b.quantizer is not None}
@@ -57,14 +56,19 @@ _MUST_BE = {
 
 
 class Parser:
-    """Collects the problems of one file while it makes models of its data.
+    """Collects the problems of one package while it makes models of its data.
 
-    What it cannot make it leaves out; the caller looks at `problems` in the end.
+    What it cannot make it leaves out; the caller looks at `problems` in the end. `problem` makes
+    one of a path of the data, what is wrong, what is known, and the path of the member that it is
+    about, or "". `more_keys` may stand beside a package's own: they were used up before.
     """
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    def __init__(
+        self, problem: Callable[[str, str, str, str], Problem], more_keys: Iterable[str] = ()
+    ) -> None:
         self.problems: list[Problem] = []
+        self._problem = problem
+        self._more_keys = tuple(more_keys)
         self._parts: dict[type[Options], dict[str, Callable[[Any, str], Any]]] = {
             PackageConfig: {
                 "methods": self._methods,
@@ -85,8 +89,8 @@ class Parser:
             ValidateConfig: {"gates": partial(self.section, Gates)},
         }
 
-    def wrong(self, path: str, what: str, known: str = "") -> None:
-        self.problems.append(Problem(self.file, path, what, known))
+    def wrong(self, path: str, what: str, known: str = "", at: str = "") -> None:
+        self.problems.append(self._problem(path, what, known, at))
 
     def section(
         self, model: type[_M], data: Any, path: str, also: Sequence[str] = (), **given: Any
@@ -104,7 +108,9 @@ class Parser:
         for key, value in data.items():
             before = len(self.problems)
             if key not in names:
-                self.wrong(path, f"unknown key {shown(key)}", did_you_mean(_word(key), names))
+                more = self._more_keys if model is PackageConfig else ()
+                known = did_you_mean(_word(key), [*names, *more])
+                self.wrong(path, f"unknown key {shown(key)}", known, join(path, key))
             elif value is None:
                 hint = _REMEDIES.get(key, "give it a value or leave it out")
                 self.wrong(join(path, key), "is empty", hint)
@@ -140,7 +146,8 @@ class Parser:
             return None
         for name in data:
             if not isinstance(name, str) or not re.fullmatch(METHOD_PATTERN, name):
-                self.wrong(path, f"cannot name a method: {shown(name)} {RULES[METHOD_PATTERN]}")
+                what = f"cannot name a method: {shown(name)} {RULES[METHOD_PATTERN]}"
+                self.wrong(path, what, at=join(path, name))
         return {n: self.section(MethodConfig, value, join(path, n)) for n, value in data.items()}
 
     def _partitioners(self, data: Any, path: str) -> tuple[PartitionerSpec | None, ...] | None:
@@ -234,19 +241,3 @@ def _told(error: ErrorDetails) -> tuple[str, str]:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def shown(value: object) -> str:
-    """A value as messages show it: on one line, short, in the words of YAML."""
-    if value is None:
-        return "empty"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | dict):
-        kind = "list" if isinstance(value, list) else "mapping"
-        return f"a {kind}" if value else f"an empty {kind}"
-    if isinstance(value, str):
-        return repr(value if len(value) <= 60 else f"{value[:57]}...")
-    if isinstance(value, int):
-        return str(value) if abs(value) < 10**30 else "an enormous number"
-    return repr(value) if isinstance(value, float) else f"a {type(value).__name__}"

@@ -75,12 +75,27 @@ class FileDigests:
     def derived(
         self, path: Path, what: str, compute: Callable[[Path], Any], given: str = ""
     ) -> Any:
+        kept = self.traced(
+            path,
+            what,
+            lambda path: None if (value := compute(path)) is None else [given, value],
+            lambda kept: kept[0] == given,
+        )
+        return None if kept is None else kept[1]
+
+    def traced(
+        self,
+        path: Path,
+        what: str,
+        compute: Callable[[Path], Any],
+        holds: Callable[[Any], bool],
+    ) -> Any:
+        """As `derived`, for what depends on more than can be known before it is computed: the value
+        itself tells what, and `holds` whether that is still so."""
         before = stamp(path)
         entry = self._entries.get(str(path))
-        if entry is not None and entry["stamp"] == before and what in entry:
-            known_given, value = entry[what]
-            if known_given == given:
-                return value
+        if entry is not None and entry["stamp"] == before and what in entry and holds(entry[what]):
+            return entry[what]
         value = compute(path)
         unchanged = stamp(path) == before
         if value is not None and unchanged and time.time_ns() - max(before[1:3]) > RACY_NS:
@@ -88,7 +103,7 @@ class FileDigests:
             if entry is None or entry["stamp"] != before:
                 _flush(path)
                 entry = self._entries[str(path)] = {"stamp": before}
-            entry[what] = [given, value]
+            entry[what] = value
             self._changed = True
         return value
 

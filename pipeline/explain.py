@@ -10,7 +10,7 @@ from pipeline.actions import Action, unit_name
 from pipeline.changes import differences
 from pipeline.columns import columns
 from pipeline.digest import Digest
-from pipeline.errors import PipelineError, did_you_mean
+from pipeline.errors import PipelineError, Problem, did_you_mean, told_once
 from pipeline.plan import Plan
 from pipeline.status import (
     Status,
@@ -69,12 +69,13 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     counts = dict.fromkeys(_VERDICTS, 0)
     seen: dict[Digest, str] = {}
     exported: set[str] = set()
+    told: dict[Problem, str] = {}
     rows: list[tuple[str, str, str, str]] = []
     faulty = 0
     for package in packages or plan.packages:
         problems = plan.problems(package)
-        for problem in problems:
-            rows.append(("", package, "faulty", str(problem)))
+        for line in told_once(problems, package, told):
+            rows.append(("", package, "faulty", line))
         if problems:
             faulty += 1
             continue
@@ -92,9 +93,9 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
             rows.append((each.kind, each.title, _VERDICTS[each.status.state], reason))
     for line in columns(rows):
         yield line.strip()
-    told = [f"{count} {_VERDICTS[state]}" for state, count in counts.items() if count]
-    told += [f"{faulty} faulty"] if faulty else []
-    yield ", ".join(told) or "no packages"
+    sums = [f"{count} {_VERDICTS[state]}" for state, count in counts.items() if count]
+    sums += [f"{faulty} faulty"] if faulty else []
+    yield ", ".join(sums) or "no packages"
 
 
 def explain(plan: Plan, target: str) -> Iterator[str]:

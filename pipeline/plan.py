@@ -11,6 +11,7 @@ the digests of all that it was worked out from.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,16 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import actions, sources
 from pipeline.actions import Action
-from pipeline.digest import Digest, of_json
-from pipeline.errors import ConfigErrors, Problem, SourceError
+from pipeline.digest import Digest, of_bytes, of_json
+from pipeline.errors import ConfigErrors, Problem, SourceError, join
 from pipeline.passes import FOLDER, source_files
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
-from pipeline.strict_yaml import join
 from pipeline.toolchain import code, describing_code, host, planning_code, toolchain
 from pipeline.upkeep import Usage
-from pipeline.workspace import Workspace, config_files
+from pipeline.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
+    from pipeline.compose import Composition, Document, Folder
     from pipeline.config import Configs, PackageConfig
 
 
@@ -63,6 +64,8 @@ class Plan:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
+        self._known: dict[Path, dict[str, Any] | None] = {}
+        self._digests: dict[str, Digest | None] = {}
         self._configs: dict[str, Configs] = {}
         self._outlines: dict[str, Outline | None] = {}
         self._methods: dict[str, dict[str, MethodSource] | None] = {}
@@ -78,7 +81,61 @@ class Plan:
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        return config_files(self.workspace.configs)
+        """The configs by the packages that they make; more than one for a package is a mistake."""
+        files: dict[str, list[Path]] = {}
+        for stem, paths in config_files(self.workspace.configs).items():
+            for path in paths if makes_packages(stem) else ():
+                composed = self._composed(path)
+                for package in composed["packages"] if composed else self._compose(path).packages:
+                    files.setdefault(package, []).append(path)
+        return files
+
+    @cached_property
+    def _folder(self) -> Folder:
+        from pipeline.compose import Folder  # YAML, which a no-op run does without
+
+        return Folder(self.workspace.configs, os.environ)
+
+    def _compose(self, path: Path) -> Composition:
+        return self._folder.compose(path)
+
+    def _composed(self, path: Path) -> dict[str, Any] | None:
+        """The packages that a file makes, and all that they were made from beside it: files and
+        variables of the environment, by digest. None for a file with mistakes, which is looked at
+        again every time."""
+
+        def compute(path: Path) -> dict[str, Any] | None:
+            composition = self._compose(path)
+            if composition.problems:
+                return None
+            return {
+                "code": planning_code(),
+                "packages": composition.packages,
+                "files": composition.reads,
+                "variables": {name: _variable(name) for name in composition.variables},
+            }
+
+        if path not in self._known:
+            digests = self.workspace.file_digests
+            self._known[path] = None
+            with suppress(OSError):  # a file that can't be read; `_parsed` says why
+                self._known[path] = digests.traced(path, "composed", compute, self._still_so)
+        return self._known[path]
+
+    def _still_so(self, composed: Mapping[str, Any]) -> bool:
+        files, variables = composed["files"], composed["variables"]
+        return (
+            composed["code"] == planning_code()
+            and all(self._digest(name) == digest for name, digest in files.items())
+            and all(_variable(name) == digest for name, digest in variables.items())
+        )
+
+    def _digest(self, name: str) -> Digest | None:
+        """Of a file beside the configs; many of them can extend one."""
+        if name not in self._digests:
+            path = self.workspace.configs / name
+            self._digests[name] = self.workspace.file_digests.find(path)
+        return self._digests[name]
 
     @cached_property
     def _sources(self) -> tuple[dict[str, ModelSource], dict[str, str]]:
@@ -90,23 +147,32 @@ class Plan:
         return tuple(sorted(self._files))
 
     def _parsed(self, package: str) -> Configs:
-        from pipeline.config import read_files  # pydantic, which a no-op run does without
+        from pipeline.config import Configs  # pydantic, which a no-op run does without
 
         if package not in self._configs:
-            self._configs[package] = read_files(self._files[package])
+            found = self._configs[package] = Configs()
+            for path in self._files[package]:
+                found.add(self._compose(path), package)
         return self._configs[package]
 
     def config(self, package: str) -> PackageConfig:
         """Raises KeyError where it has mistakes."""
         return self._parsed(package).configs[package]
 
+    def document(self, package: str) -> Document:
+        """What `config` was made of. Raises KeyError where it has mistakes."""
+        return self._parsed(package).documents[package]
+
+    def config_problems(self, package: str) -> tuple[Problem, ...]:
+        """What is wrong with a package's config, its model aside."""
+        return self._parsed(package).problems.get(package, ())
+
     def outline(self, package: str) -> Outline | None:
         """None where the config has mistakes."""
         if package not in self._outlines:
             told = None
-            if len(self._files[package]) == 1:
-                with suppress(OSError):  # a file that can't be read; `_parsed` says why
-                    told = self._remember(package, "outline", [], lambda: self._outline(package))
+            with suppress(OSError):  # a file that can't be read; `_parsed` says why
+                told = self._remember(package, "outline", [], lambda: self._outline(package))
             self._outlines[package] = (
                 Outline(told[0], _tuples(told[1]), *map(tuple, told[2:])) if told else None
             )
@@ -124,10 +190,16 @@ class Plan:
         return [config.model, units, distributions, asking, passes]
 
     def _remember(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:
-        """What follows from a package's config, this package's code and `inputs`."""
-        (path,) = self._files[package]
-        given = of_json([planning_code(), code(), inputs])
-        return self.workspace.file_digests.derived(path, what, lambda _: compute(), given)
+        """What follows from a package's config, this package's code and `inputs`. What follows
+        from mistakes is not remembered."""
+        path, *others = self._files[package]
+        composed = self._composed(path)
+        if others or composed is None:
+            return compute()
+        given = of_json([code(), composed, inputs])  # and on nothing else may `compute` depend
+        return self.workspace.file_digests.derived(
+            path, f"{what} {package}", lambda _: compute(), given
+        )
 
     def model(self, package: str) -> str | None:
         outline = self.outline(package)
@@ -146,20 +218,21 @@ class Plan:
         config = configs.configs.get(package)
         if config is None:
             return tuple(found)
-        file = configs.files[package]
-        found += _missing(config, file)
-        found += self._missing_passes(package, file)
-        found += _mixed_edges(config, file)
+        document = configs.documents[package]
+        found += _missing(config, document)
+        found += self._missing_passes(package, config, document)
+        found += _mixed_edges(config, document)
         models, ambiguous = self._sources
         if config.model in ambiguous:
-            return (*found, Problem(file, "model", ambiguous[config.model]))
+            return (*found, document.problem("model", ambiguous[config.model]))
         if config.model not in models:
             known = ", ".join(sorted(models)) or f"none; put one into {self.workspace.models.name}/"
-            return (*found, Problem(file, "model", f"no model '{config.model}'", f"known: {known}"))
+            what = f"no model '{config.model}'"
+            return (*found, document.problem("model", what, f"known: {known}"))
         try:
             methods = self.methods(package)
         except SourceError as error:
-            return (*found, Problem(file, "model", str(error)))
+            return (*found, document.problem("model", str(error)))
         if methods is not None:
             found += self._mismatches(package, methods)
         return tuple(found)
@@ -172,17 +245,16 @@ class Plan:
 
     def _mismatches(self, package: str, methods: Mapping[str, MethodSource]) -> list[Problem]:
         """Methods that config and model do not agree on, and quantizers without inputs."""
-        from pipeline.config import parse_config
+        from pipeline.config import parse_document
 
         configs = self._parsed(package)
-        file = configs.files[package]
+        document = configs.documents[package]
         try:
-            parse_config(package, configs.data[package], file, known_methods=tuple(methods))
+            parse_document(package, document, known_methods=tuple(methods))
         except ConfigErrors as errors:
             return list(errors.problems)
         return [
-            Problem(
-                file,
+            document.problem(
                 f"methods.{name}.quantize",
                 "static quantization observes calibration inputs, and the model gives none",
                 "add calibration_inputs(method) to the exporter, or say `dynamic: true`",
@@ -193,15 +265,15 @@ class Plan:
             and actions.calibration_of(method, methods[name]) is None
         ]
 
-    def _missing_passes(self, package: str, file: str) -> Iterator[Problem]:
-        for reference, files in self._passes(package).items():
-            if not files:
+    def _missing_passes(
+        self, package: str, config: PackageConfig, document: Document
+    ) -> Iterator[Problem]:
+        files = self._passes(package)
+        for path, reference in _places_of_passes(config):
+            if not files[reference]:
                 module = reference.partition(":")[0]
-                yield Problem(
-                    file,
-                    "passes",
-                    f"no module '{module}' in {FOLDER}/, and none that is installed",
-                )
+                what = f"no module '{module}' in {FOLDER}/, and none that is installed"
+                yield document.problem(path, what)
 
     # What to do
 
@@ -403,7 +475,7 @@ class Plan:
         return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
 
 
-def _missing(config: PackageConfig, file: str) -> Iterator[Problem]:
+def _missing(config: PackageConfig, document: Document) -> Iterator[Problem]:
     """What the backends of a config need and this machine lacks."""
     for name, method in config.methods.items():
         used = [
@@ -414,18 +486,32 @@ def _missing(config: PackageConfig, file: str) -> Iterator[Problem]:
             used.append((f"methods.{name}.quantize", method.quantize.backend))
         for path, backend in used:
             for need in backend.missing():
-                yield Problem(file, path, f"{backend.name} needs {need.what}", need.remedy)
+                yield document.problem(path, f"{backend.name} needs {need.what}", need.remedy)
 
 
-def _mixed_edges(config: PackageConfig, file: str) -> Iterator[Problem]:
+def _variable(name: str) -> Digest | None:
+    """The digest of its value, since what is remembered stands in a file; None where it is not
+    set."""
+    value = os.environ.get(name)
+    return None if value is None else of_bytes(os.fsencode(value))
+
+
+def _places_of_passes(config: PackageConfig) -> Iterator[tuple[str, str]]:
+    """Path and reference of each pass that a config names."""
+    lists = {f"methods.{name}.edge.passes": m.edge.passes for name, m in config.methods.items()}
+    for path, passes in {**lists, "emit.passes": config.emit.passes}.items():
+        for number, each in enumerate(passes):
+            yield join(path, number), each.reference
+
+
+def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
     """Methods that are lowered in one call become edge programs in one way."""
     for unit in actions.compile_units(config):
         ways = {n: config.methods[n].edge.model_copy(update={"passes": ()}) for n in unit}
         first, *others = unit
         for name in others:
             if ways[name] != ways[first]:
-                yield Problem(
-                    file,
+                yield document.problem(
                     f"methods.{name}.edge",
                     f"differs from that of '{first}', with which it is lowered together",
                     "say the same of both; only passes may differ",

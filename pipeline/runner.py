@@ -17,7 +17,7 @@ from doit.runner import FAILURE, Runner
 from pipeline.actions import Action, unit_name
 from pipeline.batch import Batch, Waiting, Wanted
 from pipeline.digest import Digest
-from pipeline.errors import PipelineError
+from pipeline.errors import ConfigErrors, PipelineError, Problem, told_once
 from pipeline.files import sweep, temporary
 from pipeline.package import install_result
 from pipeline.plan import Plan
@@ -53,6 +53,7 @@ class BatchRunner(Runner):
         self.outcomes: list[Outcome] = []
         self._usage: dict[str, Usage] = {}
         self._remote: list[tuple[Any, str]] = []
+        self._told: dict[Problem, str] = {}
 
     # Which tasks run when
 
@@ -124,6 +125,10 @@ class BatchRunner(Runner):
             try:
                 status = step.status()
                 action = step.action()
+            except ConfigErrors as errors:
+                lines = told_once(errors.problems, str(step.package), self._told)
+                self._fail(node, step, "", Report(error=str(errors)), told="\n".join(lines))
+                continue
             except (PipelineError, OSError) as error:
                 self._fail(node, step, "", Report(error=_words(error)))
                 continue
@@ -249,13 +254,16 @@ class BatchRunner(Runner):
         node.run_status = "successful"
         self.reporter.add_success(node.task)
 
-    def _fail(self, node: Any, step: Step, reason: str, report: Report, log: str = "") -> None:
+    def _fail(
+        self, node: Any, step: Step, reason: str, report: Report, log: str = "", told: str = ""
+    ) -> None:
+        """`told` is what people are told of the error, where that is not the whole of it."""
         self._add(step, "failed", reason, report)
         self.outcomes[-1] = self.outcomes[-1]._replace(log=log)
         stage = f" in stage '{report.stage}'" if report.stage and log else ""
         hint = f"\n  log: {log}" if log else ""
         node.run_status = "failure"
-        failure = TaskFailed(f"{node.task.name} failed{stage}: {report.error}{hint}")
+        failure = TaskFailed(f"{node.task.name} failed{stage}: {told or report.error}{hint}")
         self.reporter.add_failure(node.task, failure)
         self._failed()
 

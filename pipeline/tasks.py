@@ -148,8 +148,9 @@ def task_validate() -> Iterator[dict[str, Any]]:
 def task_plan() -> dict[str, Any]:
     return command(
         "plan",
-        "what a run would do, and why: plan [package ...]",
-        lambda words: plan_command(_plan(), words),
+        "what a run would do, and why: plan [--resolved] [package ...]",
+        lambda words, resolved: plan_command(_plan(), words, resolved),
+        {"resolved": "print what each method finally gets instead, and where that was written"},
     )
 
 

@@ -48,12 +48,15 @@ _DECIDING = (
 _PLANNING = (
     "actions",
     "backends/*",
+    "compose",
     "config",
     "config_models",
     "config_parser",
+    "matrix",
     "plan",
     "sizes",
     "strict_yaml",
+    "variables",
 )
 _DESCRIBING = ("canonical", "sources")
 

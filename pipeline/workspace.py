@@ -15,7 +15,7 @@ from pipeline.files import write_atomically
 from pipeline.settings import read_settings
 from pipeline.store import Store
 
-_CONFIG_SUFFIXES = (".yaml", ".yml")
+CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Workspace:
 
 
 def config_files(folder: Path) -> dict[str, list[Path]]:
-    """The configs of a folder by package, but hidden ones; more than one file for a package is a
-    mistake. Raises PipelineError for a folder that cannot be read."""
+    """The configs of a folder by the stem of their names, but hidden ones; more than one file for a
+    stem is a mistake. Raises PipelineError for a folder that cannot be read."""
     try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix in _CONFIG_SUFFIXES)
+        paths = sorted(path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES)
     except FileNotFoundError:
         paths = []
     except OSError as error:
@@ -81,6 +81,11 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
         if not path.name.startswith("."):
             files.setdefault(path.stem, []).append(path)
     return files
+
+
+def makes_packages(stem: str) -> bool:
+    """Whether a config of this name makes packages; others are there to be extended only."""
+    return not stem.startswith("_")
 
 
 def open_workspace(root: Path) -> Workspace:

@@ -48,16 +48,16 @@ def another_torch(name, data):
 
 # What is wrong with each package's config or source, and what must be said of it, in one line.
 PLANNED = {
-    "no_model": (config("absent", "forward"), "no_model.yaml: model: no model 'absent'; known: "),
+    "no_model": (config("absent", "forward"), "no_model.yaml:1: model: no model 'absent'; known: "),
     "truncated": (config("truncated", "encode", "decode"), "truncated.pt2: "),
     "ambiguous": (config("twice", "encode", "decode"), "model 'twice' has 2 sources"),
     "unknown_partitioner": (
         GOOD.replace("[]", "[xnpack]", 1),
-        "unknown_partitioner.yaml: methods.encode.partitioners[0]: ",
+        "unknown_partitioner.yaml:3: methods.encode.partitioners[0]: ",
     ),
     "unknown_option": (
         GOOD.replace("[]", "[xnnpack: {per_op: true}]", 1),
-        "unknown_option.yaml: methods.encode.partitioners[0].xnnpack",
+        "unknown_option.yaml:3: methods.encode.partitioners[0].xnnpack",
     ),
     "leaves_out": (config("one", "encode"), "leaves out 'decode', a method of the model"),
     "lacks": (
@@ -66,24 +66,24 @@ PLANNED = {
     ),
     "escapes": (
         "model: ../../pair\nmethods:\n  encode: {partitioners: []}\n",
-        "escapes.yaml: model: ",
+        "escapes.yaml:1: model: ",
     ),
     "not_yaml": ("model: [", "not_yaml.yaml"),
     "gone_archive": (
         config("gone_archive", "encode"),
-        "gone_archive.yaml: model: models/gone_archive.pt2: cannot be read (No such file",
+        "gone_archive.yaml:1: model: models/gone_archive.pt2: cannot be read (No such file",
     ),
     "gone_in_folder": (
         config("gone_in_folder", "encode"),
-        "gone_in_folder.yaml: model: gone_in_folder/encode.pt2: cannot be read (No such file",
+        "gone_in_folder.yaml:1: model: gone_in_folder/encode.pt2: cannot be read (No such file",
     ),
     "gone_exporter": (
         config("gone_exporter", "forward"),
-        "gone_exporter.yaml: model: models/gone_exporter.py: cannot be read (No such file",
+        "gone_exporter.yaml:1: model: models/gone_exporter.py: cannot be read (No such file",
     ),
     "circular_archive": (
         config("circular_archive", "encode"),
-        "circular_archive.yaml: model: models/circular_archive.pt2: cannot be read (Too many",
+        "circular_archive.yaml:1: model: models/circular_archive.pt2: cannot be read (Too many",
     ),
     "gone_config": (None, "gone_config.yaml: cannot be read"),
     "circular_config": (None, "circular_config.yaml: cannot be read"),
@@ -206,7 +206,7 @@ def test_every_mistake_of_a_config_is_told_at_once(bench):
         "validate: {atol: -1}\n"
     )
     assert workspace.doit("lower:bad") == 1
-    lines = [line for line in workspace.output.splitlines() if "bad.yaml: " in line]
+    lines = [line for line in workspace.output.splitlines() if "bad.yaml:" in line]
     for words in ("targt", "nope", "partitioner'", "is missing", "atol"):
         assert any(words in line for line in lines), (words, workspace.output)
 

@@ -11,10 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import ConfigErrors, parse_config, read_config, read_configs
+from pipeline.config import ConfigErrors, parse_config, read_configs
 from pipeline.digest import canonical_json
 from pipeline.errors import PipelineError
 from pipeline.schema import json_schema
+from pipeline.strict_yaml import load_nodes, plain
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PORTABLE = "write `partitioners: []` for portable operators only"
@@ -51,6 +52,12 @@ def changed(path, value):
     else:
         place[int(last) if isinstance(place, list) else last] = value
     return document
+
+
+def data_of(text):
+    """What a YAML text holds."""
+    content = text if isinstance(text, bytes) else text.encode()
+    return plain(load_nodes(content, "p.yaml"))
 
 
 def problems(data, known_methods=None, package="seq2seq"):
@@ -305,38 +312,44 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", "is empty, must be a mapping; begin with `model:`"),
-        (b"# nothing\n", "is empty, must be a mapping; begin with `model:`"),
-        (b"- model\n", "is a list, must be a mapping; begin with `model:`"),
-        (b"model: a\nmodel: b\n", "'model' is there twice, in lines 1 and 2"),
-        (b"{model: a, model: b}", "'model' is there twice, in lines 1 and 1"),
-        (b"methods:\n  f: {}\n  f: {}\n", "methods: 'f' is there twice, in lines 2 and 3"),
-        (b"model: a: b\n", "line 1: is not valid YAML: mapping values are not allowed"),
-        (b"model: [a\n", "line 2: is not valid YAML: "),
-        (b"a: 1\n---\nb: 2\n", "line 2: is not valid YAML: expected a single document"),
-        (b"a: *x\n", "line 1: is not valid YAML: found undefined alias"),
-        (b"model: m\ntarget: \xff\n", "line 2: is not UTF-8 text; save the file as UTF-8"),
-        (b"model: m\ntarget: a\x07\n", "line 2: holds the character #x0007"),
-        (b"f: on\n", "f: `on` (line 1) is one thing in YAML 1.1 and another in 1.2; write true or"),
-        (b"off: 1\n", "`off` (line 1) is one thing in YAML 1.1 and another in 1.2"),
-        (b"f: 010\n", "f: `010` (line 1) is one thing in YAML 1.1 and another in 1.2; write a dec"),
-        (b"f: [1_000, 2]\n", "f[0]: `1_000` (line 1) is one thing in YAML 1.1"),
-        (b"f: 1:30\n", "f: `1:30` (line 1) is one thing in YAML 1.1"),
-        (b"f: !!int x\n", "f: has the tag '!!int' (line 1); leave the tag out"),
-        (b"f: !!python/name:os.x\n", "f: has the tag '!!python/name:os.x' (line 1); leave"),
-        (b"f: !!set {a}\n", "f: has the tag '!!set' (line 1); leave the tag out"),
-        (b"[a]: 1\n", "has a key that is no text (line 1)"),
-        (b"f: " + b"9" * 5000, "is not valid YAML: Exceeds the limit"),
-        (b"[" * 100_000, "line 1: is nested more than 64 deep"),
+        (b"", " is empty, must be a mapping; begin with `model:`"),
+        (b"# nothing\n", " is empty, must be a mapping; begin with `model:`"),
+        (b"- model\n", " is a list, must be a mapping; begin with `model:`"),
+        (b"model: a\nmodel: b\n", "2: 'model' is there twice, first in line 1"),
+        (b"{model: a, model: b}", "1: 'model' is there twice, first in line 1"),
+        (b"methods:\n  f: {}\n  f: {}\n", "3: methods: 'f' is there twice, first in line 2"),
+        (b"model: a: b\n", "1: is not valid YAML: mapping values are not allowed"),
+        (b"model: [a\n", "2: is not valid YAML: "),
+        (b"a: 1\n---\nb: 2\n", "2: is not valid YAML: expected a single document"),
+        (b"a: *x\n", "1: is not valid YAML: found undefined alias"),
+        (b"model: m\ntarget: \xff\n", "2: is not UTF-8 text; save the file as UTF-8"),
+        (b"model: m\ntarget: a\x07\n", "2: holds the character #x0007"),
+        (b"f: on\n", "1: f: `on` is one thing in YAML 1.1 and another in 1.2; write true or"),
+        (b"off: 1\n", "1: `off` is one thing in YAML 1.1 and another in 1.2"),
+        (b"f: 010\n", "1: f: `010` is one thing in YAML 1.1 and another in 1.2; write a dec"),
+        (b"f:\n- [1_000, 2]\n", "2: f[0][0]: `1_000` is one thing in YAML 1.1"),
+        (b"f: 1:30\n", "1: f: `1:30` is one thing in YAML 1.1"),
+        (b"f: !!int x\n", "1: f: has the tag '!!int'; leave the tag out"),
+        (b"f: !!python/name:os.x\n", "1: f: has the tag '!!python/name:os.x'; leave"),
+        (b"f: !!set {a}\n", "1: f: has the tag '!!set'; leave the tag out"),
+        (b"[a]: 1\n", "1: has a key that is no text"),
+        (b"f: 1\n<<: [a]\n", "2: `<<` must be a mapping or a list of mappings"),
+        (b"model: m\nf: &f [*f]\n", "2: f[0]: holds itself"),
+        (b"f: &f\n  <<: *f\n", "1: f.'<<': holds itself"),
+        (b"f:\n  g: " + b"9" * 5000, "2: is not valid YAML: Exceeds the limit"),
+        (b"[" * 100_000, "1: is nested more than 64 deep"),
+        (
+            b"\n".join(
+                b"a%d: &a%d [*a%d]" % (n, n, n - 1) if n else b"a0: &a0 []" for n in range(99)
+            ),
+            "65: is nested more than 64 deep",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path, content, told):
-    path = tmp_path / "p.yaml"
-    path.write_bytes(content)
-    with pytest.raises(ConfigErrors) as caught:
-        read_config(path)
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"{tmp_path.name}/p.yaml: {told}")
+    (tmp_path / "p.yaml").write_bytes(content)
+    (problem,) = read_configs(tmp_path).problems["p"]
+    assert str(problem).startswith(f"{tmp_path.name}/p.yaml:{told}")
 
 
 @pytest.mark.parametrize(
@@ -355,28 +368,44 @@ def test_what_is_wrong_with_a_file(tmp_path, content, told):
         ("", None),
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(tmp_path, text, value):
-    (tmp_path / "p.yaml").write_text(f"key: {text}\n")
-    assert read_config(tmp_path / "p.yaml") == ("p", {"key": value})
+def test_scalars_are_those_of_yaml_1_2(text, value):
+    assert data_of(f"key: {text}\n") == {"key": value}
 
 
-def test_anchors_and_merge_keys_are_fine(tmp_path):
-    path = tmp_path / "p.yaml"
-    path.write_text(
+def test_anchors_and_merge_keys_are_fine():
+    data = data_of(
         "\ufeffmodel: m\nmethods:\n  f: &f\n    partitioners: [xnnpack]\n  g: *f\n"
-        "  h:\n    <<: *f\n    partitioners: []\n",
-        encoding="utf-8",
+        "  h:\n    <<: *f\n    partitioners: []\n"
     )
-    config = parse_config(*read_config(path), "f.yaml")
+    config = parse_config("p", data, "f.yaml")
     assert config.methods["g"] == config.methods["f"]
     assert config.methods["h"].partitioners == ()
 
 
-def test_a_list_that_holds_itself_is_read(tmp_path):
-    path = tmp_path / "p.yaml"
-    path.write_text("model: &m [*m]\nmethods: {}\n")
-    told = [problem.path for problem in read_configs(tmp_path).problems["p"]]
-    assert told == ["methods", "model"]
+MERGED = {"f": {"x": 1}, "g": {"x": 2, "y": 3}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{<<: *f, z: 0}", {"x": 1, "z": 0}),
+        ("{z: 0, <<: *f}", {"x": 1, "z": 0}),
+        ("{x: 0, <<: *g}", {"x": 0, "y": 3}),
+        ("{<<: [*f, *g]}", {"x": 1, "y": 3}),
+        ("{<<: [*g, *f]}", {"x": 2, "y": 3}),
+    ],
+)
+def test_merge_keys_are_those_of_pyyaml(text, value):
+    whole = f"f: &f {{x: 1}}\ng: &g {{x: 2, y: 3}}\nh: {text}\n"
+    assert data_of(whole) == yaml.safe_load(whole) == {**MERGED, "h": value}
+
+
+def test_aliases_of_aliases_are_read_in_no_time():
+    """2**60 leaves, and as many merges."""
+    lines = ["a0: &a0 [x, x]", "m0: &m0 {x: 1}"]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
+    lines += [f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 60)]
+    assert data_of("\n".join(lines))["m59"] == {"x": 1}
 
 
 def test_a_name_of_two_lines_is_told_on_one(tmp_path):
@@ -400,8 +429,8 @@ def test_a_bad_config_spoils_no_other(tmp_path):
     (tmp_path / ".#lock.yaml").write_text("an editor's")
     (tmp_path / "schema.json").write_text("{}")
     found = read_configs(tmp_path)
-    assert list(found.configs) == list(found.data) == ["a", "b"]
-    assert found.data["a"] == VALID
+    assert list(found.configs) == list(found.documents) == ["a", "b"]
+    assert found.documents["a"].data == VALID
     assert {package: len(told) for package, told in found.problems.items()} == {
         "c": 1,
         "d": 2,
@@ -410,7 +439,7 @@ def test_a_bad_config_spoils_no_other(tmp_path):
     assert sorted(found.files) == ["a", "b", "c", "d", "twice"]
     (twice,) = found.problems["twice"]
     assert str(twice).endswith(
-        f"twice.yml: makes the package of {tmp_path.name}/twice.yaml too; keep one"
+        f"twice.yml: makes the package 'twice', as {tmp_path.name}/twice.yaml does; keep one"
     )
 
 
@@ -512,7 +541,7 @@ def test_a_document_survives_its_file(tmp_path_factory, document):
     path = tmp_path_factory.mktemp("configs") / "p.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     try:
-        _, data = read_config(path)
+        data = data_of(path.read_bytes())
     except ConfigErrors as errors:  # texts that PyYAML does not quote, as YAML 1.1 has it
         assert all("one thing in YAML 1.1" in problem.what for problem in errors.problems)
     else:

@@ -100,7 +100,7 @@ CONFIG = {
 def test_a_build_applies_them_and_follows_their_edits(tmp_path):
     bench = bench_for(tmp_path / "workspace", {"scaled": CONFIG})
     assert bench.doit() == 1
-    assert "scaled.yaml: passes: no module 'scale' in passes/" in bench.output
+    assert "methods.features.edge.passes[0]: no module 'scale' in passes/" in bench.output
     folder = bench.root / "passes"
     folder.mkdir()
     (folder / "scale.py").write_text(SCALE)

@@ -42,10 +42,10 @@ def test_the_file_is_current():
 
 
 def test_the_configs_of_this_repository_are_valid():
-    data = read_configs(REPOSITORY / "partition_configs").data
-    assert data
-    for document in data.values():
-        VALIDATOR.validate(document)
+    documents = read_configs(REPOSITORY / "partition_configs").documents
+    assert documents
+    for document in documents.values():
+        VALIDATOR.validate(document.data)
 
 
 def objects(schema):
@@ -93,7 +93,6 @@ def test_valid(document):
         [],
         {},
         {"model": "m"},
-        {"methods": {"f": {"partitioners": []}}},
         config(modle="m"),
         config(package="p"),
         config(model=1),
@@ -135,3 +134,47 @@ def test_structurally_bad(document):
     assert not VALIDATOR.is_valid(document)
     with pytest.raises(ConfigErrors):
         parse_config("p", document, "f.yaml")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"target": "android"},
+        {"methods": {"f": {"partitioners": []}}},
+        {"extends": "_base"},
+        {"extends": ["_a", "_b"], "methods": {"f": {"quantize": None}, "g": None}, "emit": None},
+        {"extends": "_a", "validate": {"gates": {"max_size": None}, "inputs": "${N:-3}"}},
+        config(model="${MODEL}", validate={"atol": "${ATOL}"}),
+        config(defaults={"quantize": {"dynamic": True}}, methods={"f": {}}),
+        config(matrix={"a": ["x", 1, True], "b": {"y": {}, "z": {"defaults": {}, "target": "t"}}}),
+        config(matrix={"a": ["x"], "exclude": [{"a": "x"}], "include": [{"a": 1, "config": {}}]}),
+        config(matrix={"a": ["x"]}, package="p-${matrix.a}"),
+    ],
+)
+def test_valid_parts(document):
+    VALIDATOR.validate(document)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"targt": "android"},
+        {"extends": 3},
+        {"extends": []},
+        {"extends": "_a", "modle": "m"},
+        {"extends": "_a", "methods": {"f": {"partitoners": []}}},
+        {"extends": "_a", "methods": {"f": {"partitioners": [None]}}},
+        {"extends": "_a", "methods": {"f": {"quantize": {"quantizer": "nonsense"}}}},
+        {"extends": "_a", "validate": {"inputs": 2.5}},
+        config(defaults=3),
+        config(defaults={"partitioner": []}),
+        config(matrix=["a"]),
+        config(matrix={}),
+        config(matrix={"a": "x"}),
+        config(matrix={"a": []}),
+        config(matrix={"a": {"x": {"matrix": {}}}}),
+        config(matrix={"a": ["x"], "exclude": {"a": "x"}}),
+    ],
+)
+def test_structurally_bad_parts(document):
+    assert not VALIDATOR.is_valid(document)

@@ -1,0 +1,804 @@
+"""Configs made of several files: what comes out, where each value came from, what is wrong."""
+
+import itertools
+import os
+import re
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_config import DOCUMENTS
+
+from pipeline.compose import Folder, merge
+from pipeline.config import parse_document, read_configs
+from pipeline.errors import PipelineError, Problem, told_once
+from pipeline.plan import Plan
+from pipeline.resolved import resolved_view
+from pipeline.store import Store
+from pipeline.strict_yaml import Mark, Node, load_nodes, plain, read_scalar
+from pipeline.variables import Variables
+from pipeline.workspace import Workspace
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BASE = """\
+model: m
+target: android
+defaults:
+  partitioners: [xnnpack]
+  quantize: {quantizer: xnnpack, per_channel: false}
+validate:
+  atol: 0.5
+  gates: {max_size: 1MB}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes configs by stem and reads the folder."""
+
+    def write(_environment=None, **files):
+        for stem, text in files.items():
+            name = stem if "." in stem else f"{stem}.yaml"
+            (tmp_path / name).write_text(text)
+        return read_configs(tmp_path, _environment or {})
+
+    return write
+
+
+def problems(found, package):
+    return [str(problem).partition("/")[2] for problem in found.problems[package]]
+
+
+def data(found, package):
+    assert not found.problems
+    return found.documents[package].data
+
+
+# extends
+
+
+def test_a_config_extends_a_base(write):
+    found = write(_base=BASE, p="extends: _base\nmethods: {f: {}}\nvalidate: {rtol: 0.25}\n")
+    assert list(found.configs) == ["p"]
+    assert data(found, "p") == {
+        "model": "m",
+        "target": "android",
+        "methods": {
+            "f": {
+                "partitioners": ["xnnpack"],
+                "quantize": {"quantizer": "xnnpack", "per_channel": False},
+            }
+        },
+        "validate": {"atol": 0.5, "gates": {"max_size": "1MB"}, "rtol": 0.25},
+    }
+
+
+def test_an_ordinary_config_can_be_extended(write):
+    found = write(a="model: m\nmethods: {f: {partitioners: []}}\n", b="extends: a\ntarget: t\n")
+    assert data(found, "b") == {**data(found, "a"), "target": "t"}
+    assert found.configs["b"].package == "b"
+
+
+def test_later_bases_stand_on_earlier_ones_and_lists_are_replaced(write):
+    found = write(
+        _a="model: a\ntarget: a\nmethods: {f: {partitioners: [xnnpack, xnnpack]}}\n",
+        _b="model: b\nmethods: {f: {partitioners: [xnnpack]}}\n",
+        p="extends: [_a, _b]\n",
+    )
+    assert data(found, "p") == {
+        "model": "b",
+        "target": "a",
+        "methods": {"f": {"partitioners": ["xnnpack"]}},
+    }
+
+
+def test_a_base_of_two_bases_counts_once_and_first(write):
+    """What `_left` changes of the base that it shares with `_right` stays changed."""
+    found = write(
+        _top="model: m\ntarget: top\nmethods: {f: {partitioners: []}}\n",
+        _left="extends: _top\ntarget: left\n",
+        _right="extends: _top\nvalidate: {atol: 0.5}\n",
+        p="extends: [_left, _right]\n",
+    )
+    assert data(found, "p")["target"] == "left"
+
+
+@pytest.mark.parametrize("empty", ["", " ~", " null"])
+def test_an_empty_value_takes_away(write, empty):
+    found = write(
+        _base=BASE + "methods: {f: {}, g: {}}\n",
+        p=f"extends: _base\ntarget:{empty}\nmethods:\n  f:\n    quantize:{empty}\n  g:{empty}\n"
+        f"validate:\n  gates:{empty}\n",
+    )
+    assert data(found, "p") == {
+        "model": "m",
+        "methods": {"f": {"partitioners": ["xnnpack"]}},
+        "validate": {"atol": 0.5},
+    }
+
+
+def test_what_was_taken_away_of_a_method_does_not_come_back_from_the_defaults(write):
+    found = write(
+        _base=BASE + "methods:\n  f: {quantize: {quantizer: xnnpack}}\n",
+        p="extends: _base\nmethods: {f: {quantize: null}}\n",
+    )
+    assert "quantize" not in data(found, "p")["methods"]["f"]
+
+
+def test_defaults_themselves_can_be_taken_away(write):
+    found = write(_base=BASE, p="extends: _base\ndefaults:\nmethods: {f: {partitioners: []}}\n")
+    assert data(found, "p")["methods"] == {"f": {"partitioners": []}}
+
+
+def test_an_empty_value_with_nothing_to_take_away_is_a_mistake(write):
+    found = write(_base=BASE, p="extends: _base\nmethods: {f: {}}\nemit:\n")
+    assert problems(found, "p") == ["p.yaml:3: emit: is empty; give it a value or leave it out"]
+
+
+EXTENDS = [
+    (
+        "extends: _bse\n",
+        "p.yaml:1: extends: no config '_bse'; did you mean '_base'? known: _base, ",
+    ),
+    ("extends: [_base, 3]\n", "p.yaml:1: extends[1]: no config 3; known: "),
+    ("extends:\n- _base\n- q\n", "p.yaml:3: extends[1]: no config 'q'; known: "),
+    ("extends: {}\n", "p.yaml:1: extends: is an empty mapping, must be the name of a config or a"),
+    ("extends: []\n", "p.yaml:1: extends: is an empty list, must be the name of a config or a"),
+    ("extends:\n", "p.yaml:1: extends: is empty, must be the name of a config or a list of names"),
+    ("extends: [[_base]]\n", "p.yaml:1: extends: is a list, must be the name of a config or a"),
+    ("extends: p\n", "p.yaml:1: extends: goes in a circle: p -> p; take one out"),
+    ("extends: _loop\n", "_loop.yaml:1: extends: goes in a circle: _loop -> _pool -> _loop; take"),
+    ("extends: _pool\n", "_loop.yaml:1: extends: goes in a circle: _loop -> _pool -> _loop; take"),
+    ("extends: _two\n", "p.yaml:1: extends: '_two' is both {f}/_two.yaml and {f}/_two.yml; keep"),
+    ("extends: _no\n", "_no.yaml:2: is not valid YAML: "),
+    ("extends: ${X}\n", "p.yaml:1: extends: the variable X is not set, and has no default; set it"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), EXTENDS)
+def test_what_is_wrong_with_extends(write, tmp_path, text, told):
+    found = write(
+        _base=BASE,
+        _loop="extends: _pool\n",
+        _pool="extends: _loop\n",
+        _no="model: [\n",
+        p=text,
+        **{"_two.yaml": "", "_two.yml": ""},
+    )
+    (problem,) = problems(found, "p")
+    assert problem.startswith(told.replace("{f}", tmp_path.name)), problem
+
+
+def test_a_mistake_of_a_base_is_told_of_its_place_there(write):
+    base = (
+        "model: m\ntargt: x\ndefaults:\n  partitioners:\n    - nope\n  qantize: {}\n"
+        "validate:\n  gates:\n    max_size: huge\n"
+    )
+    found = write(
+        _base=base, a="extends: _base\nmethods: {f: {}, g: {}}\n", b="extends: a\ntarget: b\n"
+    )
+    told = [
+        "_base.yaml:2: unknown key 'targt'; did you mean 'target'? known: ",
+        "_base.yaml:5: defaults.partitioners[0]: unknown partitioner 'nope'; known: ",
+        "_base.yaml:6: defaults: unknown key 'qantize'; did you mean 'quantize'? known: ",
+        "_base.yaml:9: validate.gates.max_size: is 'huge', must be a size such as 40MB; units: ",
+    ]
+    assert problems(found, "a") == problems(found, "b")
+    for line, words in zip(problems(found, "a"), told, strict=True):
+        assert line.startswith(words)
+    assert ", extends, defaults, matrix, package" in problems(found, "a")[0]
+    already: dict[Problem, str] = {}
+    assert len(list(told_once(found.problems["a"], "a", already))) == 4
+    (line,) = told_once(found.problems["b"], "b", already)
+    assert line.endswith("_base.yaml: 4 mistakes that were told of a")
+
+
+def test_what_is_missing_is_told_of_the_file_that_lacks_it(write):
+    found = write(_base="model: m\n", p="extends: _base\nmethods:\n  f: {}\n", q="extends: _base\n")
+    assert problems(found, "p") == [
+        "p.yaml:3: methods.f.partitioners: is missing; "
+        "write `partitioners: []` for portable operators only"
+    ]
+    assert problems(found, "q") == ["q.yaml: methods: is missing; name every method of the model"]
+
+
+def test_a_base_that_nobody_extends_says_nothing(write):
+    assert write(_base="nonsense: [\n").files == {}
+
+
+# defaults
+
+
+def test_defaults_are_for_methods_that_are_named(write):
+    found = write(
+        p="model: m\ndefaults: {partitioners: [xnnpack]}\n"
+        "methods: {encode: {}, decode: {partitioners: []}}\n"
+    )
+    assert data(found, "p")["methods"] == {
+        "encode": {"partitioners": ["xnnpack"]},
+        "decode": {"partitioners": []},
+    }
+    assert "methods: is missing" in problems(write(p="model: m\ndefaults: {}\n"), "p")[0]
+
+
+def test_a_method_that_takes_all_defaults_says_so(write):
+    found = write(p="model: m\ndefaults: {partitioners: []}\nmethods:\n  f:\n")
+    assert problems(found, "p") == [
+        "p.yaml:4: methods.f: is empty; write `{}` for what the defaults say"
+    ]
+
+
+@pytest.mark.parametrize("value", ["3", "[xnnpack]", ""])
+def test_defaults_must_be_a_mapping(write, value):
+    found = write(p=f"model: m\ndefaults: {value}\nmethods: {{f: {{partitioners: []}}}}\n")
+    (problem,) = problems(found, "p")
+    assert problem.startswith("p.yaml:2: defaults: is ")
+    assert problem.endswith(", must be a mapping; write what holds for every method")
+
+
+# Variables
+
+
+def filled(text, environment=(), matrix=None):
+    """What a value becomes, written without quotes, and its problems."""
+    variables = Variables(dict(environment), matrix)
+    node = variables.fill(Node(text, Mark("f.yaml", 7, "path"), plain=True))
+    return node.value, [str(problem) for problem in variables.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${A}", "x y"),
+        ("${B}", 5),
+        ("${C}", 0.5),
+        ("${D}", True),
+        ("${EMPTY}", None),
+        ("${EMPTY:-3}", 3),
+        ("${NONE:-1e-4}", 1e-4),
+        ("${NONE:-}", None),
+        ("${NONE:-a:-b}", "a:-b"),
+        ("v${B}", "v5"),
+        ("${B}${B}", "55"),
+        ("${NONE:-a}-${EMPTY}-${D}", "a--true"),
+        ("$${B}", "${B}"),
+        ("$$", "$"),
+        ("$$$$", "$$"),
+        ("100$$", "100$"),
+        ("$$${B}", "$5"),
+        ("${matrix.n}", 7),
+        ("n${matrix.n}-${matrix.on}", "n7-true"),
+    ],
+)
+def test_variables_are_filled_in(text, value):
+    environment = {"A": "x y", "B": "5", "C": "0.5", "D": "true", "EMPTY": ""}
+    found, told = filled(text, environment, {"n": 7, "on": True})
+    assert (found, type(found), told) == (value, type(value), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("${NONE}", "the variable NONE is not set, and has no default; set it, or write ${NONE:-"),
+        ("a${NONE}b", "the variable NONE is not set, and has no default; set it, or write"),
+        ("$A", "`$A` is no variable; write ${NAME} or ${NAME:-default}, and $$ for a dollar"),
+        ("a$", "`$` is no variable; write"),
+        ("${}", "`${}` is no variable"),
+        ("${A", "`${A` is no variable"),
+        ("${A-b}", "`${A-b}` is no variable"),
+        ("${A:?b}", "`${A:?b}` is no variable"),
+        ("${A:-${B}}", "`${A:-${B}` is no variable"),
+        ("${1A}", "`${1A}` is no variable"),
+        ("${ON}", "`on` is one thing in YAML 1.1 and another in 1.2: the value of the variable ON"),
+        ("${matrix.m}", "the matrix has no axis 'm'; known: n"),
+    ],
+)
+def test_variables_that_stand_for_nothing_are_told(text, told):
+    value, problems = filled(text, {"A": "a", "ON": "on"}, {"n": 1})
+    assert value is None
+    assert problems[0].startswith(f"f.yaml:7: path: {told}")
+
+
+def test_a_value_in_quotes_is_text(write):
+    text = 'model: m\ntarget: "${N}"\nmethods: {f: {partitioners: []}}\nvalidate:\n  inputs: '
+    assert data(write({"N": "5"}, p=text + "${N}\n"), "p")["target"] == "5"
+    found = write({"N": "5"}, p=text + '"${N}"\n')
+    assert problems(found, "p") == [
+        "p.yaml:5: validate.inputs: is '5', must be a whole number; "
+        "a value in quotes is text; write it on a line of its own, without them"
+    ]
+
+
+def test_only_variables_that_count_are_asked_for(write, tmp_path):
+    files = {
+        "_base": "target: ${UNUSED}\nmodel: ${MODEL}\n",
+        "p": "extends: _base\ntarget: t\nmethods: {f: {partitioners: []}}\n",
+    }
+    assert data(write({"MODEL": "m"}, **files), "p")["model"] == "m"
+    composition = Folder(tmp_path, {}).compose(tmp_path / "p.yaml")
+    assert composition.variables == ("MODEL",)
+    assert problems(write({}, **files), "p") == [
+        "_base.yaml:2: model: the variable MODEL is not set, and has no default; "
+        "set it, or write ${MODEL:-default}"
+    ]
+
+
+def test_a_base_can_be_chosen_by_a_variable(write):
+    files = {
+        "_a": "target: a\n",
+        "_b": "target: b\n",
+        "p": "extends: _${SIDE:-a}\nmodel: m\nmethods: {f: {partitioners: []}}\n",
+    }
+    assert data(write({}, **files), "p")["target"] == "a"
+    assert data(write({"SIDE": "b"}, **files), "p")["target"] == "b"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.booleans())
+def test_any_text_can_be_escaped(text, unquoted):
+    variables = Variables({})
+    node = variables.fill(Node(text.replace("$", "$$"), Mark("f", 1, "x"), plain=unquoted))
+    assert node.value == text and not variables.problems
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20))
+def test_a_variable_is_read_as_yaml_would_read_it(text):
+    value, told = filled("${X}", {"X": text})
+    try:
+        assert value == read_scalar(text) and not told
+    except ValueError:
+        assert value is None and len(told) == 1
+
+
+# matrix
+
+METHODS = "model: m\nmethods: {f: {partitioners: [xnnpack]}}\n"
+MATRIX = """\
+model: m
+target: ${matrix.os}-${matrix.bits}
+methods: {f: {partitioners: [xnnpack]}}
+matrix:
+  os: [android, ios]
+  bits: [32, 64]
+  precision:
+    fp32: {}
+    int8:
+      defaults: {quantize: {quantizer: xnnpack}}
+      validate: {atol: 0.5}
+"""
+
+
+def test_a_matrix_makes_a_package_of_every_combination(write):
+    found = write(asr=MATRIX)
+    names = [
+        f"asr-{os}-{bits}-{precision}"
+        for os, bits, precision in itertools.product(["android", "ios"], [32, 64], ["fp32", "int8"])
+    ]
+    assert list(found.configs) == names
+    assert data(found, "asr-ios-64-fp32") == {
+        "model": "m",
+        "target": "ios-64",
+        "methods": {"f": {"partitioners": ["xnnpack"]}},
+    }
+    assert data(found, "asr-android-32-int8") == {
+        "model": "m",
+        "target": "android-32",
+        "methods": {"f": {"partitioners": ["xnnpack"], "quantize": {"quantizer": "xnnpack"}}},
+        "validate": {"atol": 0.5},
+    }
+
+
+def test_packages_of_a_matrix_can_be_named(write):
+    text = METHODS + "matrix: {os: [a, b]}\npackage: x.${matrix.os}.${V:-1}\n"
+    assert list(write(asr=text).configs) == ["x.a.1", "x.b.1"]
+
+
+def test_exclude_and_include(write):
+    text = MATRIX + (
+        "  exclude:\n    - {os: ios, bits: 32}\n    - {precision: int8, os: ios}\n"
+        "  include:\n    - {os: linux, bits: 8, precision: int8}\n"
+        "    - {os: android, config: {validate: {rtol: 0.25}}}\n"
+    )
+    found = write(asr=text)
+    assert list(found.configs) == [
+        "asr-android-32-fp32",
+        "asr-android-32-int8",
+        "asr-android-64-fp32",
+        "asr-android-64-int8",
+        "asr-ios-64-fp32",
+        "asr-linux-8-int8",
+    ]
+    assert data(found, "asr-android-32-int8")["validate"] == {"atol": 0.5, "rtol": 0.25}
+    assert data(found, "asr-linux-8-int8")["validate"] == {"atol": 0.5}
+    assert "validate" not in data(found, "asr-ios-64-fp32")
+
+
+def test_a_matrix_can_stand_in_a_base_and_be_changed(write):
+    found = write(
+        _base=MATRIX,
+        p="extends: _base\nmatrix: {bits: null, os: [linux]}\ntarget: ${matrix.os}\n",
+        q="extends: _base\nmatrix:\ntarget: q\n",
+    )
+    assert list(found.configs) == ["p-linux-fp32", "p-linux-int8", "q"]
+
+
+MATRICES = [
+    ("[a]", "matrix: is a list, must be a mapping of axes; write `axis: [value, value]`"),
+    ("{}", "matrix: has no axis; write"),
+    ("{a: }", "matrix.a: is empty, must be a list of values; or a mapping of names to parts of a"),
+    ("{a: []}", "matrix.a: is an empty list, must be a list of values"),
+    ("{a: x}", "matrix.a: is 'x', must be a list of values"),
+    ("{a: [[x]]}", "matrix.a[0]: is a list, must be text, a number, true or false"),
+    ("{a: [x, ~]}", "matrix.a[1]: is empty, must be text, a number, true or false"),
+    ("{a: [x, y, x]}", "matrix.a[2]: names 'x' twice; keep one"),
+    ("{a: ['${X}']}", "matrix.a[0]: the variable X is not set, and has no default"),
+    ("{a b: [x]}", "matrix.'a b': cannot name an axis: 'a b' must be letters, digits"),
+    ("{a: {x: }}", "matrix.a.x: is empty, must be a mapping, a part of a config; `{}` changes"),
+    ("{a: {x: {extends: _b}}}", "matrix.a.x.extends: 'extends' cannot stand in a part of a conf"),
+    ("{a: {x: {modl: z}}}", "matrix.a.x: unknown key 'modl'; did you mean 'model'? known: "),
+    ("{a: [x/y]}", "matrix: cannot name a package: 'p-x/y' must be letters"),
+    ("{a: [x], exclude: [{a: z}]}", "matrix.exclude[0]: axis 'a' has no value 'z'; known: x"),
+    ("{a: [x], exclude: [{b: z}]}", "matrix.exclude[0].b: the matrix has no axis 'b'; known: a"),
+    ("{a: [x], exclude: [{a: x}]}", "matrix: leaves no combination; exclude less"),
+    ("{a: [x, 1], exclude: [{a: true}]}", "matrix.exclude[0]: axis 'a' has no value true; known"),
+    ("{a: [x], exclude: {a: x}}", "matrix.exclude: is a mapping, must be a list of mappings"),
+    ("{a: [x], include: [x]}", "matrix.include[0]: is 'x', must be a mapping; write"),
+    ("{a: [x], include: [{a: x}]}", "matrix.include[0]: a x is there already; add a `config:`"),
+    ("{a: {x: {}}, include: [{a: z}]}", "matrix.include[0]: axis 'a' has no value 'z'; known: x"),
+    ("{a: [x], include: [{a: x, config: 3}]}", "matrix.include[0].config: is 3, must be a mapping"),
+    ("{a: [" + ", ".join(map(str, range(1001))) + "]}", "matrix: makes 1001 packages, more than"),
+]
+
+
+@pytest.mark.parametrize(("matrix", "told"), MATRICES, ids=[told[:50] for _, told in MATRICES])
+def test_what_is_wrong_with_a_matrix(write, matrix, told):
+    found = write(p=f"{METHODS}matrix: {matrix}\n")
+    assert not found.configs
+    ((_, listed),) = found.problems.items()
+    (problem,) = [str(problem).partition("/")[2] for problem in listed]
+    assert problem.startswith(f"p.yaml:3: {told}"), problem
+
+
+def test_half_a_combination_cannot_be_included(write):
+    text = METHODS + "matrix:\n  a: [x]\n  b: [y]\n  include: [{a: z}]\n"
+    assert problems(write(p=text), "p") == [
+        "p.yaml:6: matrix.include[0]: axis 'a' has no value 'z'; known: x"
+    ]
+
+
+def test_names_must_tell_packages_apart(write):
+    matrix = "matrix:\n  a: [x, y]\n  b: [1, 2]\n"
+    (problem, *_) = problems(write(p=METHODS + matrix + "package: p-${matrix.a}\n"), "p")
+    assert problem == (
+        "p.yaml:6: package: 'p-x' is the name of two packages: a x, b 1; and a x, b 2; "
+        "name every axis in it"
+    )
+    (problem,) = problems(write(p=METHODS + "package: x\n"), "p")
+    assert problem == (
+        "p.yaml:3: package: names the packages of a matrix, and there is none; name the file"
+    )
+
+
+def test_two_files_that_make_one_package_are_both_named(write, tmp_path):
+    found = write(a=METHODS + "matrix: {os: [x, y]}\n", **{"a-x": METHODS})
+    assert list(found.configs) == ["a-y"]
+    (problem,) = found.problems["a-x"]
+    assert {problem.file, problem.what} == {
+        f"{tmp_path.name}/a.yaml",
+        f"makes the package 'a-x', as {tmp_path.name}/a-x.yaml does",
+    }
+
+
+def test_a_variable_of_the_matrix_needs_one(write):
+    (problem,) = problems(write(p=METHODS + "target: ${matrix.os}\n"), "p")
+    assert problem == "p.yaml:3: target: `${matrix.os}`: there is no matrix here"
+
+
+def test_a_mistake_of_one_combination_spoils_no_other(write):
+    found = write(
+        p=METHODS + "matrix:\n  a:\n    x: {}\n    y:\n      target: ${UNSET}\n      model: 3\n"
+    )
+    assert list(found.configs) == ["p-x"]
+    assert problems(found, "p-y") == [
+        "p.yaml:7: matrix.a.y.target: the variable UNSET is not set, and has no default; "
+        "set it, or write ${UNSET:-default}",
+        "p.yaml:8: matrix.a.y.model: is 3, must be text; quote it",
+    ]
+
+
+def test_a_folder_that_cannot_be_read_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PipelineError, match="file: cannot be read"):
+        Folder(tmp_path / "file", {})
+
+
+# Properties of merging
+
+KEYS = st.sampled_from(["a", "b", "c"])
+TREES = st.recursive(
+    st.integers(0, 3) | st.lists(st.integers(0, 3), max_size=2),
+    lambda inner: st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+MAPPINGS = st.dictionaries(KEYS, TREES, max_size=3)
+PATCHES = st.dictionaries(
+    KEYS,
+    st.recursive(
+        st.none() | st.integers(0, 3) | st.lists(st.integers(0, 3), max_size=2),
+        lambda inner: st.dictionaries(KEYS, inner, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=3,
+)
+
+
+def nodes(value, file="f"):
+    return load_nodes(yaml.safe_dump(value).encode(), file)
+
+
+def settled(node):
+    """The data without what was taken away or is empty."""
+    if isinstance(node.value, dict):
+        return {k: settled(v) for k, v in node.value.items() if v.value is not None}
+    return plain(node)
+
+
+def merge_patch(target, patch):
+    """RFC 7396, as it is written there."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merge_patch(result.get(name), value)
+    return result
+
+
+def stacked(documents):
+    first, *others = (nodes(each, str(number)) for number, each in enumerate(documents))
+    for each in others:
+        first = merge(first, each)
+    return first
+
+
+@given(st.lists(PATCHES, min_size=1, max_size=4))
+def test_merging_is_that_of_json_merge_patch(documents):
+    expected = {}
+    for each in documents:
+        expected = merge_patch(expected, each)
+    assert settled(stacked(documents)) == expected
+
+
+# In a config a key has a mapping or it has none, whichever file it stands in.
+SHAPED = st.deferred(
+    lambda: (
+        st.dictionaries(st.sampled_from("ab"), SHAPED, max_size=2)
+        | st.dictionaries(st.sampled_from("cd"), st.integers(0, 3), max_size=2)
+    )
+)
+
+
+@given(SHAPED, SHAPED, SHAPED)
+def test_merging_is_associative_where_nothing_is_taken_away(one, two, three):
+    a, b, c = nodes(one), nodes(two), nodes(three)
+    assert plain(merge(merge(a, b), c)) == plain(merge(a, merge(b, c)))
+    assert plain(merge(a, a)) == one
+    assert plain(merge(a, nodes({}))) == one
+
+
+@given(st.lists(MAPPINGS.filter(bool), min_size=3, max_size=3))
+@settings(deadline=None)
+def test_how_a_chain_of_bases_is_spelled_means_nothing(documents):
+    spellings = [
+        {"_a": [], "_b": ["_a"], "p": ["_b"]},
+        {"_a": [], "_b": [], "p": ["_a", "_b"]},
+        {"_a": [], "_b": ["_a"], "p": ["_a", "_b"]},
+        {"_a": [], "_b": ["_a"], "p": ["_b", "_a"]},
+        {"_a": [], "_b": ["_a"], "p": ["_a", "_b", "_a", "_b"]},
+    ]
+    found = []
+    for spelling in spellings:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for (stem, bases), each in zip(spelling.items(), documents, strict=True):
+                document = {**({"extends": bases} if bases else {}), **each}
+                (folder / f"{stem}.yaml").write_text(yaml.safe_dump(document))
+            composition = Folder(folder, {}).compose(folder / "p.yaml")
+            assert sorted(composition.reads) == sorted(
+                {"p.yaml"}
+                | {f"{base}{suffix}" for base in ("_a", "_b") for suffix in (".yaml", ".yml")}
+            )
+            found.append(composition.documents["p"].data)
+    assert all(each == found[0] for each in found)
+    assert found[0] == plain(stacked(documents))
+
+
+def at(value, path):
+    """What stands at a path such as `a.b[1]`."""
+    for key in re.findall(r"[^.\[\]]+", path):
+        value = value[int(key) if isinstance(value, list) else key]
+    return value
+
+
+def leaves(node, path=""):
+    if isinstance(node.value, dict) and node.value:
+        for key, inner in node.value.items():
+            yield from leaves(inner, f"{path}.{key}".lstrip("."))
+    else:
+        yield path, node
+
+
+@given(st.lists(MAPPINGS, min_size=1, max_size=4))
+def test_each_value_is_of_the_last_document_that_wrote_it(documents):
+    for path, node in leaves(stacked(documents)):
+        if not path:
+            continue
+        file = int(node.mark.file)
+        assert node.mark.path == path
+        assert at(documents[file], path) == plain(node)
+        line = yaml.safe_dump(documents[file]).splitlines()[node.mark.line - 1]
+        assert line.strip().startswith(f"{path.rpartition('.')[2]}:")
+        for later in documents[file + 1 :]:
+            with pytest.raises((KeyError, TypeError)):
+                written = at(later, path)
+                if written == {}:  # which adds nothing to a mapping
+                    raise KeyError
+
+
+# The resolved view
+
+
+@given(DOCUMENTS)
+@settings(deadline=None)
+def test_the_resolved_view_is_a_config_that_resolves_to_the_same(document):
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "p.yaml"
+        text = yaml.safe_dump(document, default_style='"').replace("$", "$$")
+        path.write_text(re.sub(r'!!\w+ "([^"]*)"', r"\1", text), encoding="utf-8")
+        found = read_configs(Path(name), {})
+        if found.problems:  # numbers and texts that YAML 1.1 spells in another way
+            return
+        view = "\n".join(resolved_view(found.configs["p"], found.documents["p"]))
+        path.write_text(view, encoding="utf-8")
+        again = read_configs(Path(name), {})
+    assert not again.problems, (view, again.problems)
+    assert again.configs["p"].resolved() == found.configs["p"].resolved()
+
+
+def test_the_resolved_view_tells_where_each_value_was_written(write, tmp_path):
+    found = write(
+        {"ARCH": "arm64"},
+        _base=BASE + "constant_methods: {get_text: 'on', get_list: [1, true, a b]}\n",
+        p="extends: _base\ntarget: android-${ARCH}\nmethods:\n  f: {}\n  g:\n    quantize:\n",
+    )
+    lines = list(resolved_view(found.configs["p"], found.documents["p"]))
+    rows = dict(
+        re.split(r"\s+# (?=default|test_)", line.strip()) for line in lines if "  # " in line
+    )
+    folder = tmp_path.name
+    assert lines[0] == f"# p: {folder}/p.yaml"
+    assert rows["target: android-arm64"] == f"{folder}/p.yaml:2, android-${{ARCH}}"
+    assert rows["per_channel: false"] == f"{folder}/_base.yaml:5, defaults"
+    assert rows["weight_qmax: 127"] == "default"
+    assert rows["# quantize: none"] == "default"
+    assert rows["atol: 0.5"] == f"{folder}/_base.yaml:7"
+    assert rows["max_size: 1000000"] == f"{folder}/_base.yaml:8"
+    assert rows['get_text: "on"'] == f"{folder}/_base.yaml:9"
+    assert rows['get_list: [1, true, "a b"]'] == f"{folder}/_base.yaml:9"
+    assert parse_document("p", found.documents["p"], ["f", "g"]) == found.configs["p"]
+
+
+def test_the_resolved_view_knows_every_key(write):
+    text = (
+        "model: m\nmethods:\n  f:\n    partitioners:\n"
+        "      - xnnpack: {modules: [a.b, c]}\n      - xnnpack\n"
+        "    quantize: {quantizer: xnnpack}\n    modules: [d]\n"
+        "    edge: {passes: [a.b:C, {a:d: {x: [1, {y: ~, z: 'on'}], '$ 1': $$}}]}\n"
+        "emit: {external_files: {w: ['a.*', $$]}, passes: [a:e]}\n"
+        "validate: {gates: {max_size: 1}}\n"
+    )
+    found = write(p=text)
+    view = "\n".join(resolved_view(found.configs["p"], found.documents["p"]))
+    assert write(p=view).configs["p"] == found.configs["p"]
+
+    def keys(value):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                yield from [key, *keys(inner)]
+        for inner in value if isinstance(value, list) else ():
+            yield from keys(inner)
+
+    for key in set(keys(found.configs["p"].resolved())):
+        spelled = re.search(rf'(^|[\s{{"])({re.escape(key)})"?:', view, re.MULTILINE)
+        assert spelled or key in ("package", "name", "options", "reference"), key
+
+
+def test_the_example_of_the_documentation_is_true(write):
+    text = (REPOSITORY / "docs" / "configs.md").read_text(encoding="utf-8")
+    base, config, matrix = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    view = re.search(r"```\n(# asr-small-int8.*?)```", text, re.DOTALL)[1].splitlines()
+    found = write(_phone=base, asr=config, other=f"extends: _phone\n{METHODS}{matrix}")
+    assert not found.problems
+    package = "asr-small-int8"
+    lines = "\n".join(resolved_view(found.configs[package], found.documents[package]))
+    lines = re.sub(r"# test_\w+/", "# partition_configs/", lines.replace(": test_", ": # test_"))
+    told = {" ".join(line.split()) for line in lines.splitlines()}
+    for line in view:
+        shown = " ".join(line.replace("int8: partition", "int8: # partition").split())
+        assert line == "..." or shown in told
+    assert sorted(found.configs) == [
+        *(f"{os}.asr.{p}" for os in ["android"] for p in ["fp32", "int8"]),
+        *(f"asr-{size}-{p}" for size in ["large", "small"] for p in ["fp32", "int8"]),
+        *["ios.asr.fp32", "linux.asr.fp32", "linux.asr.int8", "zephyr.asr.int8"],
+    ]
+
+
+# What the plan remembers
+
+METHOD = "methods: {f: {partitioners: []}}\n"
+CONTENTS = st.sampled_from(
+    [
+        None,
+        "",
+        "model: [",
+        "model: a\n",
+        f"model: b\n{METHOD}",
+        f"model: m${{X:-0}}\n{METHOD}",
+        f"model: m${{X}}\n{METHOD}",
+        f"extends: _a\nmodel: c\n{METHOD}",
+        f"extends: _b\n{METHOD}",
+        f"extends: [_a, _b]\n{METHOD}",
+        f"extends: _${{X:-a}}\n{METHOD}",
+        f"extends: p\n{METHOD}",
+        f"model: d\n{METHOD}matrix: {{x: [1, '${{X:-2}}']}}\n",
+        "matrix: {y: {q: {}, r: {model: e}}}\npackage: p-${matrix.y}\n",
+        "matrix:\n",
+    ]
+)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["_a.yaml", "_b.yaml", "_b.yml", "p.yaml", "q.yaml"]), CONTENTS)
+    | st.tuples(st.just("X"), st.sampled_from([None, "", "a", "b", "q"])),
+    min_size=1,
+    max_size=12,
+)
+
+
+def known(plan):
+    """The packages with their models, or None for one with mistakes."""
+    return {package: plan.model(package) for package in plan.packages}
+
+
+@given(STEPS)
+@settings(deadline=None, max_examples=150)
+def test_what_the_plan_remembers_is_what_it_would_find(steps):
+    with (
+        tempfile.TemporaryDirectory() as name,
+        mock.patch("pipeline.digest.RACY_NS", -1),
+        mock.patch.dict(os.environ),
+    ):
+        root = Path(name)
+        (root / "partition_configs").mkdir()
+        os.environ.pop("X", None)
+        for number, (what, content) in enumerate(steps):
+            path = root / "partition_configs" / what
+            if what == "X":
+                os.environ.update({} if content is None else {"X": content})
+                os.environ.pop("X") if content is None and "X" in os.environ else None
+            elif content is None:
+                path.unlink(missing_ok=True)
+            else:  # of another size each time, whatever the clock says
+                path.write_text(content + "#" * (number + 1))
+            plan = Plan(Workspace(root, Store(root / "store"), 1))
+            found = known(plan)
+            plan.remember()
+            memory = root / "build" / ".files.json"
+            kept = memory.read_bytes() if memory.exists() else b""
+            memory.unlink(missing_ok=True)
+            assert found == known(Plan(Workspace(root, Store(root / "store"), 1)))
+            memory.parent.mkdir(exist_ok=True)
+            memory.write_bytes(kept)
