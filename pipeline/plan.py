@@ -172,11 +172,33 @@ class Plan:
         if package not in self._outlines:
             told = None
             with suppress(OSError):  # a file that can't be read; `_parsed` says why
-                told = self._remember(package, "outline", [], lambda: self._outline(package))
+                told = self._recalled_outline(package)
             self._outlines[package] = (
                 Outline(told[0], _tuples(told[1]), *map(tuple, told[2:])) if told else None
             )
         return self._outlines[package]
+
+    def _recalled_outline(self, package: str) -> list[Any] | None:
+        """As `_remember` does it, and given by the versions of what the outline itself names: a
+        plugin's backend can be there no more, or be another one."""
+        path, *others = self._files[package]
+        composed = self._composed(path)
+        if others or composed is None:
+            return self._outline(package)
+        given = of_json([code(), composed])
+
+        def compute(path: Path) -> dict[str, Any] | None:
+            told = self._outline(package)
+            if told is None:
+                return None
+            return {"given": given, "versions": toolchain(told[2]), "told": told}
+
+        def still_so(known: Mapping[str, Any]) -> bool:
+            return known["given"] == given and known["versions"] == toolchain(known["told"][2])
+
+        digests = self.workspace.file_digests
+        known = digests.traced(path, f"outline {package}", compute, still_so)
+        return known and known["told"]
 
     def _outline(self, package: str) -> list[Any] | None:
         config = self._parsed(package).configs.get(package)
