@@ -48,6 +48,7 @@ _DECIDING = (
 _PLANNING = (
     "actions",
     "backends/*",
+    "backends/constructors.json",
     "config",
     "config_models",
     "config_parser",
@@ -80,7 +81,8 @@ def describing_code() -> str:
 def _digest_of(names: tuple[str, ...]) -> str:
     hasher = blake3()
     for name in names:
-        for path in sorted(Path(__file__).parent.glob(f"{name}.py")):
+        pattern = name if name.endswith(".json") else f"{name}.py"
+        for path in sorted(Path(__file__).parent.glob(pattern)):
             source = path.read_bytes()
             hasher.update(len(source).to_bytes(8, "little") + source)
     return hasher.hexdigest()
