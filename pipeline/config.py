@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends import PartitionerSpec, QuantizeConfig
+from pipeline.backends import BACKENDS, PartitionerSpec, QuantizeConfig
 from pipeline.config_models import (
     NAME_PATTERN,
     RULES,
@@ -53,11 +53,13 @@ __all__ = [
 @dataclass(frozen=True)
 class Configs:
     """The configs of a folder by package: the good ones and their data as read, what is wrong with
-    the others, and the name of each one's file in messages."""
+    the others, and of all of them where they name which backend, as far as that can be read, and
+    the name of the file in messages."""
 
     configs: dict[str, PackageConfig] = field(default_factory=dict)
     data: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
+    uses: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
 
@@ -83,6 +85,7 @@ def _add(found: Configs, path: Path) -> None:
             )
         found.files[package] = file
         _, data = read_config(path)
+        found.uses[package] = tuple(_uses(data))
         found.configs[package] = parse_config(package, data, file)
         found.data[package] = data
     except ConfigErrors as errors:
@@ -96,6 +99,22 @@ def read_config(path: Path) -> tuple[str, dict[str, Any]]:
     ConfigErrors."""
     file = _shown_file(path)
     return path.stem, _document(read_yaml(path, file), file)
+
+
+def _uses(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where a config, which may have mistakes, names a backend of the catalogue: path and name."""
+    methods = data.get("methods")
+    for method, told in methods.items() if isinstance(methods, dict) else ():
+        path = join("methods", method)
+        items = told.get("partitioners") if isinstance(told, dict) else None
+        for number, item in enumerate(items if isinstance(items, list) else ()):
+            for name in item if isinstance(item, dict) else [item]:
+                if isinstance(name, str) and name in BACKENDS:
+                    yield join(join(path, "partitioners"), number), name
+        quantize = told.get("quantize") if isinstance(told, dict) else None
+        name = quantize.get("quantizer") if isinstance(quantize, dict) else None
+        if isinstance(name, str) and name in BACKENDS:
+            yield join(path, "quantize"), name
 
 
 def _shown_file(path: Path) -> str:

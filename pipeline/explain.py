@@ -94,6 +94,10 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
         yield line.strip()
     told = [f"{count} {_VERDICTS[state]}" for state, count in counts.items() if count]
     told += [f"{faulty} faulty"] if faulty else []
+    if rows:
+        from pipeline.backends.constructors import outdated  # pydantic
+
+        yield from filter(None, [outdated()])
     yield ", ".join(told) or "no packages"
 
 

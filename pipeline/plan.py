@@ -31,6 +31,7 @@ from pipeline.upkeep import Usage
 from pipeline.workspace import Workspace, config_files
 
 if TYPE_CHECKING:
+    from pipeline.backends import Backend, Options
     from pipeline.config import Configs, PackageConfig
 
 
@@ -118,7 +119,7 @@ class Plan:
             return None
         units = actions.compile_units(config)
         used = {b.name: b for b in actions.backends_of(config, config.methods)}
-        asking = [n for n, b in sorted(used.items()) if b.facts or b.cannot_run]
+        asking = [n for n, b in sorted(used.items()) if b.facts or b.cannot_run or b.requirements]
         passes = sorted(set(actions.references_of(config, config.methods)))
         distributions = actions.distributions_of(config, config.methods)
         return [config.model, units, distributions, asking, passes]
@@ -144,10 +145,11 @@ class Plan:
         configs = self._parsed(package)
         found = list(configs.problems.get(package, ()))
         config = configs.configs.get(package)
+        file = configs.files[package]
+        found += _unusable(configs.uses.get(package, ()), file)
         if config is None:
             return tuple(found)
-        file = configs.files[package]
-        found += _missing(config, file)
+        found += _unknown(config, file)
         found += self._missing_passes(package, file)
         found += _mixed_edges(config, file)
         models, ambiguous = self._sources
@@ -403,18 +405,39 @@ class Plan:
         return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
 
 
-def _missing(config: PackageConfig, file: str) -> Iterator[Problem]:
-    """What the backends of a config need and this machine lacks."""
+def _unusable(uses: Iterable[tuple[str, str]], file: str) -> Iterator[Problem]:
+    """What the backends that a config names need and this machine lacks: a line for each use."""
+    from pipeline.backends import BACKENDS
+
+    for path, name in uses:
+        backend = BACKENDS[name]
+        needs = list(backend.missing())
+        if backend.unsupported:
+            yield Problem(file, path, f"{name} {backend.unsupported}")
+        elif needs:
+            what = " and ".join(need.what for need in needs)
+            remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
+            yield Problem(file, path, f"{name} needs {what}", remedies)
+
+
+def _unknown(config: PackageConfig, file: str) -> Iterator[Problem]:
+    """Options that the described executorch does not take."""
+    from pipeline.backends.constructors import outdated, unknown_options
+
+    if outdated():  # and said to be
+        return
     for name, method in config.methods.items():
-        used = [
-            (join(f"methods.{name}.partitioners", number), spec.backend)
-            for number, spec in enumerate(method.partitioners)
+        given: list[tuple[str, Backend, Options]] = [
+            (join(join(f"methods.{name}.partitioners", n), spec.name), spec.backend, spec.options)
+            for n, spec in enumerate(method.partitioners)
         ]
         if method.quantize is not None:
-            used.append((f"methods.{name}.quantize", method.quantize.backend))
-        for path, backend in used:
-            for need in backend.missing():
-                yield Problem(file, path, f"{backend.name} needs {need.what}", need.remedy)
+            path = f"methods.{name}.quantize"
+            given.append((path, method.quantize.backend, method.quantize))
+        for path, backend, options in given:
+            for option, known in unknown_options(backend, options):
+                what = f"is no option of {backend.name} in the installed executorch"
+                yield Problem(file, join(path, option), what, known)
 
 
 def _mixed_edges(config: PackageConfig, file: str) -> Iterator[Problem]:
