@@ -15,7 +15,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from pydantic_core import core_schema
 
 from pipeline.backends import BACKENDS, Options, PartitionerSpec, QuantizeConfig
-from pipeline.config import PackageConfig
+from pipeline.config import EmitConfig, PackageConfig, PassSpec
+from pipeline.config_models import REFERENCE_PATTERN
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -50,9 +51,15 @@ def json_schema() -> dict[str, Any]:
         own["modules"] = definitions[PartitionerSpec.__name__]["properties"]["modules"]
     definitions[PartitionerSpec.__name__] = _partitioner()
     definitions[QuantizeConfig.__name__] = _quantizer()
+    definitions[PassSpec.__name__] = _pass()
     del definitions[Options.__name__]
-    for methods in (package["properties"]["methods"], package["properties"]["constant_methods"]):
-        methods["additionalProperties"] = False
+    emit = definitions[EmitConfig.__name__]
+    for mapping in (
+        package["properties"]["methods"],
+        package["properties"]["constant_methods"],
+        emit["properties"]["external_files"],
+    ):
+        mapping["additionalProperties"] = False
     return {"$schema": DIALECT, **package, "$defs": dict(sorted(definitions.items()))}
 
 
@@ -72,6 +79,22 @@ def _partitioner() -> dict[str, Any]:
             {
                 "type": "object",
                 "properties": options,
+                "additionalProperties": False,
+                "minProperties": 1,
+                "maxProperties": 1,
+            },
+        ]
+    }
+
+
+def _pass() -> dict[str, Any]:
+    """A reference, or one as a key with its options, which are the pass's own."""
+    return {
+        "anyOf": [
+            {"type": "string", "pattern": REFERENCE_PATTERN},
+            {
+                "type": "object",
+                "patternProperties": {REFERENCE_PATTERN: {"type": ["object"]}},
                 "additionalProperties": False,
                 "minProperties": 1,
                 "maxProperties": 1,
