@@ -161,6 +161,43 @@ def test_what_the_process_made_before_does_not_show():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+_DYNAMIC = textwrap.dedent(
+    """
+    import torch
+    from executorch.exir import to_edge_transform_and_lower
+
+    from pipeline.backends import BACKENDS, PartitionerSpec, make_partitioners
+    from pipeline.errors import PipelineError
+
+
+    class Flat(torch.nn.Module):
+        def forward(self, x, y):
+            return torch.relu(x.view(x.shape[0] * 2, 2)) + y.sum()
+
+
+    size = torch.export.Dim("size", min=2, max=8)
+    program = torch.export.export(
+        Flat(), (torch.ones(4, 4), torch.ones(4, 4)), dynamic_shapes=({0: size}, {0: size})
+    )
+    entry = BACKENDS["openvino"]
+    partitioners = make_partitioners([PartitionerSpec(name="openvino", options=entry.options())])
+    try:
+        with entry.deterministic():
+            to_edge_transform_and_lower(program, partitioner=partitioners)
+    except PipelineError as error:
+        print(error)
+    """
+)
+
+
+@needs_openvino
+def test_a_dynamic_size_that_a_partition_takes_is_told():
+    done = subprocess.run(
+        [sys.executable, "-c", _DYNAMIC], capture_output=True, text=True, timeout=300
+    )
+    assert "openvino: a partition has a dynamic size among its inputs" in done.stdout, done.stderr
+
+
 def blob(model):
     """As the CPU plugin lays it out, with a header and constants of its own."""
     key = bytes.fromhex("306070020408" + "3f6f7274787f")

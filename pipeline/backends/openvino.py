@@ -221,6 +221,11 @@ def _deterministic() -> Iterator[None]:
     original = preprocess.openvino_compile
 
     def compile_model(*args: Any, **kwargs: Any) -> Any:
+        if any(type(each).__name__ == "SymInt" for each in args):
+            raise PipelineError(
+                "openvino: a partition has a dynamic size among its inputs, which ExecuTorch's "
+                "backend for it does not take; export the method with fixed sizes"
+            )
         blob = original(*args, **kwargs).export_model().getvalue()
         if (kwargs.get("options") or {}).get("device", "CPU") == "CPU":
             blob = without_counters(blob)
