@@ -220,6 +220,7 @@ def validate_action(
         "settings": config.validation.resolved(),
         "not_run": not_run(config),
         "host": host(),
+        "facts": facts_of(config, config.methods),
     }
     where = {
         "sources": dict(methods),

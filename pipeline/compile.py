@@ -11,6 +11,8 @@ from torch.export import ExportedProgram
 
 from pipeline import digest
 from pipeline.actions import Action
+from pipeline.backends import Backend, edge_operators
+from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
 from pipeline.delegation import count_delegation
 from pipeline.emission import emit, named_data_of
@@ -61,6 +63,7 @@ def compile_unit(
             partitioners,
             store=None if always else store,
             edge=next(iter(configs.values())).edge,
+            edge_operators=edge_operators(_backends(configs)),
             passes={
                 name: load_passes(config.edge.passes, workspace.root)
                 for name, config in configs.items()
@@ -89,6 +92,11 @@ def _check_passes(planned: Mapping[str, Any], root: Path) -> None:
         now = {name: digest.of_file(path) for name, path in source_files(reference, root).items()}
         if now != files:
             raise SourceError(f"pass {reference}: changed while the build ran; run again")
+
+
+def _backends(configs: Mapping[str, MethodConfig]) -> Iterator[Backend]:
+    for config in configs.values():
+        yield from (spec.backend for spec in config.partitioners)
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipeline.backends import PartitionerSpec, QuantizeConfig
+from pipeline.backends import BACKENDS, PartitionerSpec, QuantizeConfig
 from pipeline.compose import KEYS, Composition, Document, Folder
 from pipeline.config_models import (
     NAME_PATTERN,
@@ -49,14 +49,24 @@ __all__ = [
 ]
 
 
+class Use(NamedTuple):
+    """Where a config names a backend of the catalogue."""
+
+    document: Document
+    path: str
+    backend: str
+
+
 @dataclass(frozen=True)
 class Configs:
     """The configs of a folder by package: the good ones and the documents that they were parsed
-    from, what is wrong with the others, and the name of each one's file in messages."""
+    from, what is wrong with the others, of all of them where they name which backend, as far as
+    that can be read, and the name of the file in messages."""
 
     configs: dict[str, PackageConfig] = field(default_factory=dict)
     documents: dict[str, Document] = field(default_factory=dict)
     problems: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
+    uses: dict[str, tuple[Use, ...]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
     def add(self, composition: Composition, package: str) -> None:
@@ -76,6 +86,7 @@ class Configs:
         if composition.problems:
             raise ConfigErrors(composition.problems)
         document = composition.documents[package]
+        self.uses[package] = tuple(_uses(document))
         self.configs[package] = parse_document(package, document)
         self.documents[package] = document
 
@@ -169,3 +180,19 @@ def _disagreements(
 
 def _names(mapping: object) -> list[str]:
     return [name for name in mapping if isinstance(name, str)] if isinstance(mapping, dict) else []
+
+
+def _uses(document: Document) -> Iterator[Use]:
+    """Of a config that may have mistakes."""
+    methods = document.data.get("methods")
+    for method, told in methods.items() if isinstance(methods, dict) else ():
+        path = join("methods", method)
+        items = told.get("partitioners") if isinstance(told, dict) else None
+        for number, item in enumerate(items if isinstance(items, list) else ()):
+            for name in item if isinstance(item, dict) else [item]:
+                if isinstance(name, str) and name in BACKENDS:
+                    yield Use(document, join(join(path, "partitioners"), number), name)
+        quantize = told.get("quantize") if isinstance(told, dict) else None
+        name = quantize.get("quantizer") if isinstance(quantize, dict) else None
+        if isinstance(name, str) and name in BACKENDS:
+            yield Use(document, join(path, "quantize"), name)

@@ -95,6 +95,10 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
         yield line.strip()
     sums = [f"{count} {_VERDICTS[state]}" for state, count in counts.items() if count]
     sums += [f"{faulty} faulty"] if faulty else []
+    if rows:
+        from pipeline.backends.constructors import outdated  # pydantic
+
+        yield from filter(None, [outdated()])
     yield ", ".join(sums) or "no packages"
 
 

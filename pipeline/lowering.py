@@ -180,6 +180,7 @@ def lower(
     constant_methods: Mapping[str, Any] | None = None,
     store: Store | None = None,
     edge: EdgeConfig | None = None,
+    edge_operators: Sequence[str] = (),
     passes: Mapping[str, Sequence[Callable[..., Any]]] | None = None,
 ) -> EdgeProgramManager:
     """`to_edge_transform_and_lower`, with `to_backend_multiple` as its way to the backends.
@@ -188,6 +189,7 @@ def lower(
 
     Args:
         edge: how the programs become edge programs; all of them in the same way.
+        edge_operators: what may be left beyond that, since a backend takes it.
         passes: those over each method's edge program, loaded.
 
     Raises:
@@ -203,7 +205,7 @@ def lower(
                     own,
                     partitioner={n: list(each) for n, each in method_to_partitioners.items()},
                     constant_methods=dict(constant_methods) if constant_methods else None,
-                    compile_config=edge_config(edge) if edge is not None else None,
+                    compile_config=edge_config(edge or EdgeConfig(), edge_operators),
                     transform_passes=_passes(passes),
                 )
             except SharedConstantsError as shared:
@@ -227,13 +229,15 @@ def _lowering_through_to_backend_multiple(store: Store | None) -> Iterator[None]
         _program.to_backend = original
 
 
-def edge_config(settings: EdgeConfig) -> EdgeCompileConfig:
-    """What ExecuTorch is given for `settings`. Raises PipelineError for an unknown operator."""
+def edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> EdgeCompileConfig:
+    """What ExecuTorch is given for `settings`, and for operators beyond Core ATen that backends
+    take. Raises PipelineError for an unknown operator."""
     return EdgeCompileConfig(
         _check_ir_validity=settings.check_ir_validity,
         _skip_dim_order=settings.skip_dim_order,
         _core_aten_ops_exception_list=[
-            _operator(name) for name in settings.core_aten_ops_exceptions or ()
+            _operator(name)
+            for name in dict.fromkeys([*(settings.core_aten_ops_exceptions or ()), *operators])
         ],
         preserve_ops=[_operator(name) for name in settings.preserve_ops or ()],
     )

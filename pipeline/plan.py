@@ -31,8 +31,9 @@ from pipeline.upkeep import Usage
 from pipeline.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
+    from pipeline.backends import Backend, Options
     from pipeline.compose import Composition, Document, Folder
-    from pipeline.config import Configs, PackageConfig
+    from pipeline.config import Configs, PackageConfig, Use
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class Plan:
             return None
         units = actions.compile_units(config)
         used = {b.name: b for b in actions.backends_of(config, config.methods)}
-        asking = [n for n, b in sorted(used.items()) if b.facts or b.cannot_run]
+        asking = [n for n, b in sorted(used.items()) if b.facts or b.cannot_run or b.requirements]
         passes = sorted(set(actions.references_of(config, config.methods)))
         distributions = actions.distributions_of(config, config.methods)
         return [config.model, units, distributions, asking, passes]
@@ -238,10 +239,11 @@ class Plan:
         configs = self._parsed(package)
         found = list(configs.problems.get(package, ()))
         config = configs.configs.get(package)
+        found += _unusable(configs.uses.get(package, ()))
         if config is None:
             return tuple(found)
         document = configs.documents[package]
-        found += _missing(config, document)
+        found += _unknown(config, document)
         found += self._missing_passes(package, config, document)
         found += _mixed_edges(config, document)
         models, ambiguous = self._sources
@@ -497,18 +499,39 @@ class Plan:
         return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
 
 
-def _missing(config: PackageConfig, document: Document) -> Iterator[Problem]:
-    """What the backends of a config need and this machine lacks."""
+def _unusable(uses: Iterable[Use]) -> Iterator[Problem]:
+    """What the backends that a config names need and this machine lacks: a line for each use."""
+    from pipeline.backends import BACKENDS
+
+    for document, path, name in uses:
+        backend = BACKENDS[name]
+        needs = list(backend.missing())
+        if backend.unsupported:
+            yield document.problem(path, f"{name} {backend.unsupported}")
+        elif needs:
+            what = " and ".join(need.what for need in needs)
+            remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
+            yield document.problem(path, f"{name} needs {what}", remedies)
+
+
+def _unknown(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Options that the described executorch does not take."""
+    from pipeline.backends.constructors import outdated, unknown_options
+
+    if outdated():  # and said to be
+        return
     for name, method in config.methods.items():
-        used = [
-            (join(f"methods.{name}.partitioners", number), spec.backend)
-            for number, spec in enumerate(method.partitioners)
+        given: list[tuple[str, Backend, Options]] = [
+            (join(join(f"methods.{name}.partitioners", n), spec.name), spec.backend, spec.options)
+            for n, spec in enumerate(method.partitioners)
         ]
         if method.quantize is not None:
-            used.append((f"methods.{name}.quantize", method.quantize.backend))
-        for path, backend in used:
-            for need in backend.missing():
-                yield document.problem(path, f"{backend.name} needs {need.what}", need.remedy)
+            path = f"methods.{name}.quantize"
+            given.append((path, method.quantize.backend, method.quantize))
+        for path, backend, options in given:
+            for option, known in unknown_options(backend, options):
+                what = f"is no option of {backend.name} in the installed executorch"
+                yield document.problem(join(path, option), what, known)
 
 
 def _variable(name: str) -> Digest | None:

@@ -40,7 +40,9 @@ def quantize(
     module = program.module(check_guards=False)
     batches = calibration or [tracing]  # observers of weights need one run as well
     if spec.backend.apply_quantizer is not None:
+        state = {name: buffer.clone() for name, buffer in module.named_buffers()}
         converted = spec.backend.apply_quantizer(module, spec, [each.args for each in batches])
+        _restore_state(program, converted, state)
     else:
         converted = _apply_pt2e(program, module, spec, batches)
     move_exported_model_to_eval(converted)

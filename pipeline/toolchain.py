@@ -49,6 +49,7 @@ _PLANNING = (
     "actions",
     "backends/*",
     "compose",
+    "backends/constructors.json",
     "config",
     "config_models",
     "config_parser",
@@ -83,7 +84,8 @@ def describing_code() -> str:
 def _digest_of(names: tuple[str, ...]) -> str:
     hasher = blake3()
     for name in names:
-        for path in sorted(Path(__file__).parent.glob(f"{name}.py")):
+        pattern = name if name.endswith(".json") else f"{name}.py"
+        for path in sorted(Path(__file__).parent.glob(pattern)):
             source = path.read_bytes()
             hasher.update(len(source).to_bytes(8, "little") + source)
     return hasher.hexdigest()

@@ -47,9 +47,12 @@ def quantization(**options):
 
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=lambda backend: backend.name)
 def test_entry_agrees_with_the_backend(backend):
+    assert BACKENDS[backend.name] is backend
+    missing = ", ".join(f"{need.what}: {need.remedy}" for need in backend.missing())
+    if missing or backend.unsupported:
+        pytest.skip(f"{backend.name} needs {missing}" if missing else backend.unsupported)
     spec = PartitionerSpec(name=backend.name, options=backend.options())
     (made,) = make_partitioners([spec])
-    assert BACKENDS[backend.name] is backend
     assert made.delegation_spec.backend_id == backend.backend_id
     (details,) = (b for b in BackendDetails.__subclasses__() if b.__name__ == backend.backend_id)
     overridden = details.preprocess_multimethod.__func__

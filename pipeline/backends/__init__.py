@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import xnnpack
+from pipeline.backends import cortex_m, openvino, vendors, xnnpack
 from pipeline.backends.entry import Backend, Modules, Options, QuantizeConfig, Requirement, Sight
 from pipeline.backends.plugins import find_plugins
 
@@ -30,11 +30,15 @@ __all__ = [
     "QuantizeConfig",
     "Requirement",
     "Sight",
+    "edge_operators",
     "make_partitioners",
     "make_quantizer",
 ]
 
-_OWN = {backend.name: backend for backend in (*xnnpack.ENTRIES,)}
+_OWN = {
+    backend.name: backend
+    for backend in (*xnnpack.ENTRIES, *openvino.ENTRIES, *cortex_m.ENTRIES, *vendors.ENTRIES)
+}
 _PLUGINS = find_plugins(_OWN)
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _PLUGINS.backends)
@@ -57,6 +61,11 @@ class PartitionerSpec(Options):
 def make_partitioners(specs: Iterable[PartitionerSpec]) -> list[Partitioner]:
     """In the order of the config, which is the order in which they are tried."""
     return [spec.backend.make_partitioner(spec.options) for spec in specs]
+
+
+def edge_operators(backends: Iterable[Backend]) -> list[str]:
+    """The operators beyond Core ATen that these let stand in a program."""
+    return sorted({name for backend in backends for name in backend.edge_operators})
 
 
 def make_quantizer(config: QuantizeConfig) -> Quantizer:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
@@ -50,6 +51,22 @@ Modules = Annotated[
         description="Delegate only what stands in these sub-modules, by their qualified names such "
         "as decoder.layers.0; by default everything."
     ),
+]
+
+
+def _static(value: Any) -> Any:
+    if value is not False:
+        raise PydanticCustomError(
+            "rule", "must be false: this quantizer has no dynamic quantization"
+        )
+    return value
+
+
+# `dynamic` of a quantizer that has none.
+Static = Annotated[
+    Literal[False],
+    BeforeValidator(_static),
+    Field(description="This quantizer has no dynamic quantization: must be false."),
 ]
 
 
@@ -132,10 +149,49 @@ def sdk(what: str, variable: str, where: str) -> Requirement:
     )
 
 
+def built(module: str, remedy: str) -> Requirement:
+    """A module inside executorch that its wheel leaves out."""
+    return Requirement(module, remedy, lambda: _has_file(module))
+
+
+def _has_file(module: str) -> bool:
+    """Whether a module's file is there; nothing is imported."""
+    package, *rest = module.split(".")
+    spec = find_spec(package)
+    folders = (spec.submodule_search_locations or ()) if spec is not None else ()
+    return any(
+        any(Path(folder, *rest).parent.glob(f"{rest[-1]}.*"))
+        or Path(folder, *rest, "__init__.py").is_file()
+        for folder in folders
+    )
+
+
 def importable(module: str) -> bool:
     """Whether a module is installed; it and its parents are not imported, so only the first name
     of a dotted one counts."""
     return find_spec(module.partition(".")[0]) is not None
+
+
+@dataclass(frozen=True)
+class Constructor:
+    """A callable of the installed executorch that options of an entry are handed to.
+
+    `constructors.json` describes it, the plan asks that of what a config may say, and tests hold
+    the entry to it (pipeline/backends/describe.py).
+
+    Attributes:
+        target: `module:function`, `module:Class` or `module:Class.method`, where it is defined.
+        of: whose options its parameters are: the partitioner's or the quantizer's.
+        renamed: option to parameter, where they are not called the same.
+        left_out: parameters that are no option, and why.
+        defaults: options whose default is not the parameter's, and why.
+    """
+
+    target: str
+    of: Literal["partitioner", "quantizer"] = "partitioner"
+    renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
+    left_out: Mapping[str, str] = field(default_factory=dict, hash=False)
+    defaults: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -164,6 +220,11 @@ class Backend:
             partition; by default it does so anyway.
         unreproducible: why its bytes differ from run to run all the same, or "".
         plugin: the distribution that brings it, where this package does not.
+        edge_operators: those beyond Core ATen that its quantizer leaves in a program and its
+            partitioner takes, such as "aten.bitwise_and.Scalar".
+        unsupported: why this package can't lower to it though ExecuTorch can, or "".
+        constructors: what its options are handed to, in the installed executorch.
+        beyond: options that are no parameter of a constructor, and what they are.
         cannot_run: gives why this machine can't run what it makes, or "". None where every
             machine that builds can.
     """
@@ -187,15 +248,24 @@ class Backend:
     deterministic: Callable[[], AbstractContextManager[Any]] = nullcontext
     unreproducible: str = ""
     plugin: str = ""
+    edge_operators: tuple[str, ...] = ()
+    unsupported: str = ""
+    constructors: tuple[Constructor, ...] = ()
+    beyond: Mapping[str, str] = field(default_factory=dict, hash=False)
     cannot_run: Callable[[], str] | None = None
 
     @property
     def machine(self) -> dict[str, Any]:
-        """What of this machine counts for it: its facts, and why it can't be run here. Empty where
-        nothing does."""
+        """What of this machine counts for it: its facts, what it lacks, and why it can't be run
+        here. Empty where nothing does."""
         facts = dict(sorted(self.facts().items())) if self.facts is not None else {}
         reason = self.cannot_run() if self.cannot_run is not None else ""
-        return ({"facts": facts} if facts else {}) | ({"cannot_run": reason} if reason else {})
+        told = {
+            "facts": facts,
+            "missing": [need.what for need in self.missing()],
+            "cannot_run": reason,
+        }
+        return {name: value for name, value in told.items() if value}
 
     def missing(self) -> Iterator[Requirement]:
         """What must be installed before anything can be lowered to it."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from pipeline.backends.entry import Backend, Distinct, Options, QuantizeConfig, Sight
+from pipeline.backends.entry import Backend, Constructor, Distinct, Options, QuantizeConfig, Sight
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -118,6 +118,31 @@ ENTRIES = (
         make_partitioner=_xnnpack_partitioner,
         make_quantizer=_xnnpack_quantizer,
         make_sight=_xnnpack_sight,
+        constructors=(
+            Constructor(
+                "executorch.backends.xnnpack.partition.xnnpack_partitioner:XnnpackPartitioner",
+                left_out={
+                    "verbose": "prints what it does; a build prints its own",
+                    "kwargs": "for each config: `force_non_static_weights_for_f32_linear`",
+                },
+            ),
+            Constructor(
+                "executorch.backends.xnnpack.quantizer.xnnpack_quantizer:"
+                "get_symmetric_quantization_config",
+                of="quantizer",
+                renamed={"per_channel": "is_per_channel", "dynamic": "is_dynamic"},
+                left_out={
+                    "is_qat": "programs come here trained",
+                    "act_qmin": "XNNPACK's kernels take all of int8",
+                    "act_qmax": "XNNPACK's kernels take all of int8",
+                },
+                defaults={"per_channel": "as ExecuTorch's recipes for XNNPACK have it"},
+            ),
+        ),
+        beyond={
+            "force_non_static_weights_for_f32_linear": "goes through the constructor's kwargs",
+            "quantizer": "names the entry",
+        },
         names_count=False,
     ),
 )

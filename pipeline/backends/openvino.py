@@ -1,0 +1,326 @@
+"""OpenVINO, for Intel CPUs, GPUs and NPUs: executorch/backends/openvino."""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from pipeline.backends.entry import (
+    Backend,
+    Constructor,
+    Distinct,
+    Options,
+    QuantizeConfig,
+    Sight,
+    Static,
+    extra,
+    importable,
+)
+from pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.partitioner import Partitioner
+    from torch.fx import GraphModule
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+# The members of executorch's QuantizationMode, by value.
+OpenvinoMode = Literal[
+    "int8_sym",
+    "int8_mixed",
+    "int8_transformer",
+    "int8wo_sym",
+    "int8wo_asym",
+    "int4wo_sym",
+    "int4wo_asym",
+]
+
+
+class OpenvinoOptions(Options):
+    """Options of `OpenvinoPartitioner` and of its compile specs."""
+
+    device: Literal["CPU", "GPU", "NPU"] = Field(
+        default="CPU",
+        description="What the package runs on. OpenVINO compiles for it on the machine that "
+        "builds, which must have one.",
+    )
+    op_types_to_skip: Distinct[str] | None = Field(
+        default=None,
+        description="Operators of the edge program that stay outside the delegate, such as "
+        "aten.relu.default.",
+    )
+    op_names_to_skip: Distinct[str] | None = Field(
+        default=None,
+        description="Nodes of the edge program that stay outside the delegate, such as "
+        "aten_relu_default_1.",
+    )
+
+
+def _for_modes(prefix: str, kind: str) -> AfterValidator:
+    def check(value: Any, info: ValidationInfo) -> Any:
+        mode = info.data.get("mode")
+        weight_only = mode is not None and "wo" in mode
+        if mode is not None and not (mode.startswith(prefix) and weight_only == ("wo" in kind)):
+            raise PydanticCustomError(
+                "rule", "which mode {mode} does not have; {kind} do", {"mode": mode, "kind": kind}
+            )
+        return value
+
+    return AfterValidator(check)
+
+
+_OBSERVING = _for_modes("int8", "int8_sym, int8_mixed and int8_transformer")
+_WEIGHT_ONLY_INT4 = _for_modes("int4wo", "int4wo_sym and int4wo_asym")
+
+
+class OpenvinoQuantize(QuantizeConfig):
+    """Options of `OpenVINOQuantizer`, and of NNCF's `quantize_pt2e` and `compress_pt2e` that apply
+    it. int8 of weights and activations, or weights only in int8 or int4 (modes with `wo`)."""
+
+    quantizer: Literal["openvino"]
+    dynamic: Static = False
+    mode: OpenvinoMode = Field(
+        default="int8_sym",
+        description="int8_sym: weights and activations symmetric; int8_mixed: activations "
+        "asymmetric; int8_transformer: for transformers; int8wo_ and int4wo_: weights only.",
+    )
+    smooth_quant: Annotated[bool, _OBSERVING] = Field(
+        default=False, description="Move the spread of activations into weights (SmoothQuant)."
+    )
+    fast_bias_correction: Annotated[bool, _OBSERVING] = Field(
+        default=True,
+        description="Correct biases by a quick estimate. If false, by running the model again "
+        "for every layer: slower and more accurate.",
+    )
+    subset_size: Annotated[int, _OBSERVING] = Field(
+        default=300, ge=1, description="How many calibration inputs are observed at most."
+    )
+    group_size: Annotated[int, _WEIGHT_ONLY_INT4] = Field(
+        default=128,
+        ge=-1,
+        description="How many weights of a channel share a scale; -1: the whole channel.",
+    )
+    all_layers: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
+        default=False,
+        description="Give embeddings and the last layer int4 as well, instead of int8.",
+    )
+    awq: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
+        default=False, description="Scale weights by their activations first (AWQ)."
+    )
+    scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
+        default=False, description="Choose scales by the outputs on calibration inputs."
+    )
+
+    @property
+    def weight_only(self) -> bool:
+        return "wo" in self.mode
+
+    @property
+    def calibrates(self) -> bool:
+        return not self.weight_only or self.scale_estimation
+
+
+def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
+    from executorch.backends.openvino import partitioner
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+    _check_device(options.device)
+    types, names = set(options.op_types_to_skip or ()), set(options.op_names_to_skip or ())
+
+    class Support(partitioner.OpenvinoOperatorsSupport):
+        """Upstream asks what is to be skipped only of operators that it does not support."""
+
+        def is_node_supported(self, submodules: Any, node: Any) -> bool:
+            if getattr(node.target, "__name__", "") in types or node.name in names:
+                return False
+            return super().is_node_supported(submodules, node)
+
+    class Skipping(partitioner.OpenvinoPartitioner):  # type: ignore[misc]
+        def partition(self, exported_program: Any) -> Any:
+            original = partitioner.OpenvinoOperatorsSupport
+            partitioner.OpenvinoOperatorsSupport = Support
+            try:
+                return super().partition(exported_program)
+            finally:
+                partitioner.OpenvinoOperatorsSupport = original
+
+    return Skipping([CompileSpec("device", options.device.encode())], types, names)
+
+
+def _check_device(device: str) -> None:
+    from openvino import Core
+
+    found = Core().available_devices
+    if device not in found:
+        raise PipelineError(
+            f"openvino: device {device} is not on this machine, and OpenVINO compiles where the "
+            f"device is; found: {', '.join(found)}"
+        )
+
+
+def _openvino_quantizer(config: OpenvinoQuantize) -> Quantizer:
+    _say_nothing_to_the_vendor()
+    from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
+
+    given: dict[str, Any] = {}
+    if config.mode.startswith("int4"):
+        given = {"group_size": config.group_size, "all_layers": config.all_layers}
+    return OpenVINOQuantizer(mode=QuantizationMode(config.mode), **given)
+
+
+def _apply_quantizer(
+    module: GraphModule, config: OpenvinoQuantize, batches: Sequence[tuple[Any, ...]]
+) -> GraphModule:
+    """NNCF's own flow: what `convert_pt2e` leaves, OpenVINO's frontend does not take."""
+    _say_nothing_to_the_vendor()
+    import nncf
+    import torch
+    from executorch.backends.openvino.quantizer import QuantizationMode, quantize_model
+    from nncf.experimental.torch.fx import compress_pt2e
+
+    with torch.no_grad():
+        if not config.weight_only:
+            return quantize_model(
+                module,
+                batches,
+                mode=QuantizationMode(config.mode),
+                subset_size=config.subset_size,
+                fast_bias_correction=config.fast_bias_correction,
+                smooth_quant=config.smooth_quant,
+            )
+        return compress_pt2e(
+            module,
+            _openvino_quantizer(config),
+            dataset=nncf.Dataset(batches) if config.calibrates else None,
+            awq=config.awq,
+            scale_estimation=config.scale_estimation,
+        )
+
+
+def _say_nothing_to_the_vendor() -> None:
+    """NNCF reports what it is used for to its maker unless it is told, before its import, that it
+    runs in CI."""
+    os.environ.setdefault("NNCF_CI", "1")
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """In it, names that OpenVINO counts through the life of a process do not get into blobs."""
+    from executorch.backends.openvino import preprocess
+
+    from pipeline.backends.openvino_blob import without_counters
+
+    original = preprocess.openvino_compile
+
+    def compile_model(*args: Any, **kwargs: Any) -> Any:
+        if any(type(each).__name__ == "SymInt" for each in args):
+            raise PipelineError(
+                "openvino: a partition has a dynamic size among its inputs, which ExecuTorch's "
+                "backend for it does not take; export the method with fixed sizes"
+            )
+        blob = original(*args, **kwargs).export_model().getvalue()
+        if (kwargs.get("options") or {}).get("device", "CPU") == "CPU":
+            blob = without_counters(blob)
+        return SimpleNamespace(export_model=lambda: io.BytesIO(blob))
+
+    preprocess.openvino_compile = compile_model
+    try:
+        yield
+    finally:
+        preprocess.openvino_compile = original
+
+
+def _sight() -> Sight:
+    """A blob holds no debug handles."""
+    return Sight(remap=lambda payload, handles: payload)
+
+
+@cache
+def _facts() -> Mapping[str, str]:
+    """OpenVINO rewrites a model for the CPU that it runs on: for its instruction sets, and for as
+    many threads as suit its caches and cores."""
+    told: dict[str, str] = {}
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
+        for line in info:
+            name, _, value = line.partition(":")
+            if not name.strip():
+                break  # the first core stands for all
+            told[name.strip()] = value.strip()
+    instructions = sorted(f for f in told.get("flags", "").split() if f.startswith(_INSTRUCTIONS))
+    facts = {
+        "cpu": " ".join((told.get("vendor_id", ""), told.get("model name", ""))).strip(),
+        "cpus": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}"
+        if hasattr(os, "sched_getaffinity")
+        else str(os.cpu_count()),
+        "instructions": " ".join(instructions),
+        "machine": platform.machine(),
+    }
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    return facts | ({"ONEDNN_MAX_CPU_ISA": limit} if limit else {})
+
+
+_INSTRUCTIONS = ("amx", "avx", "bmi", "f16c", "fma", "sse")
+
+
+def _cannot_run() -> str:
+    return "" if importable("openvino") else "openvino, whose runtime it needs, is not installed"
+
+
+ENTRIES = (
+    Backend(
+        name="openvino",
+        backend_id="OpenvinoBackend",
+        summary="Intel CPUs, GPUs and NPUs",
+        options=OpenvinoOptions,
+        quantizer=OpenvinoQuantize,
+        distributions=("executorch", "flatbuffers", "nncf", "openvino", "torch", "torchao"),
+        make_partitioner=_openvino_partitioner,
+        make_quantizer=_openvino_quantizer,
+        apply_quantizer=_apply_quantizer,
+        make_sight=_sight,
+        constructors=(
+            Constructor(
+                "executorch.backends.openvino.partitioner:OpenvinoPartitioner",
+                left_out={"compile_spec": "made of `device`"},
+            ),
+            Constructor(
+                "executorch.backends.openvino.quantizer.quantizer:OpenVINOQuantizer",
+                of="quantizer",
+                left_out={"kwargs": "NNCF's: `group_size` and `all_layers` go through it"},
+            ),
+            Constructor(
+                "executorch.backends.openvino.quantizer.quantizer:quantize_model",
+                of="quantizer",
+                left_out={
+                    "captured_model": "the program",
+                    "calibration_dataset": "the model's calibration inputs",
+                    "transform_fn": "the inputs are arguments already",
+                    "extra_quantizer_options": "for NNCF's own classes",
+                    "kwargs": "for NNCF's own classes",
+                },
+            ),
+        ),
+        beyond={
+            "device": "the compile spec of this name",
+            "quantizer": "names the entry",
+            "dynamic": "always false",
+            "group_size": "of nncf's get_weight_compression_configuration",
+            "all_layers": "of nncf's get_weight_compression_configuration",
+            "awq": "of nncf's compress_pt2e",
+            "scale_estimation": "of nncf's compress_pt2e",
+        },
+        edge_operators=("aten.bitwise_and.Scalar", "aten.bitwise_right_shift.Tensor_Scalar"),
+        requirements=(extra("openvino", "openvino", "nncf"),),
+        facts=_facts,
+        deterministic=_deterministic,
+        cannot_run=_cannot_run,
+    ),
+)

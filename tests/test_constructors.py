@@ -1,0 +1,193 @@
+"""The catalogue against the description of the installed executorch's callables, and that against
+the installed source."""
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
+from pydantic_core import PydanticUndefined
+
+from pipeline.backends import BACKENDS, constructors, describe
+from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
+from pipeline.config import read_configs
+from pipeline.plan import _unknown
+
+DESCRIBED = [backend for backend in BACKENDS.values() if backend.constructors]
+ids = {"ids": lambda backend: backend.name}
+
+
+def models(backend):
+    """What its constructors are of, and the options."""
+    yield "partitioner", backend.options
+    if backend.quantizer is not None:
+        yield "quantizer", backend.quantizer
+
+
+def of(backend, kind):
+    return [each for each in backend.constructors if each.of == kind]
+
+
+def test_the_description_is_of_the_installed_library():
+    remedy = "run python -m pipeline.backends.describe"
+    assert constructors.FILE.read_text() == describe.text(), remedy
+    assert constructors.outdated() == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "function"),
+    [
+        (
+            "executorch.backends.xnnpack.partition.xnnpack_partitioner:XnnpackPartitioner",
+            XnnpackPartitioner,
+        ),
+        (
+            "executorch.backends.xnnpack.quantizer.xnnpack_quantizer:"
+            "get_symmetric_quantization_config",
+            xnnpack_quantizer.get_symmetric_quantization_config,
+        ),
+    ],
+)
+def test_what_is_read_of_the_source_is_what_python_says(target, function):
+    found = describe.describe(target)
+    signature = inspect.signature(function).parameters.values()
+    assert [each["name"] for each in found] == [each.name for each in signature]
+    for mine, theirs in zip(found, signature, strict=True):
+        if "default" in mine:
+            assert mine["default"] == theirs.default
+        else:
+            assert theirs.default is inspect.Parameter.empty
+
+
+@pytest.mark.parametrize("backend", DESCRIBED, **ids)
+def test_every_option_is_a_parameter_or_says_what_else_it_is(backend):
+    others = set()
+    for kind, model in models(backend):
+        own = of(backend, kind)
+        for option in model.model_fields:
+            if not any(
+                each.renamed.get(option, option) in constructors.parameters(each) for each in own
+            ):
+                others.add(option)
+    assert others == set(backend.beyond)
+
+
+@pytest.mark.parametrize("backend", DESCRIBED, **ids)
+def test_every_parameter_is_an_option_or_says_why_not(backend):
+    for kind, model in models(backend):
+        for each in of(backend, kind):
+            options = {each.renamed.get(name, name) for name in model.model_fields}
+            known = constructors.parameters(each)
+            assert set(each.left_out) <= set(known), each.target
+            for name in known:
+                assert (name in options) != (name in each.left_out), (each.target, name)
+            assert set(each.renamed) <= set(model.model_fields)
+            assert set(each.renamed.values()) <= set(known)
+
+
+@pytest.mark.parametrize("backend", DESCRIBED, **ids)
+def test_defaults_are_the_constructors_where_they_are_plain(backend):
+    for kind, model in models(backend):
+        for each in of(backend, kind):
+            theirs = {p["name"]: p for p in constructors.described()["callables"][each.target]}
+            differing = set()
+            for option, field in model.model_fields.items():
+                parameter = theirs.get(each.renamed.get(option, option))
+                if parameter is None or "default" not in parameter:
+                    continue
+                if field.default is PydanticUndefined or field.default != parameter["default"]:
+                    differing.add(option)
+            assert differing == set(each.defaults), each.target
+
+
+def test_describing_imports_no_backend_and_no_torch():
+    script = (
+        "import sys, pipeline.backends.describe as d; d.text()\n"
+        "assert not [m for m in sys.modules if m.split('.')[0] in ('torch', 'executorch')]"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_what_is_not_there_is_an_error():
+    with pytest.raises(LookupError, match="not in the installed source"):
+        describe.describe("executorch.backends.xnnpack.partition.xnnpack_partitioner:Nonsense")
+    with pytest.raises(LookupError, match="not installed"):
+        describe.describe("executorch.backends.nonsense:Nonsense")
+
+
+CONFIG = """
+model: pair
+methods:
+  run:
+    quantize: {quantizer: xnnpack, per_channel: false}
+    partitioners: [{xnnpack: {per_op_mode: true}}]
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "pair.yaml").write_text(CONFIG)
+    return read_configs(tmp_path).configs["pair"]
+
+
+def described_otherwise(monkeypatch, change):
+    told = json.loads(constructors.FILE.read_text())
+    change(told)
+    monkeypatch.setattr(constructors, "described", lambda: told)
+
+
+def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeypatch):
+    assert list(_unknown(config, "pair.yaml")) == []
+
+    def renamed(told):
+        for parameters in told["callables"].values():
+            for each in parameters:
+                each["name"] = each["name"].replace("per_op_mode", "op_mode")
+                each["name"] = each["name"].replace("is_per_channel", "channelwise")
+
+    described_otherwise(monkeypatch, renamed)
+    partitioner, quantizer = map(str, _unknown(config, "pair.yaml"))
+    assert partitioner == (
+        "pair.yaml: methods.run.partitioners[0].xnnpack.per_op_mode: is no option of xnnpack in "
+        "the installed executorch; did you mean 'op_mode'? known: configs, config_precisions, "
+        "op_mode"
+    )
+    assert quantizer.startswith("pair.yaml: methods.run.quantize.per_channel: is no option of ")
+
+
+def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
+    config, monkeypatch, built
+):
+    described_otherwise(monkeypatch, lambda told: told.update(executorch="1.3.0", callables={}))
+    assert list(_unknown(config, "pair.yaml")) == []
+    told = constructors.outdated()
+    assert told == (
+        "options were checked against executorch 1.3.0, and 1.4.1 is installed; "
+        "run `python -m pipeline.backends.describe`"
+    )
+    from pipeline.explain import preview
+    from pipeline.plan import Plan
+    from pipeline.store import Store
+    from pipeline.workspace import Workspace
+
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
+    lines = list(preview(Plan(Workspace(built.root, Store(built.store), 1)), ()))
+    assert lines.count(told) == 1
+
+
+def test_options_that_are_not_written_are_not_asked_for():
+    backend = BACKENDS["xnnpack"]
+    for options in (XnnpackOptions(), XnnpackQuantize(quantizer="xnnpack")):
+        assert list(constructors.unknown_options(backend, options)) == []
+
+
+def test_the_description_is_plain():
+    text = constructors.FILE.read_text()
+    for parameters in json.loads(text)["callables"].values():
+        for each in parameters:
+            assert {"name", "kind"} <= each.keys() <= {"name", "kind", "default", "code"}
+            ast.parse(each.get("code", "None"))
