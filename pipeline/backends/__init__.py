@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import xnnpack
+from pipeline.backends import arm, xnnpack
 from pipeline.backends.entry import Backend, Options, QuantizeConfig, Requirement, Sight
 
 if TYPE_CHECKING:
@@ -33,7 +33,13 @@ __all__ = [
 ]
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
-    {backend.name: backend for backend in (*xnnpack.ENTRIES,)}
+    {
+        backend.name: backend
+        for backend in (
+            *xnnpack.ENTRIES,
+            *arm.ENTRIES,
+        )
+    }
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -45,7 +45,13 @@ Distinct = Annotated[
 
 
 class QuantizeConfig(Options):
-    """How a method is quantized. Each quantizer adds its own options to these."""
+    """How a method is quantized. Each quantizer adds its own options to these.
+
+    `partitioners_own`: options that a partitioner of the same name has too, and which must say the
+    same there, since both mean one device.
+    """
+
+    partitioners_own: ClassVar[tuple[str, ...]] = ()
 
     quantizer: str = Field(description="The backend whose quantizer annotates the method.")
     dynamic: bool = Field(
