@@ -1,7 +1,7 @@
 """Arm's partitioners and quantizers, made of a config's options.
 
 TOSA's partitioner is mended on the way: what it makes follows no set's order, and a method of
-which it can take nothing, because nothing in it is quantized, is an error.
+which it can take nothing, because Arm's quantizer saw nothing of it, is an error.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
 from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
 from executorch.backends.arm.common.pipeline_config import (
     LeakyReLULoweringConfig,
     QuantizeInfConfig,
     SoftmaxDecompositionConfig,
 )
-from executorch.backends.arm.constants import DQ_OPS, Q_OPS
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
 from executorch.backends.arm.quantizer import (
     EthosUQuantizer,
@@ -121,8 +121,9 @@ def _mended(
         integer_only = not partitioner.tosa_spec.support_float()
         if not result.partition_tags and integer_only and _is_float(program.graph_module):
             raise PipelineError(
-                f"{name} takes quantized operators only, and the method has none, so nothing would "
-                f"be delegated; add `quantize: {{quantizer: {name}, {target}}}` or leave {name} out"
+                f"{name} takes operators that its own quantizer has seen, and the method has none, "
+                "so nothing would be delegated; add "
+                f"`quantize: {{quantizer: {name}, {target}}}` or leave {name} out"
             )
         # Partitions are lowered in the order of this mapping, which was made of a set.
         tags = dict(sorted(result.partition_tags.items(), key=lambda item: _number(item[0])))
@@ -136,17 +137,19 @@ def _number(tag: str) -> int:
 
 
 def _is_float(module: GraphModule) -> bool:
-    """Whether it computes in floating point, and nothing in it is quantized."""
+    """Whether it computes in floating point, and Arm's quantizer has seen nothing of it: without
+    its mark TOSAPartitioner leaves operators alone, wherever the quantization came from."""
     nodes = [
         node
         for graph in module.modules()
         if isinstance(graph, GraphModule)
         for node in graph.graph.nodes
-        if node.op == "call_function"
+        if isinstance(node.target, EdgeOpOverload)
     ]
-    if any(node.target in Q_OPS or node.target in DQ_OPS for node in nodes):
+    marked = ArmAnnotationInfo.CUSTOM_META_KEY
+    if any(marked in node.meta.get("custom", ()) for node in nodes):
         return False
-    values = [node.meta.get("val") for node in nodes if isinstance(node.target, EdgeOpOverload)]
+    values = [node.meta.get("val") for node in nodes]
     return any(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values)
 
 
