@@ -16,7 +16,9 @@ from pydantic import (
     Field,
     PlainValidator,
     SerializeAsAny,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -143,6 +145,24 @@ class MethodConfig(Options):
         default=None,
         description="How the method is quantized before it is lowered; by default not at all.",
     )
+
+    @field_validator("quantize")
+    @classmethod
+    def _is_for_the_same_device(
+        cls, quantize: QuantizeConfig | None, info: ValidationInfo
+    ) -> QuantizeConfig | None:
+        for spec in info.data.get("partitioners", ()):
+            if quantize is None or spec is None or spec.name != quantize.quantizer:
+                continue
+            for name in quantize.partitioners_own:
+                ours, theirs = getattr(quantize, name), getattr(spec.options, name)
+                if ours != theirs:
+                    raise PydanticCustomError(
+                        "disagreement",
+                        "has {name} {ours}, the partitioner {theirs}; give both the same",
+                        {"name": name, "ours": ours, "theirs": theirs},
+                    )
+        return quantize
 
 
 class MemoryPlanning(Options):

@@ -229,6 +229,8 @@ def _told(error: ErrorDetails) -> tuple[str, str]:
     if kind == "literal_error":
         names = re.findall(r"'([^']*)'", context["expected"])
         return f"is {shown(value)}, must be one of those known", did_you_mean(_word(value), names)
+    if kind == "disagreement":
+        return error["msg"].partition("; ")[0], error["msg"].partition("; ")[2]
     if kind == "rule":
         must = error["msg"]
     elif kind == "string_pattern_mismatch":

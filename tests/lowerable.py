@@ -106,7 +106,7 @@ _JOINT = textwrap.dedent(
     import sys
     from pathlib import Path
 
-    sys.path.insert(0, sys.argv[4])
+    sys.path.insert(0, sys.argv[3])
     from joint import joint_call
 
     from pipeline.plan import Plan
@@ -115,37 +115,45 @@ _JOINT = textwrap.dedent(
 
     plan = Plan(Workspace(Path(sys.argv[1]), Store(Path(sys.argv[2])), 1))
     sys.stdout.flush()
-    Path("joint.pte").write_bytes(joint_call(plan, sys.argv[3]).buffer)
+    for package in sys.argv[4:]:
+        Path(f"{package}-joint.pte").write_bytes(joint_call(plan, package).buffer)
     """
 )
 
 
-def check_joint_bytes(bench: Bench, package: str) -> None:
-    """The file is what ExecuTorch's joint call writes, made in a process of its own, since a
+def check_joint_bytes(bench: Bench, *packages: str) -> None:
+    """The files are what ExecuTorch's joint call writes, made in a process of its own, since a
     backend may remember what it made before."""
-    command = [sys.executable, "-c", _JOINT, str(bench.root), str(bench.store), package]
-    subprocess.run([*command, str(Path(__file__).parent)], cwd=bench.root, check=True, timeout=300)
-    joint = (bench.root / "joint.pte").read_bytes()
-    assert bench.bytes_of(package, "small.pte") == joint
+    command = [sys.executable, "-c", _JOINT, str(bench.root), str(bench.store)]
+    command += [str(Path(__file__).parent), *packages]
+    subprocess.run(command, cwd=bench.root, check=True, timeout=600)
+    for package in packages:
+        joint = (bench.root / f"{package}-joint.pte").read_bytes()
+        assert bench.bytes_of(package, "small.pte") == joint, package
 
 
-def check_fresh_processes_agree(bench: Bench, package: str) -> None:
-    """Made again without any cache, by processes with another hash seed, it is the same."""
-    before = bench.bytes_of(package, "small.pte")
-    empty = str(bench.root / ".empty-store")
-    assert bench.doit("-a", f"lower:{package}", PTE_PIPELINE_STORE=empty, PYTHONHASHSEED="7") == 0
-    assert bench.bytes_of(package, "small.pte") == before
+def check_fresh_processes_agree(bench: Bench, *packages: str) -> None:
+    """Made again without any cache, by processes with another hash seed, they are the same."""
+    before = {package: bench.bytes_of(package, "small.pte") for package in packages}
+    cold = {"PTE_PIPELINE_STORE": str(bench.root / ".empty-store"), "PYTHONHASHSEED": "7"}
+    tasks = [f"lower:{package}" for package in packages]
+    assert bench.doit("-a", *tasks, timeout=600, **cold) == 0, bench.output
+    for package in packages:
+        assert bench.bytes_of(package, "small.pte") == before[package], package
 
 
-def check_fresh_checkout_hits(bench: Bench, root: Path, package: str) -> None:
+def check_fresh_checkout_hits(bench: Bench, root: Path, *packages: str) -> None:
     """Another checkout takes everything from the store, and compiles nothing."""
-    config = (bench.root / "partition_configs" / f"{package}.yaml").read_text()
     other = bench_for(root, {})
-    (other.root / "partition_configs" / f"{package}.yaml").write_text(config)
-    code = other.doit(f"lower:{package}", PTE_PIPELINE_STORE=str(bench.store))
+    for package in packages:
+        config = (bench.root / "partition_configs" / f"{package}.yaml").read_text()
+        (other.root / "partition_configs" / f"{package}.yaml").write_text(config)
+    tasks = [f"lower:{package}" for package in packages]
+    code = other.doit(*tasks, PTE_PIPELINE_STORE=str(bench.store))
     assert code == 0, other.output
     assert set(other.outcomes().values()) == {"hit"}
-    assert other.bytes_of(package, "small.pte") == bench.bytes_of(package, "small.pte")
+    for package in packages:
+        assert other.bytes_of(package, "small.pte") == bench.bytes_of(package, "small.pte")
 
 
 def check_ran(bench: Bench, package: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import cortex_m, openvino, vendors, xnnpack
+from pipeline.backends import arm, cortex_m, openvino, vendors, xnnpack
 from pipeline.backends.entry import Backend, Modules, Options, QuantizeConfig, Requirement, Sight
 from pipeline.backends.plugins import find_plugins
 
@@ -37,7 +37,13 @@ __all__ = [
 
 _OWN = {
     backend.name: backend
-    for backend in (*xnnpack.ENTRIES, *openvino.ENTRIES, *cortex_m.ENTRIES, *vendors.ENTRIES)
+    for backend in (
+        *xnnpack.ENTRIES,
+        *openvino.ENTRIES,
+        *arm.ENTRIES,
+        *cortex_m.ENTRIES,
+        *vendors.ENTRIES,
+    )
 }
 _PLUGINS = find_plugins(_OWN)
 

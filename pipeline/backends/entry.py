@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -71,7 +71,13 @@ Static = Annotated[
 
 
 class QuantizeConfig(Options):
-    """How a method is quantized. Each quantizer adds its own options to these."""
+    """How a method is quantized. Each quantizer adds its own options to these.
+
+    `partitioners_own`: options that a partitioner of the same name has too, and which must say the
+    same there, since both mean one device.
+    """
+
+    partitioners_own: ClassVar[tuple[str, ...]] = ()
 
     quantizer: str = Field(description="The backend whose quantizer annotates the method.")
     dynamic: bool = Field(

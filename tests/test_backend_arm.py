@@ -1,0 +1,162 @@
+"""Arm as entries of the catalogue: TOSA, Ethos-U and VGF, lowered through doit; VGF run.
+
+Where an extra is not installed its packages are skipped; what VGF needs to run here,
+docs/backends.md says.
+"""
+
+import pytest
+from lowerable import (
+    bench_for,
+    both,
+    check_delegated,
+    check_fresh_checkout_hits,
+    check_fresh_processes_agree,
+    check_joint_bytes,
+    check_not_run,
+    check_ran,
+)
+
+from pipeline.backends import BACKENDS, arm, arm_emulation
+
+
+def ethos_u(target):
+    device = {"target": target}
+    return both(quantize={"quantizer": "ethos-u", **device}, partitioners=[{"ethos-u": device}])
+
+
+TOSA_INT = {"tosa_spec": "TOSA-1.0+INT"}
+TOSA_INT16 = {"tosa_spec": "TOSA-1.0+INT+int16"}
+CLOSE = {"validate": {"atol": 0.1, "min_sqnr": 20.0}}
+# By package: the backend, the least share of nodes that it takes, and the config.
+CONFIGS = {
+    "tosa-fp": ("tosa", 1.0, both(partitioners=[{"tosa": {"tosa_spec": "TOSA-1.0+FP"}}])),
+    "tosa-int": (
+        "tosa",
+        0.85,
+        both(quantize={"quantizer": "tosa", **TOSA_INT}, partitioners=[{"tosa": TOSA_INT}]),
+    ),
+    "u55": ("ethos-u", 0.85, ethos_u("ethos-u55-128")),
+    "u65": ("ethos-u", 0.85, ethos_u("ethos-u65-256")),
+    "u85": ("ethos-u", 0.85, ethos_u("ethos-u85-256")),
+    "vgf-fp": ("vgf", 1.0, both(partitioners=["vgf"])),
+    "vgf-int": ("vgf", 1.0, both(quantize={"quantizer": "vgf"}, partitioners=["vgf"]) | CLOSE),
+}
+LACKS = {
+    name: "; ".join(f"{name} needs {need.what}: {need.remedy}" for need in BACKENDS[name].missing())
+    for name in ("tosa", "ethos-u", "vgf")
+}
+BUILT = [package for package, (backend, _, _) in CONFIGS.items() if not LACKS[backend]]
+
+
+def packages(*backends):
+    """Those with these backends, skipped where something is not installed."""
+    return [
+        pytest.param(package, marks=pytest.mark.skipif(bool(LACKS[name]), reason=LACKS[name]))
+        for package, (name, _, _) in CONFIGS.items()
+        if name in backends
+    ]
+
+
+needs_one = pytest.mark.skipif(not BUILT, reason="; ".join(LACKS.values()))
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arm")
+    with pytest.MonkeyPatch.context() as patch:
+        if not LACKS["vgf"]:
+            for variable, value in arm_emulation.set_up(folder / "layers").items():
+                patch.setenv(variable, value)
+        bench = bench_for(folder / "workspace", {name: CONFIGS[name][2] for name in BUILT})
+        assert bench.doit(timeout=600) == 0, bench.output
+        bench.first = bench.output
+        yield bench
+
+
+@pytest.mark.parametrize("package", packages("tosa", "ethos-u", "vgf"))
+def test_what_tosa_knows_is_delegated(bench, package):
+    backend, least, _ = CONFIGS[package]
+    check_delegated(bench, package, BACKENDS[backend].backend_id, least)
+
+
+@pytest.mark.parametrize("package", packages("tosa", "ethos-u"))
+def test_npus_are_not_run(bench, package):
+    check_not_run(bench, package, BACKENDS[CONFIGS[package][0]].cannot_run())
+
+
+@pytest.mark.parametrize("package", packages("vgf"))
+def test_vgf_runs(bench, package):
+    if arm_emulation.missing():
+        check_not_run(bench, package, arm_emulation.missing())
+        pytest.skip(f"{arm_emulation.missing()}; see docs/backends.md")
+    check_ran(bench, package)
+
+
+@needs_one
+def test_bytes_are_those_of_the_joint_call(bench, monkeypatch):
+    if not LACKS["vgf"]:
+        monkeypatch.setenv("MODEL_CONVERTER_PATH", arm.converter())  # else it must be on PATH
+    check_joint_bytes(bench, *BUILT)
+
+
+@needs_one
+def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
+    check_fresh_checkout_hits(bench, tmp_path / "other", *BUILT)
+
+
+@pytest.mark.parametrize("package", ["u55", "u65"])
+@pytest.mark.skipif(bool(LACKS["ethos-u"]), reason=LACKS["ethos-u"])
+def test_velas_report_is_in_the_log(bench, package):
+    log = bench.root / "build" / ".logs" / package / "compile-classify.log"
+    assert "Network summary" in log.read_text()
+    assert "Network summary" not in bench.first
+
+
+# Sorting is for the CPU, so the method falls apart into partitions that feed each other: their
+# bytes depend on the order in which they are lowered, which upstream takes from a set of texts.
+APART = """
+import torch
+from torch import nn
+from torch.export import export
+
+
+class Apart(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Conv2d(4, 4, 1) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+            x = x + torch.sort(x, dim=-1)[0]
+        return x
+
+
+def export_methods():
+    model = Apart().eval().requires_grad_(False)
+    return {"forward": export(model, (torch.ones(1, 4, 8, 8),))}
+"""
+
+
+@needs_one
+def test_fresh_processes_agree_without_a_cache(bench):
+    """Last, since it builds again what the others look at."""
+    check_fresh_processes_agree(bench, *BUILT)
+
+
+@pytest.mark.skipif(bool(LACKS["tosa"]), reason=LACKS["tosa"])
+def test_partitions_are_lowered_in_their_order_whatever_the_hash_seed(tmp_path):
+    bench = bench_for(tmp_path / "workspace", {})
+    (bench.root / "models" / "small.py").write_text(APART)
+    (bench.root / "partition_configs" / "apart.yaml").write_text(
+        "model: small\nmethods:\n  forward:\n    partitioners: [tosa: {tosa_spec: TOSA-1.0+FP}]\n"
+    )
+    made = set()
+    for seed in ("1", "2", "3"):
+        code = bench.doit(
+            "-a", "lower", PYTHONHASHSEED=seed, PTE_PIPELINE_STORE=str(tmp_path / seed)
+        )
+        assert code == 0, bench.output
+        made.add(bench.bytes_of("apart", "small.pte"))
+    assert len(made) == 1
