@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import xnnpack
+from pipeline.backends import apple, vulkan, xnnpack
 from pipeline.backends.entry import Backend, Modules, Options, QuantizeConfig, Requirement, Sight
 from pipeline.backends.plugins import find_plugins
 
@@ -34,7 +34,12 @@ __all__ = [
     "make_quantizer",
 ]
 
-_OWN = {backend.name: backend for backend in (*xnnpack.ENTRIES,)}
+_ENTRIES = (
+    *xnnpack.ENTRIES,
+    *vulkan.ENTRIES,
+    *apple.ENTRIES,
+)
+_OWN = {backend.name: backend for backend in _ENTRIES}
 _PLUGINS = find_plugins(_OWN)
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _PLUGINS.backends)
