@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lower
 
+from pipeline.actions import backends_of
 from pipeline.compile import load_examples
 from pipeline.confine import confined_partitioners
 from pipeline.emission import emission_config
@@ -34,13 +37,16 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
         for name in programs
     }
     methods, root = config.methods, plan.workspace.root
-    edge = to_edge_transform_and_lower(
-        programs,
-        partitioner=partitioners,
-        constant_methods=dict(config.constant_methods) or None,
-        compile_config=edge_config(next(iter(methods.values())).edge),
-        transform_passes={n: load_passes(methods[n].edge.passes, root) for n in programs},
-    )
+    with ExitStack() as contexts:
+        for backend in {b.backend_id: b for b in backends_of(config, methods)}.values():
+            contexts.enter_context(backend.deterministic())
+        edge = to_edge_transform_and_lower(
+            programs,
+            partitioner=partitioners,
+            constant_methods=dict(config.constant_methods) or None,
+            compile_config=edge_config(next(iter(methods.values())).edge),
+            transform_passes={n: load_passes(methods[n].edge.passes, root) for n in programs},
+        )
     own = {name: edge.exported_program(name) for name in edge.methods}
     return edge.to_executorch(
         emission_config(config.emit, load_passes(config.emit.passes, root), own)

@@ -1,4 +1,5 @@
-"""Core ML and MPS, for Apple's devices: executorch/backends/apple."""
+"""Core ML, MPS and MLX, for Apple's devices: executorch/backends/apple and
+executorch/backends/mlx."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import Backend, Distinct, Options, QuantizeConfig
+from pipeline.backends.entry import Backend, Distinct, Options, QuantizeConfig, Requirement
 from pipeline.backends.operators import OperatorName, edge_operators
 from pipeline.errors import PipelineError, did_you_mean
 
@@ -157,6 +158,10 @@ class MPSOptions(Options):
     use_fp16: bool = Field(default=True, description="Compute in float16.")
 
 
+class MLXOptions(Options):
+    """`MLXPartitioner` reads no options."""
+
+
 def _coreml_partitioner(options: CoreMLOptions) -> Partitioner:
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
@@ -215,12 +220,11 @@ def _check_passes(names: tuple[str, ...] | None) -> None:
 
 
 def _coreml_quantizer(config: CoreMLQuantize) -> Quantizer:
-    from coremltools.optimize.torch.quantization import LinearQuantizerConfig
-    from executorch.backends.apple.coreml.quantizer import CoreMLQuantizer
+    from pipeline.backends import coreml_quantizer
 
     options = config.resolved()
     del options["quantizer"], options["dynamic"]
-    return CoreMLQuantizer(LinearQuantizerConfig.from_dict({"global_config": options}))
+    return coreml_quantizer.make_quantizer(options)
 
 
 def _coreml_reproducible() -> AbstractContextManager[None]:
@@ -236,6 +240,27 @@ def _mps_partitioner(options: MPSOptions) -> Partitioner:
     return MPSPartitioner(
         compile_specs=[] if options.use_fp16 else [CompileSpec("use_fp16", bytes([False]))]
     )
+
+
+def _mlx_partitioner(options: MLXOptions) -> Partitioner:
+    from pipeline.backends import mlx_files
+
+    mlx_files.provide()
+    from executorch.backends.mlx.partitioner import MLXPartitioner
+
+    return MLXPartitioner()
+
+
+def _mlx_reproducible() -> AbstractContextManager[None]:
+    from pipeline.backends import mlx_files
+
+    return mlx_files.reproducible()
+
+
+def _mlx_installed() -> bool:
+    from pipeline.backends import mlx_files
+
+    return mlx_files.installed()
 
 
 def _needs_a_mac(what: str) -> Any:
@@ -271,5 +296,21 @@ ENTRIES: tuple[Backend, ...] = (
         options=MPSOptions,
         make_partitioner=_mps_partitioner,
         cannot_run=_needs_a_mac("MPS"),
+    ),
+    Backend(
+        name="mlx",
+        backend_id="MLXBackend",
+        summary="Apple silicon's GPUs, through MLX",
+        options=MLXOptions,
+        make_partitioner=_mlx_partitioner,
+        requirements=(
+            Requirement(
+                "executorch/data/bin/flatc, which ExecuTorch's wheels hold",
+                "pip install --force-reinstall --no-deps executorch",
+                _mlx_installed,
+            ),
+        ),
+        deterministic=_mlx_reproducible,
+        cannot_run=_needs_a_mac("MLX"),
     ),
 )
