@@ -73,6 +73,17 @@ MIXED = {
         }
     },
 }
+QUANTIZED = {
+    "weights8": {
+        "methods": {
+            "features": {"partitioners": []},
+            "classify": {
+                "partitioners": [{"coreml": {"minimum_deployment_target": "ios17"}}],
+                "quantize": {"quantizer": "coreml", "activation_dtype": "float32"},
+            },
+        }
+    },
+}
 OTHERS = {
     "mps": both(partitioners=[{"mps": {"use_fp16": False}}]),
     "mlx": both(partitioners=["mlx"]),
@@ -82,7 +93,9 @@ IDS = {"mps": "MPSBackend", "mlx": "MLXBackend"}
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    bench = bench_for(tmp_path_factory.mktemp("apple") / "workspace", COREML | MIXED | OTHERS)
+    bench = bench_for(
+        tmp_path_factory.mktemp("apple") / "workspace", COREML | MIXED | QUANTIZED | OTHERS
+    )
     assert bench.doit() == 0, bench.output
     return bench
 
@@ -90,6 +103,18 @@ def bench(tmp_path_factory):
 @pytest.mark.parametrize("package", [*COREML, *OTHERS])
 def test_everything_is_delegated(bench, package):
     check_delegated(bench, package, IDS.get(package, "CoreMLBackend"), 0.9)
+
+
+def test_quantized_weights_are_delegated(bench):
+    """All of the method is one partition, so every dequantization is in the model."""
+    counts = counts_of(bench, "weights8")
+    assert counts["partitions"] == {"CoreMLBackend": 1}
+    assert counts["delegated_nodes"] == counts["nodes"]
+    assert counts["delegated_operators"] > counts_of(bench, "fp16")["delegated_operators"]
+
+
+def counts_of(bench, package):
+    return manifest_of(bench, package)["methods"]["classify"]["delegation"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +126,7 @@ def test_it_is_not_run_here(bench, package, why):
 
 def test_only_what_apple_runs_is_not_run(bench):
     record = json.loads(bench.bytes_of("mixed", "validation.json"))
-    assert {m["name"]: bool(m["runs"]) for m in record["methods"]} == {
+    assert {m["method"]: bool(m["runs"]) for m in record["methods"]} == {
         "features": True,
         "classify": False,
     }
@@ -109,16 +134,17 @@ def test_only_what_apple_runs_is_not_run(bench):
 
 def test_methods_of_a_joint_backend_are_compiled_together(bench):
     compiled = {
-        a["method"] for a in bench.actions() if (a["kind"], a["package"]) == ("compile", "fp16")
+        package: {
+            a["method"]
+            for a in bench.actions()
+            if (a["kind"], a["package"]) == ("compile", package)
+        }
+        for package in ("fp16", "mixed")
     }
-    assert compiled == {"features+classify"}
-    compiled = {
-        a["method"] for a in bench.actions() if (a["kind"], a["package"]) == ("compile", "mixed")
-    }
-    assert compiled == {"features", "classify"}
+    assert compiled == {"fp16": {"features+classify"}, "mixed": {"features", "classify"}}
 
 
-@pytest.mark.parametrize("package", ["fp16", "apart", "mixed", "reversed", "mlx"])
+@pytest.mark.parametrize("package", ["apart", "mixed", "reversed", "mps", "mlx"])
 def test_bytes_are_those_of_the_joint_call(bench, package):
     check_joint_bytes(bench, package)
 
@@ -128,7 +154,7 @@ def test_the_order_in_which_a_config_names_methods_means_nothing(bench):
 
 
 def test_fresh_processes_agree_without_a_cache(bench):
-    packages = [*COREML, *MIXED, *OTHERS]
+    packages = [*COREML, *MIXED, *QUANTIZED, *OTHERS]
     before = {package: bench.bytes_of(package, "small.pte") for package in packages}
     empty = str(bench.root / ".empty-store")
     assert bench.doit("-a", "lower", PTE_PIPELINE_STORE=empty, PYTHONHASHSEED="7") == 0
