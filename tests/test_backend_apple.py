@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -119,10 +120,17 @@ def counts_of(bench, package):
 
 
 @pytest.mark.parametrize(
-    ("package", "why"), [("fp16", "Core ML is run by"), ("mps", "MPS is"), ("mlx", "MLX is run by")]
+    ("package", "why"), [("fp16", "Core ML is run by"), ("mps", "no MPS"), ("mlx", "MLX is run by")]
 )
 def test_it_is_not_run_here(bench, package, why):
     check_not_run(bench, package, why)
+
+
+def test_a_mac_runs_what_its_wheel_has(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "cannot_run" not in BACKENDS["coreml"].machine
+    assert "cannot_run" not in BACKENDS["mlx"].machine
+    assert "no MPS" in BACKENDS["mps"].machine["cannot_run"]
 
 
 def test_only_what_apple_runs_is_not_run(bench):
