@@ -120,6 +120,9 @@ def compile_action(
         "methods": programs,
         "emit": {k: v for k, v in config.emit.resolved().items() if k != "layout"},
     }
+    together = [name for name in methods if name in unit]
+    if len(together) > 1:  # a backend that sees all methods takes them in the order of the model
+        key["order"] = together
     facts = facts_of(config, unit)
     if facts:
         key["facts"] = facts
@@ -129,8 +132,8 @@ def compile_action(
     if any(program["calibration"] for program in programs.values()):
         key["host"] = host()
     where = {
-        "sources": {name: methods[name] for name in unit},
-        "configs": {name: config.methods[name] for name in unit},
+        "sources": {name: methods[name] for name in together},
+        "configs": {name: config.methods[name] for name in together},
         "emit": config.emit,
     }
     return Action("compile", config.model, config.package, unit_name(unit), key, where)

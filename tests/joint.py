@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lower
 
+from pipeline.actions import backends_of
 from pipeline.backends import edge_operators
 from pipeline.compile import load_examples
 from pipeline.confine import confined_partitioners
@@ -37,17 +38,15 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
         for name in programs
     }
     methods, root = config.methods, plan.workspace.root
-    used = {spec.name: spec.backend for m in methods.values() for spec in m.partitioners}
-    with ExitStack() as deterministic:
-        for backend in used.values():
-            deterministic.enter_context(backend.deterministic())
+    used = {b.backend_id: b for b in backends_of(config, methods)}.values()
+    with ExitStack() as contexts:
+        for backend in used:
+            contexts.enter_context(backend.deterministic())
         edge = to_edge_transform_and_lower(
             programs,
             partitioner=partitioners,
             constant_methods=dict(config.constant_methods) or None,
-            compile_config=edge_config(
-                next(iter(methods.values())).edge, edge_operators(used.values())
-            ),
+            compile_config=edge_config(next(iter(methods.values())).edge, edge_operators(used)),
             transform_passes={n: load_passes(methods[n].edge.passes, root) for n in programs},
         )
     own = {name: edge.exported_program(name) for name in edge.methods}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import arm, cortex_m, openvino, vendors, xnnpack
+from pipeline.backends import apple, arm, cortex_m, openvino, vendors, vulkan, xnnpack
 from pipeline.backends.entry import Backend, Modules, Options, QuantizeConfig, Requirement, Sight
 from pipeline.backends.plugins import find_plugins
 
@@ -35,16 +35,16 @@ __all__ = [
     "make_quantizer",
 ]
 
-_OWN = {
-    backend.name: backend
-    for backend in (
-        *xnnpack.ENTRIES,
-        *openvino.ENTRIES,
-        *arm.ENTRIES,
-        *cortex_m.ENTRIES,
-        *vendors.ENTRIES,
-    )
-}
+_ENTRIES = (
+    *xnnpack.ENTRIES,
+    *vulkan.ENTRIES,
+    *apple.ENTRIES,
+    *openvino.ENTRIES,
+    *arm.ENTRIES,
+    *cortex_m.ENTRIES,
+    *vendors.ENTRIES,
+)
+_OWN = {backend.name: backend for backend in _ENTRIES}
 _PLUGINS = find_plugins(_OWN)
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _PLUGINS.backends)

@@ -1,0 +1,79 @@
+"""Core ML's quantizer, without the patterns that a model can't match.
+
+Upstream (executorch/backends/apple/coreml/quantizer) exports some 400 patterns for every model,
+every activation after every kind of layer, each as slowly as a small model. A pattern matches only
+where all its operators are in the model, and these are found by tracing it, which is far cheaper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from coremltools.optimize.torch.quantization import LinearQuantizerConfig
+from executorch.backends.apple.coreml.quantizer import CoreMLQuantizer
+from executorch.backends.apple.coreml.quantizer import _coreml_quantizer_utils as upstream
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+_MATCHERS = ("annotate_weighted_mod_pattern", "annotate_binary_op_act_pattern")
+_operators: dict[tuple[Any, ...], frozenset[Any]] = {}
+
+
+class QuickQuantizer(CoreMLQuantizer):
+    """Annotates what `CoreMLQuantizer` annotates."""
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        with _possible_patterns(model):
+            return super().annotate(model)
+
+
+def make_quantizer(options: Mapping[str, Any]) -> QuickQuantizer:
+    """From those of a `ModuleLinearQuantizerConfig`."""
+    return QuickQuantizer(LinearQuantizerConfig.from_dict({"global_config": dict(options)}))
+
+
+@contextmanager
+def _possible_patterns(model: GraphModule) -> Iterator[None]:
+    """Within it, patterns that hold an operator which the model lacks are not exported, and match
+    nothing."""
+    model.graph.eliminate_dead_code()  # every match begins with this
+    model.recompile()
+    there = {node.target for node in model.graph.nodes}
+    names = ("_get_aten_graph_module", *_MATCHERS)
+    originals = {name: getattr(upstream, name) for name in names}
+
+    def export(pattern: torch.nn.Module, inputs: tuple[Any, ...], *rest: Any) -> GraphModule | None:
+        if not operators(pattern, inputs) <= there:
+            return None
+        return originals["_get_aten_graph_module"](pattern, inputs, *rest)
+
+    def unless_none(match: Callable[..., Any]) -> Callable[..., Any]:
+        def annotate(model: GraphModule, pattern: GraphModule | None, *rest: Any) -> Any:
+            return match(model, pattern, *rest) if pattern is not None else []
+
+        return annotate
+
+    upstream._get_aten_graph_module = export
+    for name in _MATCHERS:
+        setattr(upstream, name, unless_none(originals[name]))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(upstream, name, original)
+
+
+def operators(pattern: torch.nn.Module, inputs: tuple[Any, ...]) -> frozenset[Any]:
+    """What an exported pattern calls. Patterns of upstream's differ in what their `forward` closes
+    over, functions and settings, and in the shapes of their inputs."""
+    function = pattern.forward.__func__  # type: ignore[attr-defined]
+    closed = tuple(cell.cell_contents for cell in function.__closure__ or ())
+    key = (function.__code__, closed, tuple(each.shape for each in inputs))
+    if key not in _operators:
+        traced = make_fx(pattern, tracing_mode="fake", pre_dispatch=True)(*inputs)
+        nodes = traced.graph.nodes
+        _operators[key] = frozenset(n.target for n in nodes if n.op == "call_function")
+    return _operators[key]
