@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pipeline.actions import Action
 from pipeline.plan import Plan
-from pipeline.status import Status, compile_status, export_status
+from pipeline.status import Status, compile_status, export_status, quantize_status
 from pipeline.steps import Step
 from pipeline.upkeep import Usage
 from pipeline.worker import Report
@@ -85,7 +85,8 @@ class Batch:
                 yield action, report
 
     def _make_what_is_missing(self, lost: Sequence[Action]) -> None:
-        """Exports and compiles again what these actions need; a failure of it is told by them."""
+        """Exports, quantizes and compiles again what these actions need; a failure of it is told
+        by them."""
         plan = self._plan
         models = {action.model for action in lost}
         exports = [model for model in plan.exporters if model in models]
@@ -93,15 +94,26 @@ class Batch:
         self._repair(stale)
         for model in models:
             plan.forget(model)
-        needed = {
-            unit.digest: unit
+        compiles = [
+            unit
             for action in lost
             if action.kind == "link"
             for unit in plan.compiles(str(action.package)) or ()
             if compile_status(plan, str(action.package), unit).state == "stale"
-        }
-        self._repair(list(needed.values()))
+        ]
+        quantizes = [
+            quantize
+            for action in [*compiles, *(action for action in lost if action.kind == "compile")]
+            for quantize in action.where["quantizes"].values()
+            if quantize_status(plan, str(action.package), quantize).state == "stale"
+        ]
+        self._repair(_distinct(quantizes))
+        self._repair(_distinct(compiles))
 
     def _repair(self, queue: Sequence[Action]) -> None:
         for action, report in self._reports(queue):
             self._count(action.kind, Usage(misses=1, spent=report.seconds))
+
+
+def _distinct(actions: Sequence[Action]) -> list[Action]:
+    return list({action.digest: action for action in actions}.values())

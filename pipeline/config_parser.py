@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from pipeline.backends import BACKENDS, Options, PartitionerSpec, QuantizeConfig
+from pipeline.backends import BACKENDS, QUANTIZERS, Options, PartitionerSpec, QuantizeConfig
 from pipeline.config_models import (
     METHOD_PATTERN,
     RULES,
@@ -28,7 +28,6 @@ from pipeline.errors import Problem, did_you_mean
 from pipeline.strict_yaml import join
 
 _M = TypeVar("_M", bound=Options)
-_QUANTIZERS = {b.name: b.quantizer for b in BACKENDS.values() if b.quantizer is not None}
 PORTABLE = "write `partitioners: []` for portable operators only"
 _REMEDIES = {
     "model": "name one of models/",
@@ -149,11 +148,11 @@ class Parser:
             self.wrong(path, f"is {shown(data)}, must be a mapping", "write {quantizer: <name>}")
             return None
         name = _word(data.get("quantizer"))
-        if name in _QUANTIZERS:
-            return self.section(_QUANTIZERS[name], data, path)
+        if name in QUANTIZERS:
+            return self.section(QUANTIZERS[name].options, data, path)
         there = "quantizer" in data
         what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
-        self.wrong(join(path, "quantizer"), what, did_you_mean(name, _QUANTIZERS))
+        self.wrong(join(path, "quantizer"), what, did_you_mean(name, QUANTIZERS))
         return None
 
 

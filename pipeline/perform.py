@@ -50,6 +50,7 @@ def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) 
     """
     verb = {
         "export": export,
+        "quantize": compiling.quantize_method,
         "compile": compiling.compile_unit,
         "link": link_package,
         "validate": validate,
@@ -76,7 +77,7 @@ def _done(action: Action, workspace: Workspace) -> bool:
         except MissingBlobError:
             return False
         return True
-    blobs = result["blobs"] if action.kind == "compile" else exported_blobs(result)
+    blobs = exported_blobs(result) if action.kind == "export" else result["blobs"]
     return store.intact(blobs)
 
 

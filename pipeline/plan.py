@@ -30,17 +30,21 @@ from pipeline.upkeep import Usage
 from pipeline.workspace import Workspace, config_files
 
 if TYPE_CHECKING:
+    from pipeline.backends import Backend, Quantization
     from pipeline.config import Configs, PackageConfig
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What a config says by itself: its model, its compile units, and the distributions whose
-    versions count for them."""
+    """What a config says by itself: its model, its compile units, the distributions whose
+    versions count for them, which methods are quantized, and the files of their calibration
+    inputs."""
 
     model: str
     units: tuple[tuple[str, ...], ...]
     distributions: tuple[str, ...]
+    quantized: tuple[str, ...]
+    files: tuple[str, ...]
 
 
 class Plan:
@@ -58,6 +62,7 @@ class Plan:
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._links: dict[str, Action | None] = {}
         self._compiles: dict[str, list[Action] | None] = {}
+        self._quantizes: dict[str, dict[str, Action] | None] = {}
         self._keys: dict[str, Digest | None] = {}
         self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
         self.usage: dict[str, Usage] = {}
@@ -94,15 +99,24 @@ class Plan:
             told = None
             if len(self._files[package]) == 1:
                 told = self._remember(package, "outline", [], lambda: self._outline(package))
-            self._outlines[package] = Outline(told[0], _tuples(told[1]), told[2]) if told else None
+            self._outlines[package] = (
+                Outline(told[0], _tuples(told[1]), *map(tuple, told[2:])) if told else None
+            )
         return self._outlines[package]
 
     def _outline(self, package: str) -> list[Any] | None:
         config = self._parsed(package).configs.get(package)
         if config is None:
             return None
-        units = actions.compile_units(config)
-        return [config.model, units, actions.distributions_of(config, config.methods)]
+        specs = [method.quantize for method in config.methods.values() if method.quantize]
+        distributions = {name for spec in specs for name in spec.entry.distributions}
+        return [
+            config.model,
+            actions.compile_units(config),
+            sorted({*distributions, *actions.distributions_of(config, config.methods)}),
+            actions.quantized_methods(config),
+            sorted({file for spec in specs for file in spec.calibration_files}),
+        ]
 
     def _remember(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:
         """What follows from a package's config, this package's code and `inputs`."""
@@ -129,6 +143,7 @@ class Plan:
             return tuple(found)
         file = configs.files[package]
         found += _missing(config, file)
+        found += self._missing_files(config, file)
         models, ambiguous = self._sources
         if config.model in ambiguous:
             return (*found, Problem(file, "model", ambiguous[config.model]))
@@ -169,8 +184,16 @@ class Plan:
             for name, method in configs.configs[package].methods.items()
             if method.quantize is not None
             and method.quantize.calibrates
-            and actions.calibration_of(method, methods[name]) is None
+            and not method.quantize.calibration_files
+            and actions.calibration_of(method.quantize, methods[name]) is None
         ]
+
+    def _missing_files(self, config: PackageConfig, file: str) -> Iterator[Problem]:
+        for name, method in config.methods.items():
+            for path in method.quantize.calibration_files if method.quantize else ():
+                if not (self.workspace.root / path).is_file():
+                    where = f"methods.{name}.quantize.calibration"
+                    yield Problem(file, where, f"no file '{path}' in the workspace")
 
     # What to do
 
@@ -227,6 +250,7 @@ class Plan:
                 content=result["archive"],
                 examples=method["examples"],
                 calibration=method["calibration"],
+                batches=tuple(method["batches"]),
                 exported=True,
             )
             for method in result["methods"]
@@ -272,19 +296,52 @@ class Plan:
         self._problems.clear()
         self._links.clear()
         self._compiles.clear()
+        self._quantizes.clear()
         self._keys.clear()
 
     def units(self, package: str) -> tuple[tuple[str, ...], ...]:
         outline = self.outline(package)
         return outline.units if outline else ()
 
+    def quantized(self, package: str) -> tuple[str, ...]:
+        """The methods that are quantized."""
+        outline = self.outline(package)
+        return outline.quantized if outline else ()
+
+    def quantizes(self, package: str) -> dict[str, Action] | None:
+        """By method; None while the model is not exported."""
+        if package not in self._quantizes:
+            methods, config = self.methods(package), self.config(package)
+            self._quantizes[package] = (
+                {
+                    name: self._quantize_action(config, name, methods[name])
+                    for name in self.quantized(package)
+                }
+                if methods is not None
+                else None
+            )
+        return self._quantizes[package]
+
+    def _quantize_action(self, config: PackageConfig, name: str, source: MethodSource) -> Action:
+        spec = config.methods[name].quantize
+        files = [self._file(path) for path in spec.calibration_files] if spec else []
+        known = [content for content in files if content is not None]  # else there is a problem
+        return actions.quantize_action(config, name, source, known)
+
+    def _file(self, path: str) -> Digest | None:
+        return self.workspace.file_digests.find(self.workspace.root / path)
+
     def compiles(self, package: str) -> list[Action] | None:
         """None while the model is not exported."""
         if package not in self._compiles:
             methods, config = self.methods(package), self.config(package)
+            quantizes = self.quantizes(package)
             self._compiles[package] = (
-                [actions.compile_action(config, unit, methods) for unit in self.units(package)]
-                if methods is not None
+                [
+                    actions.compile_action(config, unit, methods, quantizes)
+                    for unit in self.units(package)
+                ]
+                if methods is not None and quantizes is not None
                 else None
             )
         return self._compiles[package]
@@ -319,7 +376,12 @@ class Plan:
         return self._remember(
             package,
             "link",
-            [_identities(methods), toolchain(outline.distributions), host()],
+            [
+                _identities(methods),
+                toolchain(outline.distributions),
+                host(),
+                [self._file(path) for path in outline.files],
+            ],
             lambda: None if self._find_problems(package) else _digest_of(self.link(package)),
         )
 
@@ -352,15 +414,15 @@ class Plan:
 def _missing(config: PackageConfig, file: str) -> Iterator[Problem]:
     """What the backends of a config need and this machine lacks."""
     for name, method in config.methods.items():
-        used = [
+        used: list[tuple[str, Backend | Quantization]] = [
             (join(f"methods.{name}.partitioners", number), spec.backend)
             for number, spec in enumerate(method.partitioners)
         ]
         if method.quantize is not None:
-            used.append((f"methods.{name}.quantize", method.quantize.backend))
-        for path, backend in used:
-            for need in backend.missing():
-                yield Problem(file, path, f"{backend.name} needs {need.what}", need.remedy)
+            used.append((f"methods.{name}.quantize", method.quantize.entry))
+        for path, each in used:
+            for need in each.missing():
+                yield Problem(file, path, f"{each.name} needs {need.what}", need.remedy)
 
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
-from pipeline.backends import BACKENDS, Options, PartitionerSpec, QuantizeConfig
+from pipeline.backends import BACKENDS, QUANTIZERS, Options, PartitionerSpec, QuantizeConfig
 from pipeline.config import PackageConfig
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -56,8 +56,8 @@ def json_schema() -> dict[str, Any]:
 def _backend_models() -> Iterator[type[Options]]:
     for backend in BACKENDS.values():
         yield backend.options
-        if backend.quantizer is not None:
-            yield backend.quantizer
+    for quantizer in QUANTIZERS.values():
+        yield quantizer.options
 
 
 def _partitioner() -> dict[str, Any]:
@@ -78,8 +78,7 @@ def _partitioner() -> dict[str, Any]:
 
 
 def _quantizer() -> dict[str, Any]:
-    models = (backend.quantizer for backend in BACKENDS.values())
-    return {"anyOf": [_reference(model) for model in models if model is not None]}
+    return {"anyOf": [_reference(quantizer.options) for quantizer in QUANTIZERS.values()]}
 
 
 def _reference(model: type[Options]) -> dict[str, str]:

@@ -71,6 +71,8 @@ class MethodSource:
     `names` is the digest of the names of its values, which the program leaves out, `content` that
     of the file. `examples` and `calibration` are digests of its input sets: of the pickled sample
     inputs inside an archive, or of a record in the store for what an exporter gave (`exported`).
+    `batches` are the records of the calibration inputs, one by one; their digest is that of this
+    list.
     """
 
     archive: Path
@@ -80,6 +82,7 @@ class MethodSource:
     content: Digest | None = None
     examples: Digest | None = None
     calibration: Digest | None = None
+    batches: tuple[Digest, ...] = ()
     exported: bool = False
 
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 from pydantic import SerializeAsAny
 
 from pipeline.backends import xnnpack
-from pipeline.backends.entry import Backend, Options, QuantizeConfig, Requirement, Sight
+from pipeline.backends.entry import (
+    Backend,
+    Options,
+    Quantization,
+    QuantizeConfig,
+    Requirement,
+    Sight,
+)
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -22,9 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BACKENDS",
+    "QUANTIZERS",
     "Backend",
     "Options",
     "PartitionerSpec",
+    "Quantization",
     "QuantizeConfig",
     "Requirement",
     "Sight",
@@ -34,6 +43,10 @@ __all__ = [
 
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {backend.name: backend for backend in (*xnnpack.ENTRIES,)}
+)
+# Those of the backends, and those that have no backend of their own.
+QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
+    {each.name: each for each in (*(b.quantization for b in BACKENDS.values()),) if each}
 )
 
 
@@ -54,6 +67,6 @@ def make_partitioners(specs: Iterable[PartitionerSpec]) -> list[Partitioner]:
 
 
 def make_quantizer(config: QuantizeConfig) -> Quantizer:
-    quantizer = config.backend.make_quantizer(config)
+    quantizer = config.entry.make_quantizer(config)
     assert quantizer is not None, f"{config.quantizer} has options of a quantizer, but makes none"
     return quantizer

@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
@@ -44,26 +52,98 @@ Distinct = Annotated[
 ]
 
 
+# The formats of files of calibration inputs, by suffix.
+CALIBRATION_SUFFIXES = (".npz", ".pt", ".safetensors")
+
+
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _of_workspace(paths: tuple[str, ...]) -> tuple[str, ...]:
+    for path in paths:
+        parts = path.split("/")
+        if path.startswith("/") or "\\" in path or {"", ".", ".."} & set(parts):
+            raise PydanticCustomError("rule", "must be files by their path in the workspace")
+        if not path.endswith(CALIBRATION_SUFFIXES):
+            raise PydanticCustomError("rule", f"must end in {', '.join(CALIBRATION_SUFFIXES)}")
+    return paths
+
+
+_FILE = {"type": "string", "pattern": r"^[^/\\].*\.(npz|pt|safetensors)$"}
+# A name or a list of names in YAML, a tuple here.
+Files = Annotated[
+    tuple[str, ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(_one_or_more),
+    AfterValidator(_of_workspace),
+    WithJsonSchema({"anyOf": [_FILE, {"type": "array", "items": _FILE, "minItems": 1}]}),
+]
+
+
 class QuantizeConfig(Options):
     """How a method is quantized. Each quantizer adds its own options to these."""
 
-    quantizer: str = Field(description="The backend whose quantizer annotates the method.")
+    quantizer: str = Field(description="The quantizer that annotates the method.")
     dynamic: bool = Field(
         default=False,
         description="Quantize activations as they come. If false, their ranges are observed on "
-        "the model's calibration inputs.",
+        "calibration inputs.",
+    )
+    # Files count in keys by their content, wherever they stand.
+    calibration: Files | None = Field(
+        default=None,
+        exclude=True,
+        description="Files of calibration inputs, by their path in the workspace, instead of the "
+        "model's own: .npz or .safetensors, whose tensors are named as the method's arguments and "
+        "stacked batch by batch on a first dimension, or .pt with a list of tuples or of dicts.",
+    )
+    batches: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many calibration inputs are observed at most; by default all of them.",
     )
 
-    @property
-    def backend(self) -> Backend:
-        from pipeline.backends import BACKENDS  # the table, of which this is a part
+    @model_validator(mode="after")
+    def _reads_what_it_is_given(self) -> Self:
+        if not self.calibrates and (self.calibration is not None or self.batches is not None):
+            name = "calibration" if self.calibration is not None else "batches"
+            raise PydanticCustomError(
+                "rule", "must not hold `{name}`, since it observes no inputs", {"name": name}
+            )
+        return self
 
-        return BACKENDS[self.quantizer]
+    @property
+    def entry(self) -> Quantization:
+        from pipeline.backends import QUANTIZERS  # the table, of which this is a part
+
+        return QUANTIZERS[self.quantizer]
 
     @property
     def calibrates(self) -> bool:
         """Whether it observes inputs."""
         return not self.dynamic
+
+    @property
+    def quantizes_as_it_comes(self) -> bool:
+        """Whether any of it is dynamic."""
+        return self.dynamic
+
+    @property
+    def depends_on_host(self) -> bool:
+        """Whether what it makes can depend on the instruction sets of this machine, as everything
+        does that a model computed in eager mode."""
+        return self.calibrates
+
+    @property
+    def calibration_files(self) -> tuple[str, ...]:
+        return self.calibration or ()
+
+
+def modules_of(node: Node) -> list[str]:
+    """The qualified names of the modules that a node is from, outermost first."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [name.removeprefix("L['self'].") for name, _ in stack.values()]
 
 
 Remap = Callable[[bytes, Mapping[int, int]], bytes | None]
@@ -179,4 +259,43 @@ class Backend:
 
     def missing(self) -> Iterator[Requirement]:
         """What must be installed before anything can be lowered to it."""
+        return (each for each in self.requirements if not each.there())
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """Its entry among the quantizers; None where it has none."""
+        if self.quantizer is None:
+            return None
+        return Quantization(
+            name=self.name,
+            options=self.quantizer,
+            distributions=self.distributions,
+            make_quantizer=self.make_quantizer,
+            apply_quantizer=self.apply_quantizer,
+            requirements=self.requirements,
+            facts=self.facts,
+        )
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """One quantizer: that of a backend, or one without a backend of its own.
+
+    `rewrite` quantizes a program by itself, without `prepare_pt2e` and without inputs: it gives an
+    ATen module, which is exported again. The rest is as for a `Backend`.
+    """
+
+    name: str
+    options: type[QuantizeConfig]
+    distributions: tuple[str, ...] = ("executorch", "torch", "torchao")
+    make_quantizer: Callable[[Any], Quantizer | None] = lambda options: None
+    apply_quantizer: Callable[[GraphModule, Any, Sequence[tuple[Any, ...]]], GraphModule] | None = (
+        None
+    )
+    rewrite: Callable[[ExportedProgram, Any], GraphModule] | None = None
+    requirements: tuple[Requirement, ...] = ()
+    facts: Callable[[], Mapping[str, str]] = dict
+
+    def missing(self) -> Iterator[Requirement]:
+        """What must be installed before anything can be quantized with it."""
         return (each for each in self.requirements if not each.there())
