@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
+from pipeline.backends.entry import MODULE_PATTERN
 from pipeline.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
@@ -31,6 +32,7 @@ RULES = {
     NAME_PATTERN: "must be letters, digits, '_', '-' and single dots inside",
     METHOD_PATTERN: "must be letters, digits and '_', and not begin with a digit",
     _LABEL: "must be text, not empty, without control characters",
+    MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
 
 

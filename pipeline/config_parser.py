@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from pipeline.backends import BACKENDS, QUANTIZERS, Options, PartitionerSpec, QuantizeConfig
+from pipeline.backends.entry import NOT, MixedQuantize
 from pipeline.config_models import (
     METHOD_PATTERN,
     RULES,
@@ -107,8 +108,8 @@ class Parser:
         for error in errors:
             place = error["loc"]
             inner = any(p != place and p[: len(place)] == place for p in places)
-            if place[0] not in failed and not inner:
-                what, known = _told(error)
+            if not (place and place[0] in failed) and not inner:
+                what, known = _told(error) if place else (error["msg"], "")
                 self.wrong(_path(path, place), what, known)
         return None
 
@@ -149,11 +150,31 @@ class Parser:
             return None
         name = _word(data.get("quantizer"))
         if name in QUANTIZERS:
-            return self.section(QUANTIZERS[name].options, data, path)
+            options = QUANTIZERS[name].options
+            if issubclass(options, MixedQuantize):
+                overrides = partial(self._overrides, options.scheme)
+                self._parts[options] = {"modules": overrides, "operators": overrides}
+            return self.section(options, data, path)
         there = "quantizer" in data
         what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
         self.wrong(join(path, "quantizer"), what, did_you_mean(name, QUANTIZERS))
         return None
+
+    def _overrides(self, scheme: type[Options], data: Any, path: str) -> dict[Any, Any] | None:
+        """Options by the name of a module or an operator, or that it is not quantized."""
+        if not isinstance(data, dict):
+            self.wrong(path, f"is {shown(data)}, must be a mapping of names")
+            return None
+        found: dict[Any, Any] = {}
+        for name, value in data.items():
+            if value == NOT:
+                found[name] = NOT
+            elif isinstance(value, dict) and value:
+                found[name] = self.section(scheme, value, join(path, name))
+            else:
+                what = f"is {shown(value)}, must be a mapping of options, or {NOT}"
+                self.wrong(join(path, name), what)
+        return found
 
 
 def _path(path: str, place: tuple[int | str, ...]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import xnnpack
+from pipeline.backends import torchao, xnnpack
 from pipeline.backends.entry import (
     Backend,
     Options,
@@ -46,7 +46,11 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
 )
 # Those of the backends, and those that have no backend of their own.
 QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
-    {each.name: each for each in (*(b.quantization for b in BACKENDS.values()),) if each}
+    {
+        each.name: each
+        for each in (*(backend.quantization for backend in BACKENDS.values()), *torchao.QUANTIZERS)
+        if each is not None
+    }
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -138,6 +138,88 @@ class QuantizeConfig(Options):
     @property
     def calibration_files(self) -> tuple[str, ...]:
         return self.calibration or ()
+
+
+MODULE_PATTERN = r"^[^\s.]+(\.[^\s.]+)*$"
+ModuleName = Annotated[str, Field(pattern=MODULE_PATTERN)]
+NOT = "none"  # what stands for a module or an operator that is not quantized
+
+
+class MixedQuantize(QuantizeConfig):
+    """A quantizer whose options can differ by module and by operator.
+
+    A subclass declares `modules` and `operators`, mappings of names to its `scheme`, those of its
+    options that can differ, or to "none". What an override leaves out is as for the whole method.
+    """
+
+    scheme: ClassVar[type[Options]]
+
+    def global_scheme(self) -> Any:
+        names = type(self).scheme.model_fields
+        return self.scheme.model_construct(**{name: getattr(self, name) for name in names})
+
+    def scheme_of(self, override: Any) -> Any:
+        """An override with what it leaves out; None where nothing is quantized."""
+        if override == NOT:
+            return None
+        given = {name: getattr(override, name) for name in override.model_fields_set}
+        return self.global_scheme().model_copy(update=given)
+
+    def overrides(self, kind: str) -> dict[str, Any]:
+        """`modules` or `operators` by name, each with its whole scheme."""
+        return {name: self.scheme_of(each) for name, each in getattr(self, kind).items()}
+
+    def schemes(self) -> list[Any]:
+        """All that occur."""
+        own = [each for kind in ("modules", "operators") for each in self.overrides(kind).values()]
+        return [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
+
+    def resolved(self) -> dict[str, Any]:
+        values = super().resolved()
+        for kind in ("modules", "operators"):
+            values[kind] = {
+                name: NOT if scheme is None else scheme.resolved()
+                for name, scheme in sorted(self.overrides(kind).items())
+            }
+        return values
+
+    @property
+    def calibrates(self) -> bool:
+        return any(not scheme.dynamic for scheme in self.schemes())
+
+    @property
+    def quantizes_as_it_comes(self) -> bool:
+        return any(scheme.dynamic for scheme in self.schemes())
+
+    def which(self, node: Node) -> Any:
+        """The scheme of a node: that of the innermost module with an override, else that of its
+        operator, else that of the method. Activations that are fused into what they follow go
+        with it."""
+        leader = _leader(node)
+        modules = self.overrides("modules")
+        for name in reversed(modules_of(leader)):
+            if name in modules:
+                return modules[name]
+        operators = self.overrides("operators")
+        name = operator_of(leader)
+        return operators[name] if name in operators else self.global_scheme()
+
+
+_FUSED = frozenset({"relu", "relu_", "hardtanh", "hardtanh_", "batch_norm"})
+
+
+def _leader(node: Node) -> Node:
+    while operator_of(node) in _FUSED and hasattr(node.args[0], "args"):
+        node = node.args[0]
+    return node
+
+
+def operator_of(node: Node) -> str:
+    """The name of an operator without its library and overload: `linear`; "" for other nodes."""
+    name = getattr(node.target, "name", None)
+    if node.op != "call_function" or not callable(name):
+        return ""
+    return str(name()).split("::")[-1].split(".")[0]
 
 
 def modules_of(node: Node) -> list[str]:
