@@ -14,7 +14,7 @@ from pipeline.plan import Plan
 from pipeline.status import Status, compile_status, export_status, quantize_status
 from pipeline.steps import Step
 from pipeline.upkeep import Usage
-from pipeline.worker import Report
+from pipeline.worker import Report, progress_of
 
 _ATTEMPTS = 3
 
@@ -38,7 +38,8 @@ class Batch:
     """`remote` is what the workers tell of the remote tier.
 
     Args:
-        progress: gives, for actions, a context with the function to call with each report.
+        progress: gives, for actions and a function that tells how many of how many steps one of
+            them has done, a context with the function to call with each report.
         count: is called with every use of the store's caches, by kind of action.
     """
 
@@ -75,7 +76,7 @@ class Batch:
     def _reports(self, queue: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
         if not queue:
             return
-        with self._progress(queue) as tell:
+        with self._progress(queue, self._steps) as tell:
             for action, report in self._pool.run(queue):
                 tell(action, report)
                 for kind, usage in report.usage.items():
@@ -83,6 +84,9 @@ class Batch:
                 if report.remote is not None:
                     self.remote.append(report.remote)
                 yield action, report
+
+    def _steps(self, action: Action) -> tuple[int, int] | None:
+        return progress_of(action, self._plan.workspace)
 
     def _make_what_is_missing(self, lost: Sequence[Action]) -> None:
         """Exports, quantizes and compiles again what these actions need; a failure of it is told

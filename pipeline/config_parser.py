@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from pipeline.backends import BACKENDS, QUANTIZERS, Options, PartitionerSpec, QuantizeConfig
+from pipeline.backends import (
+    BACKENDS,
+    QUANTIZERS,
+    RECIPES,
+    Options,
+    PartitionerSpec,
+    QuantizeConfig,
+)
 from pipeline.backends.entry import NOT, MixedQuantize
 from pipeline.config_models import (
     METHOD_PATTERN,
@@ -120,7 +127,30 @@ class Parser:
         for name in data:
             if not isinstance(name, str) or not re.fullmatch(METHOD_PATTERN, name):
                 self.wrong(path, f"cannot name a method: {shown(name)} {RULES[METHOD_PATTERN]}")
-        return {n: self.section(MethodConfig, value, join(path, n)) for n, value in data.items()}
+        return {n: self._method(value, join(path, n)) for n, value in data.items()}
+
+    def _method(self, data: Any, path: str) -> MethodConfig | None:
+        if isinstance(data, dict) and "recipe" in data:
+            data = self._without_recipe(data, path)
+            if data is None:
+                return None
+        return self.section(MethodConfig, data, path)
+
+    def _without_recipe(self, data: dict[Any, Any], path: str) -> dict[Any, Any] | None:
+        """What a method with a recipe says, written out."""
+        name, where = data["recipe"], join(path, "recipe")
+        recipe = RECIPES.get(_word(name))
+        rest = {key: value for key, value in data.items() if key != "recipe"}
+        for key in ("quantize", "partitioners"):
+            if key in rest:
+                self.wrong(join(path, key), "stands beside a recipe, which says it", "keep one")
+        if recipe is None:
+            self.wrong(where, f"unknown recipe {shown(name)}", did_you_mean(_word(name), RECIPES))
+        elif recipe.refused:
+            self.wrong(where, f"'{name}' can't be had: {recipe.refused}")
+        else:
+            return {**rest, **recipe.expanded()}
+        return None
 
     def _partitioners(self, data: Any, path: str) -> tuple[PartitionerSpec | None, ...] | None:
         if not isinstance(data, list):

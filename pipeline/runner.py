@@ -355,5 +355,5 @@ def _complete(plan: Plan, outcomes: list[Outcome]) -> list[Outcome]:
 
 
 @contextlib.contextmanager
-def _quiet(queue: Any) -> Any:
+def _quiet(queue: Any, steps: Any) -> Any:
     yield lambda action, report: None

@@ -14,8 +14,16 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
-from pipeline.backends import BACKENDS, QUANTIZERS, Options, PartitionerSpec, QuantizeConfig
-from pipeline.config import PackageConfig
+from pipeline.backends import (
+    BACKENDS,
+    QUANTIZERS,
+    RECIPES,
+    Options,
+    PartitionerSpec,
+    QuantizeConfig,
+)
+from pipeline.backends.entry import MODULE_PATTERN, NOT, MixedQuantize
+from pipeline.config import MethodConfig, PackageConfig
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -47,6 +55,8 @@ def json_schema() -> dict[str, Any]:
     package["required"].remove("package")
     definitions[PartitionerSpec.__name__] = _partitioner()
     definitions[QuantizeConfig.__name__] = _quantizer()
+    _name_overrides(definitions)
+    _add_recipes(definitions[MethodConfig.__name__])
     del definitions[Options.__name__]
     for methods in (package["properties"]["methods"], package["properties"]["constant_methods"]):
         methods["additionalProperties"] = False
@@ -75,6 +85,35 @@ def _partitioner() -> dict[str, Any]:
             },
         ]
     }
+
+
+def _name_overrides(definitions: dict[str, Any]) -> None:
+    """Gives what overrides a quantizer's options a name, and closes the mappings of them."""
+    for quantizer in QUANTIZERS.values():
+        if issubclass(quantizer.options, MixedQuantize):
+            scheme = quantizer.options.scheme.__name__
+            definitions[f"{scheme}Override"] = {
+                "anyOf": [{"$ref": f"#/$defs/{scheme}"}, {"const": NOT}]
+            }
+            reference = {"$ref": f"#/$defs/{scheme}Override"}
+            of = definitions[quantizer.options.__name__]["properties"]
+            operators = of["operators"].pop("propertyNames")["enum"]
+            of["operators"]["properties"] = dict.fromkeys(operators, reference)
+            of["modules"]["patternProperties"] = {MODULE_PATTERN: reference}
+            for kind in ("modules", "operators"):
+                of[kind]["additionalProperties"] = False
+
+
+def _add_recipes(method: dict[str, Any]) -> None:
+    """A method says its partitioners, or a recipe that says them and how it is quantized."""
+    names = [name for name, recipe in RECIPES.items() if not recipe.refused]
+    described = "A recipe of ExecuTorch's, instead of `quantize` and `partitioners`."
+    method["properties"]["recipe"] = {"enum": names, "description": described}
+    del method["required"]
+    method["oneOf"] = [
+        {"required": ["partitioners"]},
+        {"required": ["recipe"], "properties": {"quantize": False}},
+    ]
 
 
 def _quantizer() -> dict[str, Any]:

@@ -50,11 +50,9 @@ def joint_call(plan, package):
             source = sources[name]
             calibration = []
             if method.quantize.calibrates:
-                calibration = (
-                    load_inputs(store.read(source.calibration))
-                    if source.calibration
-                    else load_examples(source, store)
-                )
+                calibration = [
+                    inputs for blob in source.batches for inputs in load_inputs(store.read(blob))
+                ] or load_examples(source, store)
             programs[name] = quantize(programs[name], method.quantize, calibration)
     partitioners = {n: make_partitioners(config.methods[n].partitioners) for n in programs}
     edge = to_edge_transform_and_lower(

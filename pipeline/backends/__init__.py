@@ -22,6 +22,7 @@ from pipeline.backends.entry import (
     Requirement,
     Sight,
 )
+from pipeline.backends.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKENDS",
     "QUANTIZERS",
+    "RECIPES",
     "Backend",
     "Options",
     "PartitionerSpec",
     "Quantization",
     "QuantizeConfig",
+    "Recipe",
     "Requirement",
     "Sight",
     "make_partitioners",
