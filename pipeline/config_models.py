@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BeforeValidator,
@@ -16,6 +16,7 @@ from pydantic import (
     PlainValidator,
     SerializeAsAny,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -94,6 +95,19 @@ class MethodConfig(Options):
         default=None,
         description="How the method is quantized before it is lowered; by default not at all.",
     )
+
+    @model_validator(mode="after")
+    def _keeps_its_weights_quantized(self) -> Self:
+        scheme = getattr(self.quantize, "scheme", None)
+        here = any(each.name == "xnnpack" for each in self.partitioners)
+        if here and isinstance(scheme, str) and scheme.endswith("_weight_only"):
+            raise PydanticCustomError(
+                "rule",
+                "must not quantize by `{scheme}`: XNNPACK computes on float weights then, and "
+                "stores them so; take int8_dynamic_activation_int4_weight or ..._int8_weight",
+                {"scheme": scheme},
+            )
+        return self
 
 
 class EmitConfig(Options):

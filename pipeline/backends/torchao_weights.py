@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization import Int8DynamicActivationIntxWeightConfig, IntxWeightOnlyConfig
 from torchao.quantization.granularity import PerAxis, PerGroup
 from torchao.quantization.quant_api import quantize_
+from torchao.quantization.quantize_.workflows import IntxUnpackedToInt8Tensor
 from torchao.utils import unwrap_tensor_subclass
 
 from pipeline.errors import PipelineError
@@ -120,4 +121,37 @@ def _free_name(module: GraphModule, target: str) -> str:
 
 
 def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
-    raise NotImplementedError
+    """Each lookup becomes that of ExecuTorch's quantized kernels, which take a row's values and
+    scales and give floats; of 4 bits, two values stand in a byte."""
+    dtype = _DTYPES[f"int{config.bits}"]
+    least, greatest = -(2 ** (config.bits - 1)), 2 ** (config.bits - 1) - 1
+    lookup = (
+        torch.ops.quantized_decomposed.embedding_byte.default
+        if config.bits == 8
+        else torch.ops.quantized_decomposed.embedding_4bit.default
+    )
+    found = 0
+    for target, calls in _weights(module, torch.ops.aten.embedding.default, 0).items():
+        table = _attribute(module, target).detach()
+        width = table.shape[1]
+        if table.dtype is not torch.float32 or width % (config.group_size or 2):
+            continue
+        group = config.group_size or width
+        quantized = IntxUnpackedToInt8Tensor.from_hp(table, (1, group), dtype)
+        data, scales = quantized.qdata, quantized.scale.reshape(len(table), -1)
+        if config.bits == 4:
+            data = torch.ops.quant_fusion._pack_embedding_weight(data, 4)
+        name = _free_name(module, target)
+        module.register_buffer(name, data)
+        module.register_buffer(f"{name}_scales", scales.squeeze(1) if group == width else scales)
+        for call in calls:
+            with module.graph.inserting_before(call):
+                parts = [module.graph.get_attr(each) for each in (name, f"{name}_scales")]
+                new = module.graph.call_function(
+                    lookup, (*parts, None, least, greatest, call.args[1])
+                )
+            new.meta = dict(call.meta)
+            call.replace_all_uses_with(new)
+            module.graph.erase_node(call)
+        found += 1
+    return found
