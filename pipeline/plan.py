@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import actions, sources
 from pipeline.actions import Action
 from pipeline.digest import Digest, of_json
-from pipeline.errors import ConfigErrors, Problem, SourceError
+from pipeline.errors import ConfigErrors, Problem, SourceError, did_you_mean
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.strict_yaml import join
 from pipeline.toolchain import code, describing_code, host, planning_code, toolchain
@@ -31,7 +31,7 @@ from pipeline.workspace import Workspace, config_files
 
 if TYPE_CHECKING:
     from pipeline.backends import Backend, Quantization
-    from pipeline.config import Configs, PackageConfig
+    from pipeline.config import Configs, MethodConfig, PackageConfig
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,11 @@ class Plan:
             parse_config(package, configs.data[package], file, known_methods=tuple(methods))
         except ConfigErrors as errors:
             return list(errors.problems)
-        return [
+        specs = configs.configs[package].methods
+        found = [
+            p for name in specs for p in self._unknown_modules(file, name, specs[name], methods)
+        ]
+        return found + [
             Problem(
                 file,
                 f"methods.{name}.quantize",
@@ -187,6 +191,23 @@ class Plan:
             and not method.quantize.calibration_files
             and actions.calibration_of(method.quantize, methods[name]) is None
         ]
+
+    def _unknown_modules(
+        self, file: str, name: str, config: MethodConfig, methods: Mapping[str, MethodSource]
+    ) -> Iterator[Problem]:
+        """Overrides of modules that a method lacks, if it is known which it has."""
+        overrides = getattr(config.quantize, "modules", {})
+        if not overrides:
+            return
+        parts = self.workspace.store.result_of(actions.program_key(methods[name].program))
+        if parts is None:
+            return
+        known = sources.modules_of(parts["modules"])
+        for module in overrides:
+            if module not in known:
+                where = f"methods.{name}.quantize.modules"
+                hint = did_you_mean(module, known)
+                yield Problem(file, where, f"no module '{module}' in the program", hint)
 
     def _missing_files(self, config: PackageConfig, file: str) -> Iterator[Problem]:
         for name, method in config.methods.items():

@@ -11,7 +11,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -236,6 +236,15 @@ class _Archive:
 
     def _read(self, name: str) -> bytes:
         return self._zip.read(f"{self._root}/{name}")
+
+
+def modules_of(paths: Iterable[str]) -> list[str]:
+    """The qualified names of all modules of a program, given the innermost ones of its nodes."""
+    found: set[str] = set()
+    for path in paths:
+        words = path.removeprefix("L['self'].").split(".")
+        found.update(".".join(words[: end + 1]) for end in range(len(words)))
+    return sorted(found - {""})
 
 
 def _check_method_name(path: Path, name: str) -> None:
