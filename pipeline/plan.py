@@ -206,7 +206,7 @@ class Plan:
         for module in overrides:
             if module not in known:
                 where = f"methods.{name}.quantize.modules"
-                hint = did_you_mean(module, known)
+                hint = did_you_mean(module, known, 10)
                 yield Problem(file, where, f"no module '{module}' in the program", hint)
 
     def _missing_files(self, config: PackageConfig, file: str) -> Iterator[Problem]:

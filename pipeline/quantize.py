@@ -117,7 +117,7 @@ def check_overrides(program: ExportedProgram, spec: Any) -> None:
     modules = {name for node in _calls(program.graph_module) for name in modules_of(node)}
     operators = {operator_of(node) for node in _calls(program.graph_module)}
     mistakes = [
-        f"no module '{name}' in the program; {did_you_mean(name, sorted(modules - {''}))}"
+        f"no module '{name}' in the program; {did_you_mean(name, sorted(modules - {''}), 10)}"
         for name in getattr(spec, "modules", {})
         if name not in modules
     ] + [
