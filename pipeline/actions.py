@@ -117,7 +117,7 @@ def quantize_action(
     }
     entry = spec.entry
     key = {**_common("quantize", sorted(entry.distributions)), "methods": {method: made_of}}
-    facts = dict(entry.facts())
+    facts = dict(sorted(entry.facts().items())) if entry.facts is not None else {}
     if facts:
         key["facts"] = {entry.name: facts}
     if spec.depends_on_host:
@@ -139,8 +139,8 @@ def compile_action(
         name: {
             "program": methods[name].program,
             "names": methods[name].names if names_count(config, name) else None,
+            **config.methods[name].resolved(),
             "quantize": quantized.get(name),
-            "partitioners": config.methods[name].resolved()["partitioners"],
         }
         for name in unit
     }
@@ -181,8 +181,16 @@ def names_count(config: PackageConfig, method: str) -> bool:
 
 def facts_of(config: PackageConfig, methods: Iterable[str]) -> dict[str, dict[str, str]]:
     """What else of this machine can change what these backends make, by backend."""
-    facts = {b.name: dict(b.facts()) for b in backends_of(config, methods)}
-    return {name: facts[name] for name in sorted(facts) if facts[name]}
+    machines = {b.name: b.machine for b in backends_of(config, methods)}
+    return {n: machine["facts"] for n, machine in sorted(machines.items()) if "facts" in machine}
+
+
+def not_run(config: PackageConfig) -> dict[str, str]:
+    """Why this machine can't run what some backends make, by the backend's id."""
+    used = {b.backend_id: b.machine for b in backends_of(config, config.methods)}
+    return {
+        i: machine["cannot_run"] for i, machine in sorted(used.items()) if "cannot_run" in machine
+    }
 
 
 def calibration_of(
@@ -233,6 +241,7 @@ def validate_action(
         },
         "constant_methods": config.constant_methods,
         "settings": config.validation.resolved(),
+        "not_run": not_run(config),
         "host": host(),
     }
     where = {

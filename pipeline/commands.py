@@ -4,13 +4,13 @@ since a command would be there in every doit project beside which this package i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from doit.exceptions import TaskFailed
 
+from pipeline.columns import columns
 from pipeline.errors import PipelineError, did_you_mean
-from pipeline.explain import explain, preview
 from pipeline.plan import Plan
 from pipeline.sizes import human_size
 from pipeline.store import Store
@@ -42,6 +42,8 @@ def command(name: str, doc: str, run: Callable[[list[str]], Iterable[str]]) -> d
 
 def plan_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Raises PipelineError."""
+    from pipeline.explain import preview  # which a run does without
+
     for package in words:
         if package not in plan.packages:
             raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
@@ -50,6 +52,8 @@ def plan_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 def explain_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Raises PipelineError."""
+    from pipeline.explain import explain
+
     if not words:
         raise PipelineError("say of what: doit explain <package>[/<method>] ...")
     for target in words:
@@ -75,7 +79,7 @@ def _stats(store: Store) -> Iterator[str]:
     yield f"  {number} results, {human_size(stats.result_bytes)}" + (f": {kinds}" if kinds else "")
     if stats.usage:
         yield ""
-        yield from _table(stats.usage)
+        yield from columns(_usage(stats.usage), right=range(2, 6))
     if store.remote is not None:
         yield ""
         yield f"remote {store.remote.settings.url}"
@@ -85,20 +89,13 @@ def _stats(store: Store) -> Iterator[str]:
 _NAMES = {1: "1 source", 2: "2 program", 3: "3 partition"}
 
 
-def _table(usage: dict[str, Usage] | Any) -> Iterator[str]:
-    rows = [("level", "action", "hits", "misses", "time saved", "time spent")]
+def _usage(usage: Mapping[str, Usage]) -> Iterator[tuple[str, ...]]:
+    yield "level", "action", "hits", "misses", "time saved", "time spent"
     for kind in sorted(usage, key=lambda kind: (LEVELS.get(kind, 0), kind)):
         each = usage[kind]
         level = _NAMES.get(LEVELS.get(kind, 0), "")
         saved, spent = _duration(each.saved), _duration(each.spent)
-        rows.append((level, kind, str(each.hits), str(each.misses), saved, spent))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+        yield level, kind, str(each.hits), str(each.misses), saved, spent
 
 
 def _duration(seconds: float) -> str:

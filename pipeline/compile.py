@@ -13,8 +13,8 @@ from torch.export import ExportedProgram
 
 from pipeline import digest
 from pipeline.actions import Action
-from pipeline.backends import make_partitioners
 from pipeline.calibration import Batches, check_batches, read_file
+from pipeline.confine import confined_partitioners
 from pipeline.delegation import count_delegation
 from pipeline.errors import SourceError
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
@@ -97,8 +97,13 @@ def _quantized(action: Action, store: Store) -> ExportedProgram:
     return load_program(store.verified_path(result["program"]), _ENTRY)
 
 
-def compile_unit(action: Action, workspace: Workspace, stages: Stages) -> dict[str, Any]:
+def compile_unit(
+    action: Action, workspace: Workspace, stages: Stages, always: bool = False
+) -> dict[str, Any]:
     """Compiles the methods of one action and records the result.
+
+    Args:
+        always: preprocesses every partition, whatever the store holds.
 
     Returns:
         The action's result: the object, its blobs, and the delegation of each method.
@@ -118,8 +123,11 @@ def compile_unit(action: Action, workspace: Workspace, stages: Stages) -> dict[s
             for name, source in methods.items()
         }
     with stages.stage("lower"):
-        partitioners = {n: make_partitioners(config.partitioners) for n, config in configs.items()}
-        lowered = lower(programs, partitioners, store=store)
+        partitioners = {
+            name: confined_partitioners(config.partitioners, config.modules)
+            for name, config in configs.items()
+        }
+        lowered = lower(programs, partitioners, store=None if always else store)
         delegation = {
             name: count_delegation(lowered.exported_program(name)).to_json() for name in methods
         }

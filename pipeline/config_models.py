@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
-from pipeline.backends.entry import MODULE_PATTERN
+from pipeline.backends.entry import MODULE_PATTERN, Modules
 from pipeline.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
@@ -90,6 +90,10 @@ class MethodConfig(Options):
     partitioners: tuple[PartitionerSpec, ...] = Field(
         description="The delegates that the method is lowered to, tried in this order. An empty "
         "list means portable operators only, said on purpose."
+    )
+    modules: Modules | None = Field(
+        default=None,
+        description="No partitioner delegates what stands in none of these sub-modules.",
     )
     quantize: SerializeAsAny[QuantizeConfig] | None = Field(
         default=None,

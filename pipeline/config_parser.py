@@ -7,7 +7,7 @@ keys and its inner parts are walked here, where the path is known.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,13 +80,17 @@ class Parser:
     def wrong(self, path: str, what: str, known: str = "") -> None:
         self.problems.append(Problem(self.file, path, what, known))
 
-    def section(self, model: type[_M], data: Any, path: str, **given: Any) -> _M | None:
-        """A mapping as a model; what is `given` cannot be written in it."""
+    def section(
+        self, model: type[_M], data: Any, path: str, also: Sequence[str] = (), **given: Any
+    ) -> _M | None:
+        """A mapping as a model; what is `given` cannot be written in it. Keys that are allowed
+        `also` are left to the caller."""
         if not isinstance(data, dict):
             hint = PORTABLE if model is MethodConfig else ""
             self.wrong(path, f"is {shown(data)}, must be a mapping", hint)
             return None
         names = [f.alias or n for n, f in model.model_fields.items() if n not in given]
+        names += also
         values: dict[str, Any] = dict(given)
         failed: set[str] = set()
         for key, value in data.items():
@@ -96,6 +100,8 @@ class Parser:
             elif value is None:
                 hint = _REMEDIES.get(key, "give it a value or leave it out")
                 self.wrong(join(path, key), "is empty", hint)
+            elif key in also:
+                continue
             elif key in self._parts.get(model, {}):
                 values[key] = self._parts[model][key](value, join(path, key))
             else:
@@ -171,8 +177,13 @@ class Parser:
         if name not in BACKENDS:
             self.wrong(path, f"unknown partitioner {shown(name)}", did_you_mean(name, BACKENDS))
             return None
-        options = self.section(BACKENDS[name].options, written, join(path, name))
-        return None if options is None else PartitionerSpec(name=name, options=options)
+        path = join(path, name)
+        options = self.section(BACKENDS[name].options, written, path, also=("modules",))
+        values: dict[str, Any] = {"name": name, "options": options or Options()}
+        if isinstance(written, dict) and written.get("modules") is not None:
+            values["modules"] = written["modules"]
+        spec = self._validated(PartitionerSpec, values, set(), path)
+        return None if options is None else spec
 
     def _quantize(self, data: Any, path: str) -> QuantizeConfig | None:
         if not isinstance(data, dict):

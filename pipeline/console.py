@@ -11,6 +11,7 @@ from typing import Any
 from doit.reporter import ConsoleReporter
 
 from pipeline.actions import Action
+from pipeline.columns import columns
 from pipeline.plan import Plan
 from pipeline.records import Outcome
 from pipeline.sizes import human_size
@@ -59,7 +60,7 @@ class Reporter(ConsoleReporter):
 
     def summarize(self, plan: Plan, outcomes: Sequence[Outcome], remote: Mapping[str, Any]) -> None:
         self._summarize(plan, outcomes)
-        if remote:
+        if any(remote.values()):  # it was asked something, or can't be
             self.write(f"{_of_remote(remote)}\n")
 
     def _summarize(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
@@ -67,7 +68,8 @@ class Reporter(ConsoleReporter):
             packages = {outcome.package for outcome in outcomes if outcome.package}
             self.write(f"up to date: {_count(len(packages), 'package')}\n")
             return
-        for line in table(_rows(plan, outcomes)):
+        rows = [HEADINGS, *_rows(plan, outcomes)]
+        for line in ("", *columns(rows, right=range(4, len(HEADINGS)), rule=True)):
             self.write(f"{line}\n")
         self.write(f"{_totals(outcomes)}\n")
 
@@ -144,7 +146,7 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
         checked = next((o for o in own if o.kind == "validate"), None)
         manifest = _read(plan, package, "manifest.json")
         validation = _read(plan, package, "validation.json")
-        errors = {m["method"]: m["max_abs"] for m in validation.get("methods", ())}
+        errors = {m["method"]: _error(m) for m in validation.get("methods", ())}
         spent = sum(o.seconds for o in own if o.kind not in ("compile", "quantize"))
         size = sum(file["size"] for file in manifest.get("files", {}).values())
         linked = link is not None and link.outcome in ("built", "hit", "up-to-date")
@@ -162,7 +164,6 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
         for unit in sorted((o for o in own if o.kind == "compile"), key=lambda o: str(o.method)):
             for method in str(unit.method).split("+"):
                 delegated = manifest.get("methods", {}).get(method, {}).get("delegation", {})
-                error = errors.get(method) if linked else None
                 yield (
                     "",
                     method,
@@ -170,9 +171,15 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
                     "",
                     _percentage(delegated) if linked else "",
                     "",
-                    f"{error:.1e}" if isinstance(error, float) else "",
+                    errors.get(method, "") if linked else "",
                     f"{unit.seconds + quantizing.get(method, 0.0):.1f}",
                 )
+
+
+def _error(method: dict[str, Any]) -> str:
+    if method.get("not_run"):
+        return "not run"
+    return f"{method['max_abs']:.1e}" if isinstance(method["max_abs"], float) else ""
 
 
 def _read(plan: Plan, package: str, name: str) -> dict[str, Any]:
@@ -186,21 +193,6 @@ def _percentage(delegation: dict[str, Any]) -> str:
     if not delegation.get("nodes"):
         return ""
     return f"{100 * delegation['delegated_nodes'] / delegation['nodes']:.0f} %"
-
-
-def table(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    """Columns as wide as their widest cell; names to the left, figures to the right."""
-    lines = [HEADINGS, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    yield ""
-    for number, line in enumerate(lines):
-        cells = [
-            cell.ljust(width) if column < 4 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
-        if number == 0:
-            yield "  ".join("-" * width for width in widths)
 
 
 def _of_remote(told: Mapping[str, Any]) -> str:

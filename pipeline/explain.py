@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.actions import Action, unit_name
 from pipeline.changes import differences
+from pipeline.columns import columns
 from pipeline.digest import Digest
 from pipeline.errors import PipelineError, did_you_mean
 from pipeline.plan import Plan
@@ -107,10 +108,8 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
                 first = seen.setdefault(each.action.digest, each.title)
                 reason += f"; the same as {first}" if first != each.title else ""
             rows.append((each.kind, each.title, _VERDICTS[each.status.state], reason))
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        yield "  ".join([*cells, row[3]]).strip()
+    for line in columns(rows):
+        yield line.strip()
     told = [f"{count} {_VERDICTS[state]}" for state, count in counts.items() if count]
     told += [f"{faulty} faulty"] if faulty else []
     yield ", ".join(told) or "no packages"

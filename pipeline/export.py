@@ -169,7 +169,8 @@ def _commit(
     with store.writer() as file:
         save_programs(programs, file)
     archive = store.blob_path(file.digest)
-    facts = {each.entry: each for each in sources.describe_archive(archive).programs}
+    described = sources.describe_archive(archive, file.digest)
+    facts = {each.entry: each for each in described.programs}
     for each in facts.values():
         store.put_result(actions.program_key(each.program), each.parts)
 

@@ -27,6 +27,7 @@ from executorch.exir.program import _program
 from joblib import Parallel, delayed
 from torch.export import ExportedProgram
 
+from pipeline.confine import SharedConstantsError, refuse_unknown_modules, separate_constants
 from pipeline.preprocess import cached_preprocess, overrides_multimethod
 from pipeline.store import Store
 
@@ -179,13 +180,25 @@ def lower(
     constant_methods: Mapping[str, Any] | None = None,
     store: Store | None = None,
 ) -> EdgeProgramManager:
-    """`to_edge_transform_and_lower`, with `to_backend_multiple` as its way to the backends."""
+    """`to_edge_transform_and_lower`, with `to_backend_multiple` as its way to the backends.
+
+    A constant that both a delegate and a branch want is given to each, where ExecuTorch gives up.
+
+    Raises:
+        PipelineError: a partitioner is confined to a module that is not there.
+    """
+    refuse_unknown_modules(programs, method_to_partitioners)
+    own = dict(programs)
     with _lowering_through_to_backend_multiple(store):
-        return to_edge_transform_and_lower(
-            dict(programs),
-            partitioner={name: list(own) for name, own in method_to_partitioners.items()},
-            constant_methods=dict(constant_methods) if constant_methods else None,
-        )
+        while True:
+            try:
+                return to_edge_transform_and_lower(
+                    own,
+                    partitioner={n: list(each) for n, each in method_to_partitioners.items()},
+                    constant_methods=dict(constant_methods) if constant_methods else None,
+                )
+            except SharedConstantsError as shared:
+                own = {n: separate_constants(each, shared.names) for n, each in own.items()}
 
 
 @contextmanager

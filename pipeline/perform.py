@@ -6,8 +6,9 @@ What a worker process runs. Each function commits what it made to the store befo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +49,19 @@ def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) 
     Raises:
         PipelineError: what a user can mend; anything else is a bug.
     """
-    verb = {
+    verbs: dict[str, Callable[..., Any]] = {
         "export": export,
         "quantize": compiling.quantize_method,
-        "compile": compiling.compile_unit,
+        "compile": partial(compiling.compile_unit, always=always),
         "link": link_package,
         "validate": validate,
-    }[action.kind]
+    }
     with ExitStack() as turn:
         with stages.stage(WAIT):
             turn.enter_context(workspace.store.lock(action.digest))
         if not always and _done(action, workspace):
             return True
-        verb(action, workspace, stages)
+        verbs[action.kind](action, workspace, stages)
         return False
 
 
@@ -131,6 +132,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             examples,
             settings,
             action.where["constant_methods"],
+            _not_run(read_manifest(workspace, package) or {}, action.key["not_run"]),
         )
         _check_files(folder, action.key["files"])
     with stages.stage("report"):
@@ -155,6 +157,15 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
     if failures:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
+
+
+def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:
+    """By method, why this machine can't run its delegates."""
+    return {
+        name: "; ".join(f"{backend}: {reasons[backend]}" for backend in used)
+        for name, facts in manifest.get("methods", {}).items()
+        if (used := [b for b in facts["delegation"]["partitions"] if b in reasons])
+    }
 
 
 def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:

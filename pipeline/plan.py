@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,15 +36,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a config says by itself: its model, its compile units, the distributions whose
-    versions count for them, which methods are quantized, and the files of their calibration
-    inputs."""
+    """What a config says by itself: its model, its compile units, the distributions whose versions
+    count for them, the backends for which this machine counts, which methods are quantized, and
+    the files of their calibration inputs."""
 
     model: str
     units: tuple[tuple[str, ...], ...]
     distributions: tuple[str, ...]
+    backends: tuple[str, ...]
     quantized: tuple[str, ...]
     files: tuple[str, ...]
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What of this machine counts."""
+        if not self.backends:
+            return {}
+        from pipeline.backends import BACKENDS  # pydantic, which most no-op runs do without
+
+        return {name: BACKENDS[name].machine for name in self.backends}
 
 
 class Plan:
@@ -98,7 +108,8 @@ class Plan:
         if package not in self._outlines:
             told = None
             if len(self._files[package]) == 1:
-                told = self._remember(package, "outline", [], lambda: self._outline(package))
+                with suppress(OSError):  # a file that can't be read; `_parsed` says why
+                    told = self._remember(package, "outline", [], lambda: self._outline(package))
             self._outlines[package] = (
                 Outline(told[0], _tuples(told[1]), *map(tuple, told[2:])) if told else None
             )
@@ -108,12 +119,17 @@ class Plan:
         config = self._parsed(package).configs.get(package)
         if config is None:
             return None
+        from pipeline.backends import BACKENDS
+
         specs = [method.quantize for method in config.methods.values() if method.quantize]
         distributions = {name for spec in specs for name in spec.entry.distributions}
+        used = {b.name: b for b in actions.backends_of(config, config.methods)}
+        used |= {s.quantizer: BACKENDS[s.quantizer] for s in specs if s.quantizer in BACKENDS}
         return [
             config.model,
             actions.compile_units(config),
             sorted({*distributions, *actions.distributions_of(config, config.methods)}),
+            [name for name, b in sorted(used.items()) if b.facts or b.cannot_run],
             actions.quantized_methods(config),
             sorted({file for spec in specs for file in spec.calibration_files}),
         ]
@@ -231,6 +247,7 @@ class Plan:
         return tuple(sorted({m for m in map(self.exporter, self.packages) if m}))
 
     def export(self, model: str) -> Action:
+        """Raises SourceError."""
         if model not in self._exports:
             self._exports[model] = self._export_action(model)
         return self._exports[model]
@@ -238,7 +255,8 @@ class Plan:
     def _export_action(self, model: str) -> Action:
         digests, root = self.workspace.file_digests, self.workspace.root
         path = self.source(model).path
-        content = digests.of(path)
+        with _reading(path):
+            content = digests.of(path)
         record = self.workspace.store.result_of(actions.reads_key(model, content)) or {}
         reads = {name: digests.find(root / name) for name in record.get("reads", ())}
         inside = str(path.relative_to(root))
@@ -281,22 +299,23 @@ class Plan:
         """What an archive holds: remembered by its stamp, known to the store by its bytes, or read
         of it."""
         digests = self.workspace.file_digests
-        content = digests.of(path)
 
         def describe(path: Path) -> Any:
+            content = digests.of(path)
             known = self.workspace.store.lookup(actions.programs_key(content))
             usage = self.usage.setdefault("programs", Usage())
             if known is not None:
                 usage.add(Usage(hits=1, saved=known.seconds))
                 return [content, known.result["programs"]]
             started = time.perf_counter()
-            facts = sources.describe_archive(path)
+            facts = sources.describe_archive(path, content)
             seconds = time.perf_counter() - started
             usage.add(Usage(misses=1, spent=seconds))
-            self._described[facts.content] = facts, seconds
-            return [facts.content, facts.to_json()]
+            self._described[content] = facts, seconds
+            return [content, facts.to_json()]
 
-        told = digests.derived(path, "programs", describe, given=describing_code())
+        with _reading(path):
+            told = digests.derived(path, "programs", describe, given=describing_code())
         return sources.archive_from_json(*told)
 
     def remember(self) -> None:
@@ -400,6 +419,7 @@ class Plan:
             [
                 _identities(methods),
                 toolchain(outline.distributions),
+                outline.machine,
                 host(),
                 [self._file(path) for path in outline.files],
             ],
@@ -417,12 +437,13 @@ class Plan:
     def validate_digest(self, package: str) -> Digest | None:
         """That of `validate`."""
         methods, files = self.methods(package), self._linked(package)
-        if methods is None or not files:
+        outline = self.outline(package)
+        if methods is None or outline is None or not files:
             return None
         return self._remember(
             package,
             "validate",
-            [_identities(methods), files, toolchain(), host()],
+            [_identities(methods), files, toolchain(), outline.machine, host()],
             lambda: _digest_of(self.validate(package)),
         )
 
@@ -444,6 +465,17 @@ def _missing(config: PackageConfig, file: str) -> Iterator[Problem]:
         for path, each in used:
             for need in each.missing():
                 yield Problem(file, path, f"{each.name} needs {need.what}", need.remedy)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raises SourceError for a model's file that can't be read."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"{sources.shown(path)}: cannot be read ({error.strerror or error})"
+        ) from error
 
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:

@@ -272,7 +272,7 @@ def _key(entry: Backend, partitions: Mapping[str, Any]) -> dict[str, Any]:
         "kind": "preprocess",
         "backend": entry.backend_id,
         "toolchain": toolchain(entry.distributions),
-        "facts": dict(entry.facts()),
+        "facts": entry.machine.get("facts", {}),
         "code": code(),
         **partitions,
     }

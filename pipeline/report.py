@@ -32,7 +32,9 @@ def _verdict(validation: Json) -> str:
     methods = validation["methods"]
     failed = sum(not method["ok"] for method in methods)
     if validation["ok"]:
-        return f"# {validation['package']}: passed, {_count(len(methods), 'method')}"
+        unrun = sum(bool(method["not_run"]) for method in methods)
+        note = f", {unrun} not run" if unrun else ""
+        return f"# {validation['package']}: passed, {_count(len(methods), 'method')}{note}"
     failures = _count(len(validation["failures"]), "failure")
     where = f" in {failed} of {_count(len(methods), 'method')}" if failed else ""
     return f"# {validation['package']}: FAILED, {failures}{where}"
@@ -55,12 +57,18 @@ def _methods(methods: Sequence[Json]) -> str:
             str(len(method["runs"])),
             *(_figure(method[name]) if method["runs"] else "-" for name in ("max_abs", "mean_abs")),
             _figure(method["sqnr_db"], "dB") if method["runs"] else "-",
-            "passed" if method["ok"] else "FAILED",
+            _outcome(method),
         )
         for method in methods
     ]
     head = ("method", "kind", "runs", "max abs error", "mean abs error", "worst SQNR", "verdict")
     return _table(head, rows, numbers=range(2, 6))
+
+
+def _outcome(method: Json) -> str:
+    if not method["ok"]:
+        return "FAILED"
+    return "not run" if method["not_run"] else "passed"
 
 
 def _failures(validation: Json) -> str:
@@ -71,13 +79,17 @@ def _failures(validation: Json) -> str:
 
 
 def _skipped(methods: Sequence[Json]) -> str:
-    rows = [
-        (_code(method["method"]), skip["origin"], skip["reason"])
+    rows = [(_code(m["method"]), "all", m["not_run"]) for m in methods if m["not_run"]]
+    rows += [
+        (
+            _code(method["method"]),
+            skip["origin"],
+            f"the source program itself fails: {skip['reason']}",
+        )
         for method in methods
         for skip in method["skipped"]
     ]
-    head = ("method", "input set", "the source program itself fails")
-    return _section("Not run", _table(head, rows))
+    return _section("Not run", _table(("method", "input set", "why"), rows))
 
 
 def _delegation(figures: Mapping[str, Json]) -> str:

@@ -53,6 +53,9 @@ def json_schema() -> dict[str, Any]:
     package = definitions.pop(PackageConfig.__name__)
     del package["properties"]["package"]
     package["required"].remove("package")
+    for backend in BACKENDS.values():  # `modules` is an option of every partitioner
+        own = definitions[backend.options.__name__].setdefault("properties", {})
+        own["modules"] = definitions[PartitionerSpec.__name__]["properties"]["modules"]
     definitions[PartitionerSpec.__name__] = _partitioner()
     definitions[QuantizeConfig.__name__] = _quantizer()
     _name_overrides(definitions)

@@ -146,14 +146,22 @@ def _methods_of(path: Path, describe: Describe) -> dict[str, MethodSource]:
     }
 
 
-def describe_archive(path: Path) -> ArchiveFacts:
+def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
     """The entries of a PT2 archive. The digest of a program is that of its canonical graph, its
-    signature and ranges, and the bytes of every weight and constant. Raises SourceError."""
+    signature and ranges, and the bytes of every weight and constant.
+
+    Args:
+        content: the digest of the file's bytes, where it was taken before.
+
+    Raises:
+        SourceError: it is no such archive, or not of this content when it has been read.
+    """
     try:
-        content = digest.of_file(path)
+        content = content or digest.of_file(path)
         with zipfile.ZipFile(path) as archive:
             facts = tuple(_Archive(path, archive).facts())
-        # Facts under the digest of another content would be served from the store ever after.
+        # Hashed again after it was read, whoever hashed it before: facts under the digest of
+        # another content would be served from the store ever after.
         if digest.of_file(path) != content:
             raise SourceError(f"{shown(path)}: changed while it was read; run again")
         return ArchiveFacts(content, facts)

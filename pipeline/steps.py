@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline import status
 from pipeline.actions import Action, unit_name
-from pipeline.errors import ConfigErrors
+from pipeline.errors import PipelineError
 from pipeline.plan import Plan
 from pipeline.status import Status
 
@@ -37,7 +37,7 @@ class Step:
         return next((a for a in compiles if a.method == unit_name(self.unit)), None)
 
     def status(self) -> Status:
-        """Raises ConfigErrors for a package with mistakes."""
+        """Raises PipelineError for a package with mistakes, or a model that can't be read."""
         if self.kind == "export":
             return status.export_status(self.plan, str(self.model))
         package = str(self.package)
@@ -61,8 +61,8 @@ class UpToDate:
     def __call__(self) -> bool:
         try:
             status = self.step.status()
-        except ConfigErrors as errors:
-            self._reason = str(errors)
+        except PipelineError as error:
+            self._reason = str(error)
             return False
         self._reason = status.reason
         return status.current

@@ -17,6 +17,7 @@ _DECIDING = (
     "backends/*",
     "calibration",
     "compile",
+    "confine",
     "delegation",
     "eager",
     "export",

@@ -56,11 +56,15 @@ def validate_package(
     examples: Mapping[str, Sequence[InputSet]],
     settings: Settings,
     constant_methods: Mapping[str, object],
+    not_run: Mapping[str, str] | None = None,
 ) -> Validation:
     """Validates every method that a package should have, and that it has no other.
 
     The programs are left as they are, state included. What fails is in the result; nothing is
     raised for it.
+
+    Args:
+        not_run: by method, why this machine can't run it. Only what it declares is compared.
     """
     limits = {name: getattr(settings, name) for name in _LIMITS}
     try:
@@ -73,7 +77,8 @@ def validate_package(
             what = f"the package lacks this method; it has {', '.join(present) or 'none'}"
             methods.append(MethodValidation(name, failures=(Failure(name, what),)))
         elif name in programs:
-            trial = _Trial(name, programs[name], lambda: Package(pte, ptds), settings)
+            reason = (not_run or {}).get(name, "")
+            trial = _Trial(name, programs[name], lambda: Package(pte, ptds), settings, reason)
             methods.append(trial.result(examples.get(name, ())))
         else:
             methods.append(_validate_constant(name, constant_methods[name], Package(pte, ptds)))
@@ -110,7 +115,9 @@ class _Trial:
         program: ExportedProgram,
         open_package: Callable[[], Package],
         settings: Settings,
+        not_run: str = "",
     ) -> None:
+        self.not_run = not_run
         self.method = method
         self.program = program
         self.open_package = open_package
@@ -136,6 +143,7 @@ class _Trial:
             runs=tuple(self.runs),
             skipped=tuple(self.skipped),
             failures=tuple(self.failures),
+            not_run=self.not_run,
             seconds=self.seconds,
         )
 
@@ -143,6 +151,9 @@ class _Trial:
         self.source = Source(self.program)
         self.state = self.source.state
         self.package = self.open_package()
+        if self.not_run:
+            self._declares_the_same()
+            return
         if not (self._loads() and self._declares_the_same()):
             return
         sets = self._input_sets(examples)

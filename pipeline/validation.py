@@ -44,7 +44,8 @@ class Run:
 class MethodValidation:
     """What became of one method. `kind` is `program`, `constant` or `unknown`; `state` names the
     buffers that it changes; `skipped` the generated input sets on which the source program itself
-    fails, and why; `seconds` is the package's running time over all runs."""
+    fails, and why; `not_run` why this machine can't run it, so that only what it declares was
+    looked at; `seconds` is the package's running time over all runs."""
 
     method: str
     kind: str = "program"
@@ -52,6 +53,7 @@ class MethodValidation:
     runs: tuple[Run, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     failures: tuple[Failure, ...] = ()
+    not_run: str = ""
     seconds: float = 0.0
 
     @property
@@ -87,6 +89,7 @@ class MethodValidation:
             "runs": [run.to_json() for run in self.runs],
             "skipped": [{"origin": origin, "reason": reason} for origin, reason in self.skipped],
             "failures": [failure.to_json() for failure in self.failures],
+            "not_run": self.not_run,
         }
 
 

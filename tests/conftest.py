@@ -65,6 +65,13 @@ class Bench:
     def bytes_of(self, package: str, name: str) -> bytes:
         return (self.root / "build" / package / name).read_bytes()
 
+    def snapshot(self) -> dict[Path, tuple[int, int]]:
+        """Size and time of all files; in the store, the time is that of the last use."""
+        return {
+            path: (path.stat().st_size, path.is_relative_to(self.store) or path.stat().st_mtime_ns)
+            for path in self.root.rglob("*")
+        }
+
     def edit(self, name: str, old: str, new: str) -> None:
         path = self.root / name
         text = path.read_text()

@@ -5,6 +5,10 @@ import re
 import zipfile
 
 import pytest
+from conftest import Bench, bench_of
+from patches import PARTITIONER, PREPROCESS, patched
+
+pytestmark = pytest.mark.slow
 
 GOOD = "model: pair\nmethods:\n  encode: {partitioners: []}\n  decode: {partitioners: []}\n"
 
@@ -65,6 +69,34 @@ PLANNED = {
         "escapes.yaml: model: ",
     ),
     "not_yaml": ("model: [", "not_yaml.yaml"),
+    "gone_archive": (
+        config("gone_archive", "encode"),
+        "gone_archive.yaml: model: models/gone_archive.pt2: cannot be read (No such file",
+    ),
+    "gone_in_folder": (
+        config("gone_in_folder", "encode"),
+        "gone_in_folder.yaml: model: gone_in_folder/encode.pt2: cannot be read (No such file",
+    ),
+    "gone_exporter": (
+        config("gone_exporter", "forward"),
+        "gone_exporter.yaml: model: models/gone_exporter.py: cannot be read (No such file",
+    ),
+    "circular_archive": (
+        config("circular_archive", "encode"),
+        "circular_archive.yaml: model: models/circular_archive.pt2: cannot be read (Too many",
+    ),
+    "gone_config": (None, "gone_config.yaml: cannot be read"),
+    "circular_config": (None, "circular_config.yaml: cannot be read"),
+}
+
+# Links that lead nowhere, as a checkout without its large files has them.
+LINKS = {
+    "models/gone_archive.pt2": "nowhere.pt2",
+    "models/gone_in_folder/encode.pt2": "nowhere.pt2",
+    "models/gone_exporter.py": "nowhere.py",
+    "models/circular_archive.pt2": "circular_archive.pt2",
+    "partition_configs/gone_config.yaml": "nowhere",
+    "partition_configs/circular_config.yaml": "circular_config.yaml",
 }
 
 # What can be found out by running only, and the stage in which it is.
@@ -87,8 +119,6 @@ RUN = {
 @pytest.fixture(scope="module")
 def ruined(tmp_path_factory):
     """One run over a workspace that has every mistake above, and two good packages."""
-    from conftest import bench_of
-
     bench = bench_of("archives", tmp_path_factory.mktemp("bad"))
     models, configs = bench.root / "models", bench.root / "partition_configs"
     one = (models / "one.pt2").read_bytes()
@@ -98,8 +128,12 @@ def ruined(tmp_path_factory):
     (models / "another_torch.pt2").write_bytes(one)
     rewrite(models / "another_torch.pt2", another_torch)
     (configs / "another_torch.yaml").write_text(config("another_torch", "encode", "decode"))
+    (models / "gone_in_folder").mkdir()
+    for name, target in LINKS.items():
+        (bench.root / name).symlink_to(target)
     for name, (text, _) in PLANNED.items():
-        (configs / f"{name}.yaml").write_text(text)
+        if text is not None:
+            (configs / f"{name}.yaml").write_text(text)
     for name, (body, _) in RUN.items():
         (models / f"{name}.py").write_text(exporter(body))
         (configs / f"{name}.yaml").write_text(config(name, "forward"))
@@ -125,6 +159,15 @@ def test_mistake_that_the_plan_finds_runs_nothing_of_its_package(ruined, name):
     assert PLANNED[name][1] in bench.output
 
 
+def test_plan_tells_each_mistake_on_a_line(ruined):
+    bench = Bench(ruined[0].root)
+    assert bench.doit("plan") == 0
+    assert "Traceback" not in bench.output
+    for name, (_, words) in PLANNED.items():
+        lines = [line for line in bench.output.splitlines() if words in line]
+        assert lines and all(" faulty " in line for line in lines), name
+
+
 @pytest.mark.parametrize("name", RUN)
 def test_mistake_that_a_run_finds_is_told_with_its_log(ruined, name):
     bench, _ = ruined
@@ -142,6 +185,16 @@ def test_archive_of_another_torch_says_both_versions(ruined):
     bench, _ = ruined
     assert bench.outcomes()["compile another_torch/encode"] == "failed"
     assert "was written by torch 3.1.0 (schema 99.0), and this is torch 2.13" in bench.output
+
+
+def test_exporter_that_cannot_be_read_fails_in_one_line(bench):
+    workspace = bench("pair")
+    (workspace.root / "models" / "pair.py").unlink()
+    (workspace.root / "models" / "pair.py").symlink_to("nowhere.py")
+    for command in (["export"], ["lower"], ["info", "export:pair"], ["explain", "pair"]):
+        assert workspace.doit(*command) == 1
+        assert "models/pair.py: cannot be read (No such file or directory)" in workspace.output
+        assert "Traceback" not in workspace.output
 
 
 def test_every_mistake_of_a_config_is_told_at_once(bench):
@@ -165,29 +218,6 @@ def test_name_that_is_no_package_name_is_told(bench):
     assert workspace.doit() == 1
     assert "a=b.yaml: cannot name a package" in workspace.output
     assert workspace.outcomes()["validate one"] == "built"
-
-
-# A partitioner or backend that misbehaves, as workers meet it: changed when it is imported.
-MISBEHAVIOUR = """
-import importlib.abc, importlib.machinery, os, signal, sys
-
-class Patching(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != os.environ.get("PATCHED_MODULE"):
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        load = spec.loader.exec_module
-        def exec_module(module):
-            load(module)
-            exec(os.environ["PATCH"], vars(module))
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Patching())
-"""
-XNNPACK = "executorch.backends.xnnpack"
-PARTITIONER = f"{XNNPACK}.partition.xnnpack_partitioner"
-PREPROCESS = f"{XNNPACK}.xnnpack_preprocess"
 
 
 @pytest.mark.parametrize(
@@ -217,16 +247,9 @@ PREPROCESS = f"{XNNPACK}.xnnpack_preprocess"
 )
 def test_backend_that_misbehaves_fails_its_method_alone(bench, tmp_path, module, patch, words):
     workspace = bench("archives")
-    (tmp_path / "patches").mkdir()
-    (tmp_path / "patches" / "sitecustomize.py").write_text(MISBEHAVIOUR)
     workspace.edit("partition_configs/many.yaml", "features:\n    partitioners: []",
                    "features:\n    partitioners: [xnnpack]")  # fmt: skip
-    environment = {
-        "PATCHED_MODULE": module,
-        "PATCH": patch,
-        "PYTHONPATH": str(tmp_path / "patches"),
-    }
-    assert workspace.doit(**environment) == 1
+    assert workspace.doit(**patched(tmp_path, module, patch)) == 1
     outcomes = workspace.outcomes()
     assert outcomes["compile many/features"] == "failed"
     assert outcomes["compile many/classify"] == outcomes["validate one"] == "built"

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from conftest import bench_of
-from test_plan import snapshot
+from patches import python_path
 
 EXPLAINED = [
     "export pair",
@@ -81,7 +81,7 @@ def test_library_version_is_named(built):
     folder = built.root / "fake" / "flatbuffers-0.1.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: flatbuffers\nVersion: 0.1\n")
-    assert built.doit("explain", "pair", PYTHONPATH=str(folder.parent)) == 0
+    assert built.doit("explain", "pair", PYTHONPATH=python_path(folder.parent)) == 0
     lines = [line for line in built.output.splitlines() if "library flatbuffers" in line]
     assert lines and all(line.endswith("-> 0.1") for line in lines)
     assert verdicts(built.output)["export pair"] == "to do"
@@ -99,9 +99,9 @@ def test_nearest_one_of_the_store_is_compared_where_the_workspace_knows_none(bui
 
 def test_planning_and_explaining_change_nothing_but_what_is_remembered(built):
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
-    before = snapshot(built)
+    before = built.snapshot()
     assert built.doit("plan") == built.doit("explain", "pair") == 0
-    after = snapshot(built)
+    after = built.snapshot()
     allowed = {".doit.sqlite3", ".files.json", "__pycache__", "dodo.cpython-311.pyc"}
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     assert {path.name for path in changed if not path.is_dir()} <= allowed

@@ -4,56 +4,19 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
+from processes import descendants, gone, has_open, wait_for
 
 from pipeline.store import Store
 from pipeline.upkeep import read_usage
+
+pytestmark = pytest.mark.slow
 
 SLOW = (
     "\nimport time\n_export_methods = export_methods\n"
     "def export_methods():\n    time.sleep(60)\n    return _export_methods()\n"
 )
-
-
-def descendants(pid: int) -> set[int]:
-    """The living children of a process, and theirs."""
-    found: set[int] = set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat") as stat:
-                    state, parent = stat.read().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if int(parent) == pid and state != "Z":
-                found |= {int(entry)} | descendants(int(entry))
-    return found
-
-
-def gone(pids: set[int], within: float) -> bool:
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        if not any(_alive(pid) for pid in pids):
-            return True
-        time.sleep(0.1)
-    return False
-
-
-def _alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for(condition, within: float = 120) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -114,20 +77,11 @@ def test_killed_worker_costs_only_the_action_that_it_ran(running):
     bench, process = running
     bench.edit("models/slow.py", "time.sleep(60)", "pass")
     log = bench.root / "build" / ".logs" / "models" / "export-slow.log"
-    worker = next(pid for pid in descendants(process.pid) if _has_open(pid, log))
+    worker = next(pid for pid in descendants(process.pid) if has_open(pid, log))
     os.kill(worker, signal.SIGKILL)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert bench.outcomes()["link slow"] == bench.outcomes()["link pair"] == "built"
-
-
-def _has_open(pid: int, path) -> bool:
-    try:
-        return str(path) in {
-            os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")
-        }
-    except OSError:
-        return False
 
 
 def test_two_runs_at_once_agree(built):

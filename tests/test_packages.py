@@ -7,14 +7,9 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, Bench
-from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from joint import joint_call
 
-from pipeline.backends import make_partitioners
-from pipeline.compile import load_examples
-from pipeline.inputs import load_inputs
 from pipeline.plan import Plan
-from pipeline.programs import load_program
-from pipeline.quantize import quantize
 from pipeline.store import Store
 from pipeline.workspace import Workspace
 
@@ -39,29 +34,6 @@ def shipped(tmp_path_factory):
     code = bench.doit(timeout=1200)
     assert code == 0, bench.output
     return bench
-
-
-def joint_call(plan, package):
-    """What a user writes today: all methods of the package in one call."""
-    config, sources, store = plan.config(package), plan.methods(package), plan.workspace.store
-    programs = {name: load_program(m.archive, m.entry) for name, m in sources.items()}
-    for name, method in config.methods.items():
-        if method.quantize is not None:
-            source = sources[name]
-            calibration = []
-            if method.quantize.calibrates:
-                calibration = [
-                    inputs for blob in source.batches for inputs in load_inputs(store.read(blob))
-                ] or load_examples(source, store)
-            programs[name] = quantize(programs[name], method.quantize, calibration)
-    partitioners = {n: make_partitioners(config.methods[n].partitioners) for n in programs}
-    edge = to_edge_transform_and_lower(
-        programs,
-        partitioner=partitioners,
-        constant_methods=dict(config.constant_methods) or None,
-    )
-    emit = ExecutorchBackendConfig(external_constants=config.emit.external_constants)
-    return edge.to_executorch(emit)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -31,14 +31,6 @@ def statuses(bench):
     return {name: (status.state, status.reason) for name, status in found.items()}
 
 
-def snapshot(bench):
-    """All files; in the store the time is that of the last use."""
-    return {
-        path: (path.stat().st_size, path.is_relative_to(bench.store) or path.stat().st_mtime_ns)
-        for path in bench.root.rglob("*")
-    }
-
-
 def test_fresh_workspace_waits_for_the_export(tmp_path):
     bench = bench_of("pair", tmp_path)
     found = statuses(bench)
@@ -56,9 +48,9 @@ def test_built_workspace_is_current(built):
 
 def test_planning_changes_nothing(built):
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
-    before = snapshot(built)
+    before = built.snapshot()
     statuses(built)
-    assert snapshot(built) == before
+    assert built.snapshot() == before
 
 
 def test_plan_is_the_same_every_time(built):

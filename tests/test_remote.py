@@ -665,7 +665,7 @@ def test_fork_after_use(site, blob_file):
         user.push_result(ACTION, RECORD)
         assert counted(user) == {"hits": 1, "pushed": 1}
 
-    with user._lock, user._connecting:  # as held by another thread
+    with user._lock, user._files._connecting:  # as held by another thread
         process = multiprocessing.get_context("fork").Process(target=child)
         process.start()
     process.join(30)

@@ -19,6 +19,7 @@ def method(name, **changes):
         "sqnr_db": 142.234,
         "runs": [{}, {}],
         "skipped": [],
+        "not_run": "",
         "failures": [],
     } | changes
 
@@ -40,6 +41,7 @@ PASSED = validation(
     method("decode", state=["cache"], sqnr_db="inf", max_abs=0.0, mean_abs=0.0, runs=[{}]),
     method("get_length", kind="constant", sqnr_db=None),
 )
+UNRUN = validation(method("encode", runs=[], not_run="VulkanBackend: no device"), method("decode"))
 WHAT = "absolute error 0.5 at [0, 1] (1, must be 0.5) exceeds 0.0006 | x"
 FAILED = validation(
     method(
@@ -113,6 +115,13 @@ def test_a_report_without_a_manifest_ends_after_the_methods():
     assert markdown(PASSED) == GOLDEN.split("\n## Delegation")[0]
 
 
+def test_a_report_tells_what_did_not_run_and_why():
+    lines = markdown(UNRUN).splitlines()
+    assert lines[0] == "# seq2seq.pte: passed, 2 methods, 1 not run"
+    assert "| `encode` | program | 0 | - | - | - | not run |" in lines
+    assert "| `encode` | all | VulkanBackend: no device |" in lines
+
+
 def test_a_report_of_a_package_that_failed():
     lines = markdown(FAILED).splitlines()
     assert lines[0] == "# seq2seq.pte: FAILED, 2 failures in 1 of 2 methods"
@@ -120,7 +129,8 @@ def test_a_report_of_a_package_that_failed():
     escaped = WHAT.replace("|", "\\|")
     assert f"| `encode` | example 0 | output[1] | {escaped} |" in lines
     assert "| `encode` | - | - | no such `thing` |" in lines
-    assert "| `encode` | generated 1 (seed 7) | RuntimeError: shape |" in lines
+    reason = "the source program itself fails: RuntimeError: shape"
+    assert f"| `encode` | generated 1 (seed 7) | {reason} |" in lines
 
 
 def test_failures_of_the_package_itself_are_told():

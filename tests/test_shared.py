@@ -164,6 +164,10 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     assert told(bench)["pushed"] == 0
     assert told(bench)["hits"] > 3
     assert not list((bench.root / "build" / ".logs").glob("*"))  # no worker ran
+    assert bench.output.splitlines()[-1].startswith("remote: ")
+
+    assert bench.doit(**trusting) == 0
+    assert bench.output == "up to date: 1 package\n"  # and nothing of the remote
 
     shutil.rmtree(bench.root / "build")
     shutil.rmtree(bench.store)

@@ -12,6 +12,8 @@ import torch
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
+from pipeline import digest
+from pipeline.digest import of_file
 from pipeline.errors import SourceError
 from pipeline.sources import archive_from_json, describe_archive, find_sources, method_sources
 
@@ -94,8 +96,10 @@ def test_what_an_archive_holds_survives_json(models):
     assert [dataclasses.replace(each, parts={}) for each in facts.programs] == list(again.programs)
 
 
-def test_archive_that_changes_while_it_is_read_is_refused(models, monkeypatch):
+@pytest.mark.parametrize("known", [False, True])
+def test_archive_that_changes_while_it_is_read_is_refused(models, monkeypatch, known):
     path = archive(models / "m.pt2", a=program())
+    content = of_file(path) if known else None
     original = zipfile.ZipFile.read
 
     def edit(members, name):
@@ -106,7 +110,25 @@ def test_archive_that_changes_while_it_is_read_is_refused(models, monkeypatch):
 
     monkeypatch.setattr(zipfile.ZipFile, "read", edit)
     with pytest.raises(SourceError, match=r"changed while it was read"):
-        describe_archive(path)
+        describe_archive(path, content)
+
+
+def test_archive_that_changed_since_it_was_hashed_is_refused(models):
+    path = archive(models / "m.pt2", a=program())
+    content = of_file(path)
+    archive(path, a=program(Other()))
+    with pytest.raises(SourceError, match=r"changed while it was read"):
+        describe_archive(path, content)
+
+
+@pytest.mark.parametrize(("known", "times"), [(False, 2), (True, 1)])
+def test_archive_is_hashed_before_and_after_it_is_read(models, monkeypatch, known, times):
+    path = archive(models / "m.pt2", a=program())
+    content = of_file(path)
+    hashed = []
+    monkeypatch.setattr(digest, "of_file", lambda path: hashed.append(path) or content)
+    assert describe_archive(path, content if known else None).content == content
+    assert hashed == [path] * times
 
 
 def only(path):

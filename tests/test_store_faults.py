@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench
-from test_faults import descendants, gone
+from processes import descendants, gone
 
 from pipeline.digest import Digest
 from pipeline.store import MissingBlobError, Store
+
+pytestmark = pytest.mark.slow
 
 SABOTAGE = """
 import shutil
@@ -204,7 +206,9 @@ torch.load = refuse
 plan = Plan(workspace)
 actions = [*plan.compiles("pair"), plan.link("pair")]
 for action in actions:
-    perform(action, workspace, Stages(), always=True)  # reads programs and partitions
+    workspace.store.action_path(action.digest).unlink()
+for action in actions:  # reads the exported program and partitions
+    assert not perform(action, workspace, Stages(), always=False)
 for action in actions:
     assert perform(action, workspace, Stages(), always=False)  # reads objects and files
 perform(plan.validate("pair"), workspace, Stages(), always=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from patches import PREPROCESS, patched
 
 ALL = {
     "export pair",
@@ -51,6 +52,7 @@ def test_torch_is_not_imported_when_nothing_is_to_be_done(built, command):
         "from doit.doit_cmd import DoitMain\n"
         "assert DoitMain().run(sys.argv[1:]) == 0\n"
         "heavy = {'torch', 'executorch', 'joblib', 'rich', 'numpy', 'pydantic', 'yaml', 'fsspec'}\n"
+        "heavy |= {'pipeline.config', 'pipeline.explain'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run(
@@ -162,10 +164,23 @@ def test_corrupt_blobs_are_never_served(built):
     assert built.bytes_of("pair", "pair.pte") == before
 
 
-def test_forced_run_builds_the_same_bytes(built):
+TELLING = """
+_preprocess = XnnpackBackend.preprocess
+
+def telling(program, specs):
+    print("the backend preprocesses")
+    return _preprocess(program, specs)
+
+XnnpackBackend.preprocess = staticmethod(telling)
+"""
+
+
+def test_forced_run_builds_the_same_bytes(built, tmp_path):
     before = {name: built.bytes_of("pair", name) for name in ("pair.pte", "manifest.json")}
-    assert built.doit("-a", "lower:pair") == 0
+    assert built.doit("-a", "lower:pair", **patched(tmp_path, PREPROCESS, TELLING)) == 0
     assert built.outcomes()["compile pair/decode"] == "built"
+    log = built.root / "build" / ".logs" / "pair" / "compile-decode.log"
+    assert "the backend preprocesses" in log.read_text()
     assert {name: built.bytes_of("pair", name) for name in before} == before
 
 

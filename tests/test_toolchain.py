@@ -11,11 +11,11 @@ FOLDER = Path(pipeline.__file__).parent
 
 # What only finds, orders, stores or shows what the deciding modules make.
 HARMLESS = {
-    "__init__", "actions", "batch", "canonical", "changes", "commands", "config",
+    "__init__", "actions", "batch", "canonical", "changes", "columns", "commands", "config",
     "config_models", "config_parser", "console", "digest", "doit_hooks", "errors", "explain",
-    "files", "plan", "pool", "records", "remote", "runner", "schema", "settings", "sizes",
-    "sources", "stages", "status", "steps", "store", "strict_yaml", "tasks", "toolchain",
-    "upkeep", "worker", "workspace",
+    "files", "plan", "pool", "records", "remote", "remote_files", "runner", "schema",
+    "settings", "signing", "sizes", "sources", "stages", "status", "steps", "store",
+    "strict_yaml", "tasks", "toolchain", "upkeep", "worker", "workspace",
 }  # fmt: skip
 
 

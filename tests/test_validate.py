@@ -41,16 +41,18 @@ sources = cache(programs)
 packed = cache(lambda name, build: write(f"{name}.pte", build().buffer))
 
 
-def validate(pte, methods, examples=None, constants=None, ptds=(), **limits):
-    return validate_package(pte, ptds, methods, examples or {}, Limits(**limits), constants or {})
+def validate(pte, methods, examples=None, constants=None, ptds=(), not_run=None, **limits):
+    return validate_package(
+        pte, ptds, methods, examples or {}, Limits(**limits), constants or {}, not_run
+    )
 
 
-def validate_one(module, *args, build=None, examples=(), shapes=None, **limits):
+def validate_one(module, *args, build=None, examples=(), shapes=None, not_run=None, **limits):
     """Validates the package of a single method `run`; `build` makes it from other methods."""
     program = exported(module, *args, shapes=shapes)
     methods = {"run": program} if build is None else build
     pte = write("one.pte", lowered(copy.deepcopy(methods)).buffer)
-    return validate(pte, {"run": program}, {"run": examples}, **limits)
+    return validate(pte, {"run": program}, {"run": examples}, not_run=not_run, **limits)
 
 
 def method(validation, name):
@@ -329,6 +331,16 @@ def test_a_package_with_less_room_than_the_source_promises_fails():
     assert validation.failures == (
         "run: input 'x': declares room for size 8, the source takes up to 20 at dimension 0",
     )
+
+
+def test_what_cannot_run_here_is_not_run_but_its_declarations_are_compared():
+    reasons = {"run": "SomeBackend: needs a phone"}
+    passed = validate_one(Root(), torch.ones(3), not_run=reasons)
+    assert passed.ok and method(passed, "run").runs == ()
+    assert method(passed, "run").to_json()["not_run"] == "SomeBackend: needs a phone"
+    build = {"run": exported(Root(), torch.ones(4))}
+    failed = validate_one(Root(), torch.ones(3), build=build, not_run=reasons)
+    assert failed.failures[0] == "run: input 'x': declares size 4, must be 3 at dimension 0"
 
 
 def test_a_dimension_without_a_maximum_fails_with_the_remedy():

@@ -16,6 +16,7 @@ from pydantic import SerializeAsAny
 from pipeline.backends import torchao, xnnpack
 from pipeline.backends.entry import (
     Backend,
+    Modules,
     Options,
     Quantization,
     QuantizeConfig,
@@ -62,6 +63,7 @@ class PartitionerSpec(Options):
 
     name: str
     options: SerializeAsAny[Options]
+    modules: Modules | None = None
 
     @property
     def backend(self) -> Backend:

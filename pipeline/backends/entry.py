@@ -80,6 +80,14 @@ Files = Annotated[
     WithJsonSchema({"anyOf": [_FILE, {"type": "array", "items": _FILE, "minItems": 1}]}),
 ]
 
+Modules = Annotated[
+    Distinct[Annotated[str, Field(min_length=1)]],
+    Field(
+        description="Delegate only what stands in these sub-modules, by their qualified names such "
+        "as decoder.layers.0; by default everything."
+    ),
+]
+
 
 class QuantizeConfig(Options):
     """How a method is quantized. Each quantizer adds its own options to these."""
@@ -312,11 +320,12 @@ class Backend:
         names_count: whether what it makes of a method can depend on the names of its values.
         requirements: what must be there to lower to it.
         facts: what else of this machine can change what it makes, for keys: versions of tools that
-            are no distributions, variables of the environment.
+            are no distributions, variables of the environment. None where nothing else does.
         deterministic: a context in which its preprocess function gives the same bytes for the same
             partition; by default it does so anyway.
         unreproducible: why its bytes differ from run to run all the same, or "".
-        cannot_run: why this machine can't run what it makes, or "".
+        cannot_run: gives why this machine can't run what it makes, or "". None where every
+            machine that builds can.
     """
 
     name: str
@@ -334,10 +343,18 @@ class Backend:
     make_sight: Callable[[], Sight] = Sight
     names_count: bool = True
     requirements: tuple[Requirement, ...] = ()
-    facts: Callable[[], Mapping[str, str]] = dict
+    facts: Callable[[], Mapping[str, str]] | None = None
     deterministic: Callable[[], AbstractContextManager[Any]] = nullcontext
     unreproducible: str = ""
-    cannot_run: Callable[[], str] = lambda: ""
+    cannot_run: Callable[[], str] | None = None
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What of this machine counts for it: its facts, and why it can't be run here. Empty where
+        nothing does."""
+        facts = dict(sorted(self.facts().items())) if self.facts is not None else {}
+        reason = self.cannot_run() if self.cannot_run is not None else ""
+        return ({"facts": facts} if facts else {}) | ({"cannot_run": reason} if reason else {})
 
     def missing(self) -> Iterator[Requirement]:
         """What must be installed before anything can be lowered to it."""
@@ -376,7 +393,7 @@ class Quantization:
     )
     rewrite: Callable[[ExportedProgram, Any], GraphModule] | None = None
     requirements: tuple[Requirement, ...] = ()
-    facts: Callable[[], Mapping[str, str]] = dict
+    facts: Callable[[], Mapping[str, str]] | None = None
 
     def missing(self) -> Iterator[Requirement]:
         """What must be installed before anything can be quantized with it."""

@@ -1,0 +1,42 @@
+"""The oracle: what a user writes today, all methods of a package in one call of ExecuTorch's."""
+
+from __future__ import annotations
+
+from executorch.exir import (
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge_transform_and_lower,
+)
+
+from pipeline.compile import load_examples
+from pipeline.confine import confined_partitioners
+from pipeline.inputs import load_inputs
+from pipeline.plan import Plan
+from pipeline.programs import load_program
+from pipeline.quantize import quantize
+
+
+def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
+    config, sources, store = plan.config(package), plan.methods(package), plan.workspace.store
+    programs = {name: load_program(m.archive, m.entry) for name, m in sources.items()}
+    for name, method in config.methods.items():
+        if method.quantize is not None:
+            source = sources[name]
+            calibration = []
+            if method.quantize.calibrates:
+                calibration = [
+                    inputs for blob in source.batches for inputs in load_inputs(store.read(blob))
+                ] or load_examples(source, store)
+            programs[name] = quantize(programs[name], method.quantize, calibration)
+    partitioners = {
+        name: confined_partitioners(config.methods[name].partitioners, config.methods[name].modules)
+        for name in programs
+    }
+    edge = to_edge_transform_and_lower(
+        programs,
+        partitioner=partitioners,
+        constant_methods=dict(config.constant_methods) or None,
+    )
+    return edge.to_executorch(
+        ExecutorchBackendConfig(external_constants=config.emit.external_constants)
+    )

@@ -1,0 +1,169 @@
+"""What every backend of the catalogue that can lower here is held to, on one small model.
+
+`bench_for` makes a workspace of the test's own; the `check_` functions ask of a package that `doit`
+built there what all packages promise. A backend's own test file says with which options, and what
+of it can't be kept.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import yaml
+from conftest import Bench
+
+from pipeline.plan import Plan
+from pipeline.store import Store
+from pipeline.workspace import Workspace
+
+# Convolutions, a linear layer and pointwise operators, in two methods that share a trunk. Every
+# backend of the catalogue takes most of it.
+MODEL = '''
+"""A convolutional trunk with a head."""
+
+import torch
+from torch import nn
+from torch.export import export
+
+
+class Features(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, stride=2, padding=1)
+
+    def forward(self, x):
+        return torch.relu(self.second(torch.relu(self.first(x))))
+
+
+class Classify(nn.Module):
+    def __init__(self, trunk):
+        super().__init__()
+        self.trunk = trunk
+        self.head = nn.Linear(8 * 4 * 4, 10)
+
+    def forward(self, x):
+        return self.head(self.trunk(x).flatten(1))
+
+
+def inputs(seed):
+    return (torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(seed)),)
+
+
+def export_methods():
+    trunk = Features().eval().requires_grad_(False)
+    classify = Classify(trunk).eval().requires_grad_(False)
+    return {"features": export(trunk, inputs(0)), "classify": export(classify, inputs(0))}
+
+
+def example_inputs(method):
+    return [inputs(1)]
+
+
+def calibration_inputs(method):
+    return [inputs(seed) for seed in range(2, 6)]
+'''
+
+
+def bench_for(root: Path, configs: dict[str, dict[str, Any]]) -> Bench:
+    """A workspace with the model `small` and these configs, package name to content but for
+    `model`."""
+    (root / "models").mkdir(parents=True)
+    (root / "partition_configs").mkdir()
+    (root / "dodo.py").write_text("from pipeline.tasks import *\n")
+    (root / "models" / "small.py").write_text(MODEL)
+    for package, config in configs.items():
+        text = yaml.safe_dump({"model": "small", **config}, sort_keys=False)
+        (root / "partition_configs" / f"{package}.yaml").write_text(text)
+    return Bench(root)
+
+
+def both(**method: Any) -> dict[str, Any]:
+    """A config that says the same of both methods."""
+    return {"methods": {"features": method, "classify": method}}
+
+
+def manifest_of(bench: Bench, package: str) -> dict[str, Any]:
+    return json.loads(bench.bytes_of(package, "manifest.json"))
+
+
+def check_delegated(bench: Bench, package: str, backend_id: str, least: float) -> None:
+    """Of every method at least this share of nodes, 0 to 1, is delegated, and to this backend."""
+    for name, facts in manifest_of(bench, package)["methods"].items():
+        counts = facts["delegation"]
+        assert backend_id in counts["partitions"], (name, counts)
+        assert counts["delegated_nodes"] / counts["nodes"] >= least, (name, counts)
+
+
+_JOINT = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, sys.argv[4])
+    from joint import joint_call
+
+    from pipeline.plan import Plan
+    from pipeline.store import Store
+    from pipeline.workspace import Workspace
+
+    plan = Plan(Workspace(Path(sys.argv[1]), Store(Path(sys.argv[2])), 1))
+    sys.stdout.flush()
+    Path("joint.pte").write_bytes(joint_call(plan, sys.argv[3]).buffer)
+    """
+)
+
+
+def check_joint_bytes(bench: Bench, package: str) -> None:
+    """The file is what ExecuTorch's joint call writes, made in a process of its own, since a
+    backend may remember what it made before."""
+    command = [sys.executable, "-c", _JOINT, str(bench.root), str(bench.store), package]
+    subprocess.run([*command, str(Path(__file__).parent)], cwd=bench.root, check=True, timeout=300)
+    joint = (bench.root / "joint.pte").read_bytes()
+    assert bench.bytes_of(package, "small.pte") == joint
+
+
+def check_fresh_processes_agree(bench: Bench, package: str) -> None:
+    """Made again without any cache, by processes with another hash seed, it is the same."""
+    before = bench.bytes_of(package, "small.pte")
+    empty = str(bench.root / ".empty-store")
+    assert bench.doit("-a", f"lower:{package}", PTE_PIPELINE_STORE=empty, PYTHONHASHSEED="7") == 0
+    assert bench.bytes_of(package, "small.pte") == before
+
+
+def check_fresh_checkout_hits(bench: Bench, root: Path, package: str) -> None:
+    """Another checkout takes everything from the store, and compiles nothing."""
+    config = (bench.root / "partition_configs" / f"{package}.yaml").read_text()
+    other = bench_for(root, {})
+    (other.root / "partition_configs" / f"{package}.yaml").write_text(config)
+    code = other.doit(f"lower:{package}", PTE_PIPELINE_STORE=str(bench.store))
+    assert code == 0, other.output
+    assert set(other.outcomes().values()) == {"hit"}
+    assert other.bytes_of(package, "small.pte") == bench.bytes_of(package, "small.pte")
+
+
+def check_ran(bench: Bench, package: str) -> None:
+    """Validation executed every method."""
+    record = json.loads(bench.bytes_of(package, "validation.json"))
+    programs = [m for m in record["methods"] if m["kind"] == "program"]
+    assert record["ok"] and programs
+    assert all(method["runs"] and not method["not_run"] for method in programs)
+
+
+def check_not_run(bench: Bench, package: str, why: str) -> None:
+    """Validation compared what every method declares, and says why it ran none."""
+    record = json.loads(bench.bytes_of(package, "validation.json"))
+    programs = [m for m in record["methods"] if m["kind"] == "program"]
+    assert record["ok"] and programs
+    assert all(why in method["not_run"] and not method["runs"] for method in programs)
+    assert "not run" in bench.bytes_of(package, "report.md").decode()
+
+
+def plan_of(bench: Bench) -> Plan:
+    return Plan(Workspace(bench.root, Store(bench.store), 1))

@@ -1,0 +1,46 @@
+"""XNNPACK as an entry of the catalogue: lowered through doit, in float32 and int8, and run."""
+
+import pytest
+from lowerable import (
+    bench_for,
+    both,
+    check_delegated,
+    check_fresh_checkout_hits,
+    check_fresh_processes_agree,
+    check_joint_bytes,
+    check_ran,
+)
+
+CONFIGS = {
+    "fp32": both(partitioners=["xnnpack"]),
+    "int8": both(partitioners=["xnnpack"], quantize={"quantizer": "xnnpack"})
+    | {"validate": {"atol": 0.1, "min_sqnr": 20.0}},
+}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    bench = bench_for(tmp_path_factory.mktemp("xnnpack") / "workspace", CONFIGS)
+    assert bench.doit() == 0, bench.output
+    return bench
+
+
+@pytest.mark.parametrize("package", CONFIGS)
+def test_everything_is_delegated_and_runs(bench, package):
+    check_delegated(bench, package, "XnnpackBackend", 0.9)
+    check_ran(bench, package)
+
+
+@pytest.mark.parametrize("package", CONFIGS)
+def test_bytes_are_those_of_the_joint_call(bench, package):
+    check_joint_bytes(bench, package)
+
+
+@pytest.mark.parametrize("package", CONFIGS)
+def test_fresh_processes_agree_without_a_cache(bench, package):
+    check_fresh_processes_agree(bench, package)
+
+
+@pytest.mark.parametrize("package", CONFIGS)
+def test_a_fresh_checkout_compiles_nothing(bench, package, tmp_path):
+    check_fresh_checkout_hits(bench, tmp_path / "other", package)
