@@ -149,7 +149,8 @@ def _timed(side: Callable[[], None], checkout: Checkout) -> tuple[float, float]:
 
 def without_store(checkout: Checkout, package: str) -> None:
     from pipeline.backends import make_partitioners
-    from pipeline.lowering import emit, lower
+    from pipeline.emission import emit
+    from pipeline.lowering import lower
     from pipeline.programs import load_program
 
     config = plan_of(checkout).config(package)
@@ -158,7 +159,7 @@ def without_store(checkout: Checkout, package: str) -> None:
     partitioners = {n: make_partitioners(m.partitioners) for n, m in config.methods.items()}
     for name in config.methods:
         lowered = lower({name: programs[name]}, {name: partitioners[name]}, store=None)
-        _ = emit(lowered, external_constants=False, initialized_buffers=()).buffer
+        _ = emit(lowered).buffer
 
 
 def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> None:

@@ -83,12 +83,15 @@ def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
 
 
 def compile_units(config: PackageConfig) -> list[tuple[str, ...]]:
-    """Methods that are compiled together: those whose backends see all methods, then singles."""
+    """Methods that are compiled together: those whose backends see all methods, or all that share
+    their mutable buffers; then singles."""
     joint = tuple(
         name
         for name, method in config.methods.items()
         if any(spec.backend.joint for spec in method.partitioners)
     )
+    if config.emit.memory_planning.share_mutable_buffers:
+        joint = tuple(config.methods)
     singles: list[tuple[str, ...]] = [(name,) for name in config.methods if name not in joint]
     return [joint, *singles] if joint else singles
 
@@ -131,9 +134,11 @@ def compile_action(
     unit: Sequence[str],
     methods: Mapping[str, MethodSource],
     quantizes: Mapping[str, Action],
+    passes: Mapping[str, Mapping[str, Digest]],
 ) -> Action:
     """`quantizes` are the actions of the methods that are quantized. Their digests stand in the
-    key, so whether a method was compiled can be told without asking for a quantized program."""
+    key, so whether a method was compiled can be told without asking for a quantized program.
+    `passes` are the files of each pass of the config, by reference."""
     quantized = {name: quantizes[name].digest for name in unit if name in quantizes}
     programs = {
         name: {
@@ -147,11 +152,14 @@ def compile_action(
     key = {
         **_common("compile", distributions_of(config, unit)),
         "methods": programs,
-        "emit": config.emit.resolved(),
+        "emit": {k: v for k, v in config.emit.resolved().items() if k != "layout"},
     }
     facts = facts_of(config, unit)
     if facts:
         key["facts"] = facts
+    own = sorted(set(references_of(config, unit)))
+    if own:
+        key["passes"] = {reference: passes[reference] for reference in own}
     where = {
         "sources": {name: methods[name] for name in unit},
         "quantizes": {name: quantizes[name] for name in quantized},
@@ -173,6 +181,13 @@ def backends_of(config: PackageConfig, methods: Iterable[str]) -> Iterator[Backe
 
 def quantized_methods(config: PackageConfig) -> list[str]:
     return [name for name, method in config.methods.items() if method.quantize is not None]
+
+
+def references_of(config: PackageConfig, methods: Iterable[str]) -> Iterator[str]:
+    """The passes that lowering and emitting these methods takes."""
+    for name in methods:
+        yield from (spec.reference for spec in config.methods[name].edge.passes)
+    yield from (spec.reference for spec in config.emit.passes)
 
 
 def names_count(config: PackageConfig, method: str) -> bool:
@@ -214,6 +229,7 @@ def link_action(
         "model": config.model,
         "target": config.target,
         "order": list(methods),
+        "layout": config.emit.layout.resolved(),
         "compiles": {action.method: action.digest for action in compiles},
         "constant_methods": [[name, value] for name, value in config.constant_methods.items()],
     }

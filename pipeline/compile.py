@@ -16,10 +16,12 @@ from pipeline.actions import Action
 from pipeline.calibration import Batches, check_batches, read_file
 from pipeline.confine import confined_partitioners
 from pipeline.delegation import count_delegation
+from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
-from pipeline.lowering import emit, lower
+from pipeline.lowering import lower
 from pipeline.objects import make_object
+from pipeline.passes import load_passes, source_files
 from pipeline.programs import load_example_inputs, load_program, save_programs
 from pipeline.quantize import quantize
 from pipeline.sources import MethodSource
@@ -127,14 +129,25 @@ def compile_unit(
             name: confined_partitioners(config.partitioners, config.modules)
             for name, config in configs.items()
         }
-        lowered = lower(programs, partitioners, store=None if always else store)
+        lowered = lower(
+            programs,
+            partitioners,
+            store=None if always else store,
+            edge=next(iter(configs.values())).edge,
+            passes={
+                name: load_passes(config.edge.passes, workspace.root)
+                for name, config in configs.items()
+            },
+        )
         delegation = {
             name: count_delegation(lowered.exported_program(name)).to_json() for name in methods
         }
     with stages.stage("emit"):
-        emitted = emit(lowered, settings.external_constants, settings.initialized_buffers)
+        named = {name: named_data_of(lowered.exported_program(name)) for name in methods}
+        emitted = emit(lowered, settings, load_passes(settings.passes, workspace.root))
+        _check_passes(action.key.get("passes", {}), workspace.root)
     with stages.stage("store"):
-        compiled = make_object(emitted, store)
+        compiled = make_object(emitted, store, named if len(named) > 1 else {})
         result = {
             "object": compiled.to_json(),
             "blobs": sorted({blob.digest for blob in compiled.blobs()}),
@@ -142,6 +155,13 @@ def compile_unit(
         }
         store.put_result(action.key, result, stages.total)
     return result
+
+
+def _check_passes(planned: Mapping[str, Any], root: Path) -> None:
+    for reference, files in planned.items():
+        now = {name: digest.of_file(path) for name, path in source_files(reference, root).items()}
+        if now != files:
+            raise SourceError(f"pass {reference}: changed while the build ran; run again")
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:

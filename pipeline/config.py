@@ -17,10 +17,13 @@ from pipeline.backends import PartitionerSpec, QuantizeConfig
 from pipeline.config_models import (
     NAME_PATTERN,
     RULES,
+    EdgeConfig,
     EmitConfig,
     Gates,
+    LayoutConfig,
     MethodConfig,
     PackageConfig,
+    PassSpec,
     ValidateConfig,
 )
 from pipeline.config_parser import Parser, shown
@@ -30,11 +33,14 @@ from pipeline.workspace import config_files
 
 __all__ = [
     "Configs",
+    "EdgeConfig",
     "EmitConfig",
     "Gates",
+    "LayoutConfig",
     "MethodConfig",
     "PackageConfig",
     "PartitionerSpec",
+    "PassSpec",
     "QuantizeConfig",
     "ValidateConfig",
     "parse_config",

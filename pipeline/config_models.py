@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PlainValidator,
@@ -21,17 +22,21 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
-from pipeline.backends.entry import MODULE_PATTERN, Modules
+from pipeline.backends.entry import MODULE_PATTERN, Distinct, Modules
 from pipeline.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _LABEL = r"^[^\x00-\x1f\x7f]+$"
+_OPERATOR = r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
+REFERENCE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 # What a text that does not match one of these should be.
 RULES = {
     NAME_PATTERN: "must be letters, digits, '_', '-' and single dots inside",
     METHOD_PATTERN: "must be letters, digits and '_', and not begin with a digit",
+    _OPERATOR: "must be an operator with its overload, such as aten.linear.default",
+    REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu",
     _LABEL: "must be text, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
@@ -46,6 +51,12 @@ def _size(value: Any) -> Any:
             "rule", "must be a size such as 40MB; units: {units}", {"units": units}
         )
     return size
+
+
+def _power_of_two(value: int) -> int:
+    if value < 1 or value & (value - 1):
+        raise PydanticCustomError("rule", "must be a power of two")
+    return value
 
 
 def _constant(value: Any) -> Any:
@@ -70,6 +81,9 @@ MethodName = Annotated[str, Field(pattern=METHOD_PATTERN)]
 Label = Annotated[str, Field(pattern=_LABEL)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Operator = Annotated[str, Field(pattern=_OPERATOR)]
+PowerOfTwo = Annotated[int, AfterValidator(_power_of_two), WithJsonSchema({"type": "integer"})]
+Patterns = Distinct[Label]
 Constant = Annotated[
     bool | int | float | str | list[bool | int | float | str],
     PlainValidator(_constant),
@@ -84,6 +98,37 @@ Size = Annotated[
 ]
 
 
+class PassSpec(Options):
+    """A pass over the graph, by import path, and the options that it is made with."""
+
+    reference: Annotated[str, Field(pattern=REFERENCE_PATTERN)]
+    options: dict[str, Any] = Field(default={})
+
+
+class EdgeConfig(Options):
+    """How a method becomes a program in edge dialect: `EdgeCompileConfig`, and passes over it
+    before anything is delegated."""
+
+    check_ir_validity: bool = Field(
+        default=True, description="Check that only core ATen operators and known types are left."
+    )
+    skip_dim_order: bool = Field(
+        default=False, description="Leave operators that know memory formats but not dim orders."
+    )
+    preserve_ops: Distinct[Operator] | None = Field(
+        default=None,
+        description="Operators that are not decomposed, such as aten.linear.default.",
+    )
+    core_aten_ops_exceptions: Distinct[Operator] | None = Field(
+        default=None, description="Operators that may be left though they are not core ATen."
+    )
+    passes: tuple[PassSpec, ...] = Field(
+        default=(),
+        description="Passes over the edge program, in this order, as module:name of a class or "
+        "function in passes/ or an installed package.",
+    )
+
+
 class MethodConfig(Options):
     """How one method is lowered."""
 
@@ -95,6 +140,7 @@ class MethodConfig(Options):
         default=None,
         description="No partitioner delegates what stands in none of these sub-modules.",
     )
+    edge: EdgeConfig = EdgeConfig()
     quantize: SerializeAsAny[QuantizeConfig] | None = Field(
         default=None,
         description="How the method is quantized before it is lowered; by default not at all.",
@@ -114,11 +160,58 @@ class MethodConfig(Options):
         return self
 
 
+class MemoryPlanning(Options):
+    """How memory is planned: options of `MemoryPlanningPass`."""
+
+    algorithm: Literal["greedy", "naive"] = Field(
+        default="greedy",
+        description="greedy lets tensors that don't live at the same time share memory; naive "
+        "gives each its own.",
+    )
+    alignment: PowerOfTwo = Field(default=16, description="Of every tensor, in bytes.")
+    allow_lifetime_and_storage_overlap: bool = Field(
+        default=False, description="Accept plans in which tensors that live together overlap."
+    )
+    alloc_graph_input: bool = Field(
+        default=True, description="Plan memory for inputs; otherwise the caller's is used."
+    )
+    alloc_graph_output: bool = Field(
+        default=True, description="Plan memory for outputs; otherwise the caller's is used."
+    )
+    share_mutable_buffers: bool = Field(
+        default=False,
+        description="Methods that change a buffer of the same name change the same memory, such "
+        "as the cache that prefill fills and decode reads. All methods are then compiled together.",
+    )
+
+
+class LayoutConfig(Options):
+    """How the file is laid out; no method is compiled again for it."""
+
+    extract_delegate_segments: bool = Field(
+        default=True,
+        description="Keep payloads of delegates in segments of their own, so that a runtime can "
+        "free them.",
+    )
+    segment_alignment: PowerOfTwo = Field(default=128, description="Of every segment, in bytes.")
+    constant_tensor_alignment: PowerOfTwo | None = Field(
+        default=None, description="Of every constant, in bytes; by default the schema's, 16."
+    )
+    delegate_alignment: PowerOfTwo | None = Field(
+        default=None, description="Of every payload, in bytes; by default the schema's, 16."
+    )
+
+
 class EmitConfig(Options):
-    """How the package is written."""
+    """How the package is written: `ExecutorchBackendConfig`."""
 
     external_constants: bool = Field(
         default=False, description="Store the constants of portable operators in a .ptd file."
+    )
+    external_files: dict[Name, Patterns] = Field(
+        default={},
+        description="By the name of a .ptd file: patterns such as decoder.* of the qualified names "
+        "of constants that go there, whatever external_constants says of the others.",
     )
     initialized_buffers: tuple[Label, ...] = Field(
         default=(),
@@ -126,6 +219,28 @@ class EmitConfig(Options):
         description="Mutable buffers whose names hold one of these have their initial values "
         "stored in the package; the others begin undefined.",
     )
+    passes: tuple[PassSpec, ...] = Field(
+        default=(), description="Passes over the lowered program, before memory is planned."
+    )
+    memory_planning: MemoryPlanning = MemoryPlanning()
+    remove_view_copy: bool = Field(
+        default=True, description="Make copies that only change the shape views."
+    )
+    do_quant_fusion_and_const_prop: bool = Field(
+        default=False, description="Fuse quantized operators and fold constants after lowering."
+    )
+    run_reinplace_pass: bool = Field(
+        default=False, description="Let operators write to their input where nothing else reads it."
+    )
+    sym_shape_eval: Literal["constraint_based", "hint_based"] = Field(
+        default="constraint_based",
+        description="What dynamic sizes are planned for: their upper bounds, or the sizes of the "
+        "export.",
+    )
+    emit_stacktrace: bool = Field(
+        default=False, description="Store with each instruction where in Python it came from."
+    )
+    layout: LayoutConfig = LayoutConfig()
 
 
 class Gates(Options):

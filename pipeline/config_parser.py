@@ -25,11 +25,16 @@ from pipeline.backends import (
 from pipeline.backends.entry import NOT, MixedQuantize
 from pipeline.config_models import (
     METHOD_PATTERN,
+    REFERENCE_PATTERN,
     RULES,
+    EdgeConfig,
     EmitConfig,
     Gates,
+    LayoutConfig,
+    MemoryPlanning,
     MethodConfig,
     PackageConfig,
+    PassSpec,
     ValidateConfig,
 )
 from pipeline.errors import Problem, did_you_mean
@@ -73,7 +78,17 @@ class Parser:
                 "emit": partial(self.section, EmitConfig),
                 "validate": partial(self.section, ValidateConfig),
             },
-            MethodConfig: {"partitioners": self._partitioners, "quantize": self._quantize},
+            MethodConfig: {
+                "partitioners": self._partitioners,
+                "quantize": self._quantize,
+                "edge": partial(self.section, EdgeConfig),
+            },
+            EdgeConfig: {"passes": self._passes},
+            EmitConfig: {
+                "passes": self._passes,
+                "memory_planning": partial(self.section, MemoryPlanning),
+                "layout": partial(self.section, LayoutConfig),
+            },
             ValidateConfig: {"gates": partial(self.section, Gates)},
         }
 
@@ -184,6 +199,24 @@ class Parser:
             values["modules"] = written["modules"]
         spec = self._validated(PartitionerSpec, values, set(), path)
         return None if options is None else spec
+
+    def _passes(self, data: Any, path: str) -> tuple[PassSpec | None, ...] | None:
+        if not isinstance(data, list):
+            self.wrong(path, f"is {shown(data)}, must be a list", "write [module:name]")
+            return None
+        return tuple(self._pass(item, join(path, n)) for n, item in enumerate(data))
+
+    def _pass(self, data: Any, path: str) -> PassSpec | None:
+        options: Any = {}
+        if isinstance(data, dict) and len(data) == 1:
+            ((data, options),) = data.items()
+        if not isinstance(data, str) or not re.fullmatch(REFERENCE_PATTERN, data):
+            self.wrong(path, f"is {shown(data)}, {RULES[REFERENCE_PATTERN]}", "")
+            return None
+        if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
+            self.wrong(join(path, data), f"is {shown(options)}, must be a mapping of options")
+            return None
+        return PassSpec(reference=data, options=options)
 
     def _quantize(self, data: Any, path: str) -> QuantizeConfig | None:
         if not isinstance(data, dict):

@@ -10,7 +10,7 @@ weights of a package are streamed and never held in memory together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,19 +79,32 @@ class BlobBytes(bytes):
 
 
 def link(
-    objects: Sequence[MethodObject], constant_methods: Mapping[str, Any], store: Store
+    objects: Sequence[MethodObject],
+    constant_methods: Mapping[str, Any],
+    store: Store,
+    order: Sequence[str] = (),
+    layout: Mapping[str, Any] | None = None,
 ) -> Linked:
-    """Links objects, given in the order of the model's methods, and commits the files.
+    """Links objects and commits the files.
 
-    Named data are merged in the order of `objects`, as ExecuTorch merges them in the order of the
-    methods dict; everything else goes by method name.
+    Named data are merged in the order of the model's methods, as ExecuTorch merges them in the
+    order of the methods dict; everything else goes by method name.
+
+    Args:
+        objects: in the order of the model's methods, by the first method of each.
+        order: the model's methods, where an object has several.
+        layout: options of `ExecutorchBackendConfig` that say how the file is laid out.
 
     Raises:
         MissingBlobError: the store lost something that an object refers to.
         PipelineError: two methods give different data for one name.
     """
-    output, named = _join(objects, constant_methods, store)
-    config = ExecutorchBackendConfig()
+    config = ExecutorchBackendConfig(**(layout or {}))
+    output, named = _join(objects, constant_methods, store, order)
+    if not config.extract_delegate_segments:  # then payloads stand in the flatbuffer itself
+        for payload in output.program.backend_delegate_data:
+            if isinstance(payload.data, BlobBytes):
+                payload.data = store.read(payload.data.blob.digest)
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
     return Linked(
@@ -155,7 +168,10 @@ class _Tables:
 
 
 def _join(
-    objects: Sequence[MethodObject], constant_methods: Mapping[str, Any], store: Store
+    objects: Sequence[MethodObject],
+    constant_methods: Mapping[str, Any],
+    store: Store,
+    order: Sequence[str],
 ) -> tuple[EmitterOutput, NamedDataStoreOutput]:
     owned = [
         (plan, owner)
@@ -188,7 +204,7 @@ def _join(
         external_constant_buffer=[_stand_in(blob) for blob in tables.external_constants.blobs],
         external_constant_map=tables.external,
     )
-    return output, _merge_named_data(objects)
+    return output, _merge_named_data(_by_method(objects, order))
 
 
 def _buffer(blob: Blob) -> Buffer:
@@ -205,7 +221,23 @@ def _constant_plans(constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
     return _Emitter._emit_prim_getters(None, dict(constant_methods))  # type: ignore[arg-type]
 
 
-def _merge_named_data(objects: Iterable[MethodObject]) -> NamedDataStoreOutput:
+def _by_method(
+    objects: Sequence[MethodObject], order: Sequence[str]
+) -> Iterator[tuple[MethodObject, Sequence[str] | None]]:
+    """Objects, and the keys of the named data that each method has of them; None for all."""
+    owner_of = {method: owner for owner in objects for method in owner.keys}
+    if not owner_of:
+        yield from ((owner, None) for owner in objects)
+        return
+    singles = iter([owner for owner in objects if not owner.keys])
+    for method in order:
+        owner = owner_of.get(method)
+        yield (next(singles), None) if owner is None else (owner, owner.keys[method])
+
+
+def _merge_named_data(
+    objects: Iterable[tuple[MethodObject, Sequence[str] | None]],
+) -> NamedDataStoreOutput:
     """Does what `NamedDataStore.merge_named_data_store` does, by digest instead of content."""
     table = _Table()
     of_key: dict[str, Digest] = {}
@@ -221,14 +253,21 @@ def _merge_named_data(objects: Iterable[MethodObject]) -> NamedDataStoreOutput:
             entries[entry.key] = DataEntry(table.index(entry.blob), entry.alignment, layout)
 
     known: set[str] = set()
-    for owner in objects:
-        for entry in owner.named:
+    for owner, keys in objects:
+        for entry in _chosen(owner.named, keys):
             add(pte, entry)
         for tag, group in owner.named_external.items():
-            for entry in group:
+            for entry in _chosen(group, keys):
                 add(external.setdefault(tag, {}), entry)
     buffers: list[bytes] = [_stand_in(blob) for blob in table.blobs]
     return NamedDataStoreOutput(buffers, pte, {t: e for t, e in external.items() if e})
+
+
+def _chosen(entries: Sequence[NamedBlob], keys: Sequence[str] | None) -> Iterable[NamedBlob]:
+    if keys is None:
+        return entries
+    by_key = {entry.key: entry for entry in entries}
+    return [by_key[key] for key in keys if key in by_key]
 
 
 def _stream(cord: Cord, store: Store) -> Blob:

@@ -1,33 +1,33 @@
-"""From ATen programs to an emitted ExecuTorch program, through `to_backend_multiple`.
+"""From ATen programs to lowered edge programs, through `to_backend_multiple`.
 
-The engine is ExecuTorch's `to_edge_transform_and_lower` and `to_executorch`; this module decides
-which methods are lowered together and hands every lowering to `to_backend_multiple`.
+The engine is ExecuTorch's `to_edge_transform_and_lower`; this module decides which methods are
+lowered together and hands every lowering to `to_backend_multiple`.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from executorch.exir import (
+    EdgeCompileConfig,
     EdgeProgramManager,
-    ExecutorchBackendConfig,
-    ExecutorchProgramManager,
     to_edge_transform_and_lower,
 )
 from executorch.exir.backend.backend_api import MethodProgramsPartitionerSpec, to_backend
 from executorch.exir.backend.backend_details import BackendDetails
 from executorch.exir.backend.partitioner import Partitioner
-from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from executorch.exir.program import _program
 from joblib import Parallel, delayed
 from torch.export import ExportedProgram
 
+from pipeline.config import EdgeConfig
 from pipeline.confine import SharedConstantsError, refuse_unknown_modules, separate_constants
+from pipeline.errors import PipelineError
 from pipeline.preprocess import cached_preprocess, overrides_multimethod
 from pipeline.store import Store
 
@@ -179,13 +179,20 @@ def lower(
     method_to_partitioners: Mapping[str, Sequence[Partitioner]],
     constant_methods: Mapping[str, Any] | None = None,
     store: Store | None = None,
+    edge: EdgeConfig | None = None,
+    passes: Mapping[str, Sequence[Callable[..., Any]]] | None = None,
 ) -> EdgeProgramManager:
     """`to_edge_transform_and_lower`, with `to_backend_multiple` as its way to the backends.
 
     A constant that both a delegate and a branch want is given to each, where ExecuTorch gives up.
 
+    Args:
+        edge: how the programs become edge programs; all of them in the same way.
+        passes: those over each method's edge program, loaded.
+
     Raises:
-        PipelineError: a partitioner is confined to a module that is not there.
+        PipelineError: a partitioner is confined to a module that is not there, or an operator of
+            `edge` is unknown.
     """
     refuse_unknown_modules(programs, method_to_partitioners)
     own = dict(programs)
@@ -196,6 +203,8 @@ def lower(
                     own,
                     partitioner={n: list(each) for n, each in method_to_partitioners.items()},
                     constant_methods=dict(constant_methods) if constant_methods else None,
+                    compile_config=edge_config(edge) if edge is not None else None,
+                    transform_passes=_passes(passes),
                 )
             except SharedConstantsError as shared:
                 own = {n: separate_constants(each, shared.names) for n, each in own.items()}
@@ -218,18 +227,28 @@ def _lowering_through_to_backend_multiple(store: Store | None) -> Iterator[None]
         _program.to_backend = original
 
 
-def emit(
-    lowered: EdgeProgramManager, external_constants: bool, initialized_buffers: Sequence[str]
-) -> ExecutorchProgramManager:
-    """`to_executorch`: memory planning and emission. Consumes `lowered`.
-
-    Args:
-        external_constants: portable constants go to a `.ptd` file.
-        initialized_buffers: patterns of mutable buffers whose initial values are stored
-            (`InitializedMutableBufferPass`); ExecuTorch starts all others at whatever memory holds.
-    """
-    passes = (
-        [InitializedMutableBufferPass(list(initialized_buffers))] if initialized_buffers else []
+def edge_config(settings: EdgeConfig) -> EdgeCompileConfig:
+    """What ExecuTorch is given for `settings`. Raises PipelineError for an unknown operator."""
+    return EdgeCompileConfig(
+        _check_ir_validity=settings.check_ir_validity,
+        _skip_dim_order=settings.skip_dim_order,
+        _core_aten_ops_exception_list=[
+            _operator(name) for name in settings.core_aten_ops_exceptions or ()
+        ],
+        preserve_ops=[_operator(name) for name in settings.preserve_ops or ()],
     )
-    config = ExecutorchBackendConfig(passes=passes, external_constants=external_constants)
-    return lowered.to_executorch(config)
+
+
+def _operator(name: str) -> torch._ops.OpOverload:
+    namespace, packet, overload = name.split(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    except AttributeError as error:
+        raise PipelineError(f"edge: no operator '{name}' in this torch") from error
+
+
+def _passes(
+    passes: Mapping[str, Sequence[Callable[..., Any]]] | None,
+) -> dict[str, Sequence[Callable[..., Any]]] | None:
+    given = {name: own for name, own in (passes or {}).items() if own}
+    return given or None

@@ -55,7 +55,8 @@ class MethodObject:
 
     `constants` and `mutable` have the reserved empty entry at index 0, as ExecuTorch's emitter
     has; indices in the program's plans refer to these tuples. `external` maps a tag, which names a
-    `.ptd` file, to (fully qualified name, index into `external_constants`) pairs.
+    `.ptd` file, to (fully qualified name, index into `external_constants`) pairs. `keys` are those
+    of each method's named data, in their order, where the unit has several methods.
     """
 
     program: Blob
@@ -66,6 +67,7 @@ class MethodObject:
     external: Mapping[str, tuple[tuple[str, int], ...]]
     named: tuple[NamedBlob, ...]
     named_external: Mapping[str, tuple[NamedBlob, ...]] = field(default_factory=dict)
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -91,6 +93,7 @@ def object_from_json(data: Mapping[str, Any]) -> MethodObject:
         external={tag: tuple((n, i) for n, i in v) for tag, v in data["external"].items()},
         named=named_from_json(data["named"]),
         named_external=named,
+        keys={method: tuple(keys) for method, keys in data["keys"].items()},
     )
 
 
@@ -110,8 +113,16 @@ def named_from_json(data: Iterable[Mapping[str, Any]]) -> tuple[NamedBlob, ...]:
     )
 
 
-def make_object(manager: ExecutorchProgramManager, store: Store) -> MethodObject:
-    """Takes an emitted program apart and commits every part to the store."""
+def make_object(
+    manager: ExecutorchProgramManager,
+    store: Store,
+    named_of: Mapping[str, NamedDataStoreOutput] | None = None,
+) -> MethodObject:
+    """Takes an emitted program apart and commits every part to the store.
+
+    Args:
+        named_of: the named data of each method, for a unit of several.
+    """
     output = manager._emitter_output
     _refuse_named_mutable_buffers(output.program)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
@@ -125,6 +136,10 @@ def make_object(manager: ExecutorchProgramManager, store: Store) -> MethodObject
         external={t: tuple(v.items()) for t, v in (output.external_constant_map or {}).items()},
         named=named_blobs(data.pte_data, named),
         named_external={t: named_blobs(v, named) for t, v in data.external_data.items()},
+        keys={
+            method: (*own.pte_data, *(key for v in own.external_data.values() for key in v))
+            for method, own in (named_of or {}).items()
+        },
     )
 
 

@@ -97,7 +97,8 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
         unit_of = {name: unit for unit, result in compiled.items() for name in result["delegation"]}
         units = list(dict.fromkeys(unit_of[name] for name in action.key["order"]))
         objects = [object_from_json(compiled[unit]["object"]) for unit in units]
-        linked = link(objects, dict(action.key["constant_methods"]), store)
+        constants, order = dict(action.key["constant_methods"]), action.key["order"]
+        linked = link(objects, constants, store, order, action.key["layout"])
     with stages.stage("store"):
         blobs = {f"{action.model}.pte": linked.pte}
         blobs |= {f"{stem}.ptd": blob for stem, blob in linked.ptds.items()}

@@ -23,6 +23,7 @@ from pipeline import actions, sources
 from pipeline.actions import Action
 from pipeline.digest import Digest, of_json
 from pipeline.errors import ConfigErrors, Problem, SourceError, did_you_mean
+from pipeline.passes import FOLDER, source_files
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.strict_yaml import join
 from pipeline.toolchain import code, describing_code, host, planning_code, toolchain
@@ -37,13 +38,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Outline:
     """What a config says by itself: its model, its compile units, the distributions whose versions
-    count for them, the backends for which this machine counts, which methods are quantized, and
-    the files of their calibration inputs."""
+    count for them, the backends for which this machine counts, the passes that it names, which
+    methods are quantized, and the files of their calibration inputs."""
 
     model: str
     units: tuple[tuple[str, ...], ...]
     distributions: tuple[str, ...]
     backends: tuple[str, ...]
+    passes: tuple[str, ...]
     quantized: tuple[str, ...]
     files: tuple[str, ...]
 
@@ -130,6 +132,7 @@ class Plan:
             actions.compile_units(config),
             sorted({*distributions, *actions.distributions_of(config, config.methods)}),
             [name for name, b in sorted(used.items()) if b.facts or b.cannot_run],
+            sorted(set(actions.references_of(config, config.methods))),
             actions.quantized_methods(config),
             sorted({file for spec in specs for file in spec.calibration_files}),
         ]
@@ -159,7 +162,9 @@ class Plan:
             return tuple(found)
         file = configs.files[package]
         found += _missing(config, file)
+        found += self._missing_passes(package, file)
         found += self._missing_files(config, file)
+        found += _mixed_edges(config, file)
         models, ambiguous = self._sources
         if config.model in ambiguous:
             return (*found, Problem(file, "model", ambiguous[config.model]))
@@ -231,6 +236,16 @@ class Plan:
                 if not (self.workspace.root / path).is_file():
                     where = f"methods.{name}.quantize.calibration"
                     yield Problem(file, where, f"no file '{path}' in the workspace")
+
+    def _missing_passes(self, package: str, file: str) -> Iterator[Problem]:
+        for reference, files in self._passes(package).items():
+            if not files:
+                module = reference.partition(":")[0]
+                yield Problem(
+                    file,
+                    "passes",
+                    f"no module '{module}' in {FOLDER}/, and none that is installed",
+                )
 
     # What to do
 
@@ -378,13 +393,23 @@ class Plan:
             quantizes = self.quantizes(package)
             self._compiles[package] = (
                 [
-                    actions.compile_action(config, unit, methods, quantizes)
+                    actions.compile_action(config, unit, methods, quantizes, self._passes(package))
                     for unit in self.units(package)
                 ]
                 if methods is not None and quantizes is not None
                 else None
             )
         return self._compiles[package]
+
+    def _passes(self, package: str) -> dict[str, dict[str, Digest]]:
+        """The digests of the files of a config's passes, by reference and name."""
+        outline, of = self.outline(package), self.workspace.file_digests.of
+        return {
+            reference: {
+                n: of(path) for n, path in source_files(reference, self.workspace.root).items()
+            }
+            for reference in (outline.passes if outline else ())
+        }
 
     def link(self, package: str) -> Action | None:
         if package not in self._links:
@@ -420,6 +445,7 @@ class Plan:
                 _identities(methods),
                 toolchain(outline.distributions),
                 outline.machine,
+                self._passes(package),
                 host(),
                 [self._file(path) for path in outline.files],
             ],
@@ -465,6 +491,21 @@ def _missing(config: PackageConfig, file: str) -> Iterator[Problem]:
         for path, each in used:
             for need in each.missing():
                 yield Problem(file, path, f"{each.name} needs {need.what}", need.remedy)
+
+
+def _mixed_edges(config: PackageConfig, file: str) -> Iterator[Problem]:
+    """Methods that are lowered in one call become edge programs in one way."""
+    for unit in actions.compile_units(config):
+        ways = {n: config.methods[n].edge.model_copy(update={"passes": ()}) for n in unit}
+        first, *others = unit
+        for name in others:
+            if ways[name] != ways[first]:
+                yield Problem(
+                    file,
+                    f"methods.{name}.edge",
+                    f"differs from that of '{first}', with which it is lowered together",
+                    "say the same of both; only passes may differ",
+                )
 
 
 @contextmanager

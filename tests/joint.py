@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from executorch.exir import (
-    ExecutorchBackendConfig,
-    ExecutorchProgramManager,
-    to_edge_transform_and_lower,
-)
+from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lower
 
 from pipeline.compile import load_examples
 from pipeline.confine import confined_partitioners
+from pipeline.emission import emission_config
 from pipeline.inputs import load_inputs
+from pipeline.lowering import edge_config
+from pipeline.passes import load_passes
 from pipeline.plan import Plan
 from pipeline.programs import load_program
 from pipeline.quantize import quantize
@@ -32,11 +31,15 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
         name: confined_partitioners(config.methods[name].partitioners, config.methods[name].modules)
         for name in programs
     }
+    methods, root = config.methods, plan.workspace.root
     edge = to_edge_transform_and_lower(
         programs,
         partitioner=partitioners,
         constant_methods=dict(config.constant_methods) or None,
+        compile_config=edge_config(next(iter(methods.values())).edge),
+        transform_passes={n: load_passes(methods[n].edge.passes, root) for n in programs},
     )
+    own = {name: edge.exported_program(name) for name in edge.methods}
     return edge.to_executorch(
-        ExecutorchBackendConfig(external_constants=config.emit.external_constants)
+        emission_config(config.emit, load_passes(config.emit.passes, root), own)
     )

@@ -45,7 +45,9 @@ def keys(config, sources=SOURCES):
     quantizes = {
         name: quantize_action(config, name, sources[name]) for name in quantized_methods(config)
     }
-    compiles = [compile_action(config, unit, sources, quantizes) for unit in compile_units(config)]
+    compiles = [
+        compile_action(config, unit, sources, quantizes, {}) for unit in compile_units(config)
+    ]
     link = link_action(config, compiles, sources)
     return {
         **{f"quantize {name}": action.digest for name, action in quantizes.items()},

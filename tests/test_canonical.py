@@ -15,8 +15,10 @@ from programs import shared_programs
 from torch.export import Dim, export
 
 from pipeline.canonical import VOLATILE_METADATA, canonical_program, parts_of
+from pipeline.config import EmitConfig
 from pipeline.digest import of_json
-from pipeline.lowering import emit, lower
+from pipeline.emission import emit
+from pipeline.lowering import lower
 from pipeline.programs import load_program, save_programs
 from pipeline.sources import describe_archive
 
@@ -246,7 +248,7 @@ def test_programs_that_differ_in_names_give_the_same_bytes(tmp_path, partitioner
     for path in (first, second):
         loaded = {name: load_program(path, name) for name in programs}
         lowered = lower(loaded, dict.fromkeys(programs, partitioners))
-        packages.append(bytes(emit(lowered, False, ["count"]).buffer))
+        packages.append(bytes(emit(lowered, EmitConfig(initialized_buffers=["count"])).buffer))
     names = [
         {node.name for node in load_program(path, "plain").graph.nodes} for path in (first, second)
     ]

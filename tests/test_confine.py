@@ -22,9 +22,10 @@ from pipeline.confine import (
     modules_of,
     separate_constants,
 )
+from pipeline.emission import emit
 from pipeline.errors import PipelineError
 from pipeline.inputs import InputSet
-from pipeline.lowering import emit, lower
+from pipeline.lowering import lower
 from pipeline.quantize import quantize
 from pipeline.runtime import Package
 
@@ -108,7 +109,7 @@ def delegated_modules(manager):
 
 def check_runs(manager, module, tmp_path, tolerance=1e-5):
     pte = tmp_path / "run.pte"
-    pte.write_bytes(emit(manager, False, ()).buffer)
+    pte.write_bytes(emit(manager).buffer)
     for seed in range(4):
         x = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed))
         (actual,) = Package(pte).run("run", (x,))
@@ -119,7 +120,7 @@ def test_without_a_confine_nothing_changes():
     _, program = program_of(Stack)
     upstream = {"run": [XnnpackPartitioner()]}
     plain = to_edge_transform_and_lower({"run": program}, partitioner=upstream)
-    assert emit(lowered(program, xnnpack()), False, ()).buffer == plain.to_executorch().buffer
+    assert emit(lowered(program, xnnpack())).buffer == plain.to_executorch().buffer
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from programs import shared_programs
 from torch.export import export
 
+from pipeline.config import EmitConfig
+from pipeline.emission import emit
 from pipeline.errors import PipelineError
 from pipeline.link import link
-from pipeline.lowering import emit, lower
+from pipeline.lowering import lower
 from pipeline.objects import Blob, NamedBlob, make_object, object_from_json
 from pipeline.store import MissingBlobError, Store
 
@@ -51,8 +53,9 @@ def joint(programs, partitioners, external, initialized, constant_methods=None):
 def objects_of(programs, partitioners, external, initialized, store):
     """Each method compiled apart, and taken through JSON as a record in the store is."""
     for name, program in programs.items():
+        settings = EmitConfig(external_constants=external, initialized_buffers=initialized)
         lowered = lower({name: program}, {name: partitioners[name]})
-        compiled = make_object(emit(lowered, external, initialized), store)
+        compiled = make_object(emit(lowered, settings), store)
         yield object_from_json(json.loads(json.dumps(compiled.to_json())))
 
 

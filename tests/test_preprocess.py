@@ -20,7 +20,8 @@ from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS, xnnpack_sight
 from pipeline.backends.xnnpack import XnnpackQuantize
-from pipeline.lowering import emit, lower, to_backend_multiple
+from pipeline.emission import emit
+from pipeline.lowering import lower, to_backend_multiple
 from pipeline.preprocess import cached_preprocess, counted_preprocess
 from pipeline.quantize import quantize
 from pipeline.spelling import UndescribableError
@@ -161,7 +162,7 @@ def package(programs, store=None, **options):
     """What a build writes, and what it counted."""
     with counted_preprocess() as counts:
         partitioners = {name: [XnnpackPartitioner(**options)] for name in programs}
-        emitted = emit(lower(programs, partitioners, store=store), False, [])
+        emitted = emit(lower(programs, partitioners, store=store))
     return emitted.buffer, counts
 
 

@@ -29,9 +29,10 @@ from torchao.quantization.pt2e.quantize_pt2e import (
 from pipeline.backends import RECIPES, make_partitioners
 from pipeline.config import parse_config
 from pipeline.delegation import count_delegation
+from pipeline.emission import emit
 from pipeline.errors import ConfigErrors, PipelineError
 from pipeline.inputs import InputSet
-from pipeline.lowering import emit, lower
+from pipeline.lowering import lower
 from pipeline.programs import load_program, save_programs
 from pipeline.quantize import quantize
 from pipeline.runtime import Package
@@ -119,7 +120,7 @@ def lowered(program):
     (specs,) = (m.partitioners for m in parse_config("p", data, "p.yaml").methods.values())
     manager = lower({"forward": program}, {"forward": make_partitioners(specs)})
     delegation = count_delegation(manager.exported_program("forward"))
-    return emit(manager, False, ()).buffer, delegation
+    return emit(manager).buffer, delegation
 
 
 def operators(program):
@@ -387,7 +388,7 @@ def test_a_recipe_gives_upstreams_bytes(kind):
         calibration = inputs if method.quantize.calibrates else []
         program = quantize(program, method.quantize, calibration)
     manager = lower({"forward": program}, {"forward": make_partitioners(method.partitioners)})
-    assert emit(manager, False, ()).buffer == session.get_pte_buffer()
+    assert emit(manager).buffer == session.get_pte_buffer()
 
 
 RECIPE_MISTAKES = {

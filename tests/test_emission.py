@@ -1,0 +1,212 @@
+"""Options of emission take effect, and units of several methods link to the joint call's bytes."""
+
+import json
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from programs import Shared, Stateful, shared_programs
+from torch import nn
+from torch.export import export
+
+from pipeline.config import EmitConfig, LayoutConfig
+from pipeline.config_models import MemoryPlanning
+from pipeline.emission import emission_config, emit, layout_options, named_data_of
+from pipeline.errors import PipelineError
+from pipeline.link import link
+from pipeline.lowering import lower
+from pipeline.objects import make_object, object_from_json
+from pipeline.runtime import Package
+from pipeline.store import Store
+
+
+class Deep(nn.Module):
+    """Intermediate values that do not live at the same time."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = torch.sin(self.second(torch.cos(self.first(x))))
+        return x
+
+
+def deep():
+    return {"run": export(Deep().eval().requires_grad_(False), (torch.ones(4, 8),))}
+
+
+def emitted(programs, **settings):
+    return emit(lower(programs, dict.fromkeys(programs, ())), EmitConfig(**settings))
+
+
+def planned(manager):
+    (plan,) = manager.executorch_program.execution_plan
+    return sum(plan.non_const_buffer_sizes)
+
+
+def allocation(manager, side):
+    (plan,) = manager.executorch_program.execution_plan
+    return plan.values[getattr(plan, f"{side}s")[0]].val.allocation_info
+
+
+def test_naive_planning_takes_more_memory_than_greedy():
+    greedy, naive = (
+        planned(emitted(deep(), memory_planning=MemoryPlanning(algorithm=name)))
+        for name in ("greedy", "naive")
+    )
+    assert naive > 2 * greedy
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_memory_of_inputs_and_outputs_can_be_the_callers(side, tmp_path):
+    options = {f"alloc_graph_{side}": False}
+    manager = emitted(deep(), memory_planning=MemoryPlanning(**options))
+    assert allocation(manager, side) is None
+    assert allocation(emitted(deep()), side) is not None
+    pte = tmp_path / "run.pte"
+    pte.write_bytes(manager.buffer)
+    if side == "input":
+        (actual,) = Package(pte).run("run", (torch.ones(4, 8),))
+        torch.testing.assert_close(actual, Deep()(torch.ones(4, 8)), atol=1e-5, rtol=1e-5)
+
+
+def test_alignment_of_planned_memory():
+    (plan,) = emitted(
+        deep(), memory_planning=MemoryPlanning(alignment=256)
+    ).executorch_program.execution_plan
+    offsets = [
+        value.val.allocation_info.memory_offset_low
+        for value in plan.values
+        if getattr(value.val, "allocation_info", None) is not None
+    ]
+    assert len(offsets) > 2 and all(offset % 256 == 0 for offset in offsets)
+
+
+def test_constants_go_to_the_files_whose_patterns_their_names_match(tmp_path):
+    manager = emitted(deep(), external_files={"first": ["first.*"], "rest": ["*.weight"]})
+    files = {name.removesuffix(".ptd"): bytes(c) for name, c in manager._tensor_data.items()}
+    assert set(files) == {"first", "rest"}
+    assert b"first.weight" in files["first"] and b"first.bias" in files["first"]
+    assert b"second.weight" in files["rest"] and b"second.bias" not in files["rest"]
+    pte = tmp_path / "run.pte"
+    pte.write_bytes(manager.buffer)
+    ptds = []
+    for name, data in files.items():
+        ptds.append(tmp_path / f"{name}.ptd")
+        ptds[-1].write_bytes(data)
+    (actual,) = Package(pte, ptds).run("run", (torch.ones(4, 8),))
+    torch.testing.assert_close(actual, Deep()(torch.ones(4, 8)), atol=1e-5, rtol=1e-5)
+
+
+def test_stack_traces_are_stored_on_demand():
+    def traced(**settings):
+        (plan,) = emitted(deep(), **settings).executorch_program.execution_plan
+        return plan.chains[0].stacktrace
+
+    assert traced(emit_stacktrace=True) and not traced()
+
+
+def units(programs, partitioners, groups, settings, store):
+    """Objects of methods that are compiled in these groups."""
+    for group in groups:
+        own = {name: programs[name] for name in group}
+        lowered = lower(own, {name: partitioners[name] for name in group})
+        named = {name: named_data_of(lowered.exported_program(name)) for name in group}
+        made = make_object(emit(lowered, settings), store, named if len(group) > 1 else {})
+        yield object_from_json(json.loads(json.dumps(made.to_json())))
+
+
+def joint(programs, partitioners, settings):
+    edge = to_edge_transform_and_lower(programs, partitioner=partitioners)
+    own = {name: edge.exported_program(name) for name in edge.methods}
+    return edge.to_executorch(emission_config(settings, (), own))
+
+
+class Head(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+def test_a_unit_of_several_methods_links_in_among_others(tmp_path):
+    """Its methods stand before and after a single one, and each brings weights of its own."""
+    programs = {
+        name: export(Head(seed).eval().requires_grad_(False), (torch.ones(2, 8),))
+        for seed, name in enumerate(("c", "a", "b", "d"))
+    }
+    partitioners = {name: [XnnpackPartitioner()] for name in programs}
+    store, settings = Store(tmp_path / "store"), EmitConfig()
+    objects = list(units(programs, partitioners, [("c", "b"), ("a",), ("d",)], settings, store))
+    linked = link(objects, {}, store, list(programs))
+    assert store.read(linked.pte.digest) == joint(programs, partitioners, settings).buffer
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"segment_alignment": 4096},
+        {"constant_tensor_alignment": 64, "delegate_alignment": 64},
+        {"extract_delegate_segments": False},
+    ],
+    ids=lambda layout: next(iter(layout)),
+)
+def test_the_layout_is_that_of_the_joint_call(layout, tmp_path):
+    programs, store = shared_programs(), Store(tmp_path / "store")
+    partitioners = {"step": [], "plain": [XnnpackPartitioner()], "branch": []}
+    settings = EmitConfig(layout=LayoutConfig(**layout))
+    objects = list(units(programs, partitioners, [(n,) for n in programs], EmitConfig(), store))
+    linked = link(objects, {}, store, list(programs), layout_options(settings.layout))
+    expected = joint(shared_programs(), partitioners, settings).buffer
+    assert store.read(linked.pte.digest) == expected
+    assert expected != joint(shared_programs(), partitioners, EmitConfig()).buffer
+
+
+class Reads(Stateful):
+    def forward(self, x):
+        return x + self.shared.cache
+
+
+def stateful():
+    shared = Shared().eval().requires_grad_(False)
+    x = (torch.ones(3, 8),)
+    return {"prefill": export(Stateful(shared), x), "decode": export(Stateful(shared), x)}
+
+
+def test_shared_buffers_have_one_place_in_all_methods(tmp_path):
+    settings = EmitConfig(memory_planning=MemoryPlanning(share_mutable_buffers=True))
+    partitioners = {"prefill": [], "decode": []}
+    store = Store(tmp_path / "store")
+    objects = list(units(stateful(), partitioners, [("prefill", "decode")], settings, store))
+    linked = link(objects, {}, store, ["prefill", "decode"])
+    expected = joint(stateful(), partitioners, settings)
+    assert store.read(linked.pte.digest) == expected.buffer
+    plans = expected.executorch_program.execution_plan
+    assert [len(plan.non_const_buffer_sizes) for plan in plans] == [3, 3]
+    assert plans[0].non_const_buffer_sizes[2] == plans[1].non_const_buffer_sizes[2] > 0
+
+
+def test_an_unknown_operator_is_named():
+    from pipeline.config import EdgeConfig
+
+    with pytest.raises(PipelineError, match=r"no operator 'aten\.nonsense\.default'"):
+        lower(deep(), {"run": ()}, edge=EdgeConfig(preserve_ops=["aten.nonsense.default"]))
+
+
+def test_preserved_operators_stay_whole():
+    from pipeline.config import EdgeConfig
+
+    names = {}
+    for keep in (None, ["aten.linear.default"]):
+        lowered = lower(deep(), {"run": ()}, edge=EdgeConfig(preserve_ops=keep))
+        nodes = lowered.exported_program("run").graph.nodes
+        names[bool(keep)] = {str(node.target) for node in nodes if node.op == "call_function"}
+    assert any("linear" in name for name in names[True])
+    assert not any("linear" in name for name in names[False])

@@ -1,0 +1,115 @@
+"""Passes of a workspace's own: found, part of keys, loaded anew, and applied by real builds."""
+
+import json
+
+import pytest
+from lowerable import bench_for
+
+from pipeline.config import PassSpec
+from pipeline.errors import PipelineError
+from pipeline.passes import load_passes, source_files
+
+# Multiplies every constant by which a graph multiplies.
+SCALE = """
+from executorch.exir.pass_base import ExportPass
+from _factor import FACTOR
+
+
+class Scale(ExportPass):
+    def __init__(self, times=1):
+        super().__init__()
+        self.times = times
+
+    def call_operator(self, op, args, kwargs, meta):
+        if op.__name__.startswith("aten.relu"):
+            positive = super().call_operator(op, args, kwargs, meta)
+            from executorch.exir.dialects._ops import ops
+            whole = ops.edge.aten.mul.Scalar
+            return super().call_operator(whole, (positive, FACTOR * self.times), {}, meta)
+        return super().call_operator(op, args, kwargs, meta)
+
+
+def nothing(graph_module):
+    return None
+
+
+value = 3
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "passes"
+    folder.mkdir()
+    (folder / "scale.py").write_text(SCALE)
+    (folder / "_factor.py").write_text("FACTOR = 2.0\n")
+    return tmp_path
+
+
+def test_all_that_a_pass_can_import_counts(root):
+    assert set(source_files("scale:Scale", root)) == {"passes/scale.py", "passes/_factor.py"}
+    assert "yaml/loader.py" in source_files("yaml.loader:Loader", root)
+    assert source_files("nowhere:Scale", root) == {}
+    assert set(source_files("textwrap:dedent", root)) == {"textwrap.py"}
+
+
+def test_classes_are_made_and_functions_given_their_options(root):
+    made, function = load_passes(
+        [
+            PassSpec(reference="scale:Scale", options={"times": 3}),
+            PassSpec(reference="scale:nothing"),
+        ],
+        root,
+    )
+    assert made.times == 3
+    assert function(None) is None
+
+
+def test_modules_are_loaded_anew(root):
+    spec = PassSpec(reference="scale:Scale")
+    (first,) = load_passes([spec], root)
+    (root / "passes" / "scale.py").write_text(SCALE.replace("times=1", "times=5"))
+    (second,) = load_passes([spec], root)
+    assert (first.times, second.times) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("reference", "options", "words"),
+    [
+        ("nowhere:Scale", {}, "No module named 'nowhere'"),
+        ("scale:Scal", {}, "has no attribute 'Scal'"),
+        ("scale:Scale", {"tims": 1}, "unexpected keyword argument 'tims'"),
+        ("scale:value", {}, "the first argument must be callable"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(root, reference, options, words):
+    with pytest.raises(PipelineError, match=f"pass {reference}: cannot be loaded") as caught:
+        load_passes([PassSpec(reference=reference, options=options)], root)
+    assert words in str(caught.value)
+
+
+CONFIG = {
+    "methods": {
+        "features": {"partitioners": [], "edge": {"passes": [{"scale:Scale": {"times": 2}}]}},
+        "classify": {"partitioners": []},
+    },
+    "validate": {"inputs": 1},
+}
+
+
+def test_a_build_applies_them_and_follows_their_edits(tmp_path):
+    bench = bench_for(tmp_path / "workspace", {"scaled": CONFIG})
+    assert bench.doit() == 1
+    assert "scaled.yaml: passes: no module 'scale' in passes/" in bench.output
+    folder = bench.root / "passes"
+    folder.mkdir()
+    (folder / "scale.py").write_text(SCALE)
+    (folder / "_factor.py").write_text("FACTOR = 0.5\n")
+    assert bench.doit() == 0, bench.output  # 0.5 * 2: the same function
+    assert bench.doit() == 0 and "up to date: 1 package" in bench.output
+    (folder / "_factor.py").write_text("FACTOR = 1.5\n")
+    assert bench.doit() == 1
+    assert bench.outcomes()["compile scaled/features"] == "built"
+    assert bench.outcomes().get("compile scaled/classify") in (None, "up-to-date", "hit")
+    record = json.loads(bench.bytes_of("scaled", "validation.json"))
+    assert not record["ok"] and "absolute error" in record["failures"][0]
