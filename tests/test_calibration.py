@@ -100,7 +100,7 @@ def test_a_compiled_method_needs_no_quantized_program(calibrated):
     assert calibrated.doit("lower") == 0, calibrated.output
     assert set(calibrated.outcomes().values()) <= {"hit", "up-to-date"}
     plan = plan_of(calibrated)
-    assert list(preview(plan, ["pair"]))[-1].startswith("4 current")
+    assert list(preview(plan, ["pair"]))[-1].startswith("5 current, 1 in the store")
 
 
 def test_an_evicted_quantized_program_is_made_again_where_it_is_needed(calibrated):
