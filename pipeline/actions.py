@@ -18,10 +18,10 @@ from pipeline.sources import MethodSource
 from pipeline.toolchain import code, describing_code, host, toolchain
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
-    from pipeline.backends import Backend
-    from pipeline.config import MethodConfig, PackageConfig
+    from pipeline.backends import Backend, QuantizeConfig
+    from pipeline.config import PackageConfig
 
-Kind = Literal["export", "compile", "link", "validate"]
+Kind = Literal["export", "quantize", "compile", "link", "validate"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
     """What the result of an export needs: the archive and the inputs."""
     yield result["archive"]
     for method in result["methods"]:
-        yield from (blob for blob in (method["examples"], method["calibration"]) if blob)
+        yield from [method["examples"]] if method["examples"] else []
+        yield from method["batches"]
 
 
 def compile_units(config: PackageConfig) -> list[tuple[str, ...]]:
@@ -99,19 +100,52 @@ def unit_name(unit: Sequence[str]) -> str:
     return "+".join(unit)
 
 
+def quantize_action(
+    config: PackageConfig, method: str, source: MethodSource, files: Sequence[Digest] = ()
+) -> Action:
+    """Its key holds neither packages nor partitioners, so that all of them share it.
+
+    Args:
+        files: the contents of the config's calibration files, where it names some.
+    """
+    spec = config.methods[method].quantize
+    assert spec is not None
+    calibration = calibration_of(spec, source, files)
+    made_of = {
+        "program": source.program,
+        # The quantized program bears them, whoever reads it then.
+        "names": source.names,
+        "calibration": calibration,
+        "quantize": spec.resolved(),
+    }
+    entry = spec.entry
+    key = {**_common("quantize", sorted(entry.distributions)), "methods": {method: made_of}}
+    facts = dict(sorted(entry.facts().items())) if entry.facts is not None else {}
+    if facts:
+        key["facts"] = {entry.name: facts}
+    if spec.depends_on_host:
+        key["host"] = host()
+    where = {"source": source, "config": spec, "files": spec.calibration_files}
+    return Action("quantize", config.model, config.package, method, key, where)
+
+
 def compile_action(
     config: PackageConfig,
     unit: Sequence[str],
     methods: Mapping[str, MethodSource],
+    quantizes: Mapping[str, Action],
     passes: Mapping[str, Mapping[str, Digest]],
 ) -> Action:
-    """`passes` are the files of each pass of the config, by reference."""
+    """`quantizes` are the actions of the methods that are quantized. Their digests stand in the
+    key, so whether a method was compiled can be told without asking for a quantized program.
+    `passes` are the files of each pass of the config, by reference."""
+    quantized = {name: quantizes[name].digest for name in unit if name in quantizes}
     programs = {
         name: {
             "program": methods[name].program,
             "names": methods[name].names if names_count(config, name) else None,
-            "calibration": calibration_of(config.methods[name], methods[name]),
             **config.methods[name].resolved(),
+            "quantize": quantized.get(name),
         }
         for name in unit
     }
@@ -129,10 +163,9 @@ def compile_action(
     own = sorted(set(references_of(config, unit)))
     if own:
         key["passes"] = {reference: passes[reference] for reference in own}
-    if any(program["calibration"] for program in programs.values()):
-        key["host"] = host()
     where = {
         "sources": {name: methods[name] for name in together},
+        "quantizes": {name: quantizes[name] for name in quantized},
         "configs": {name: config.methods[name] for name in together},
         "emit": config.emit,
     }
@@ -146,10 +179,11 @@ def distributions_of(config: PackageConfig, methods: Iterable[str]) -> list[str]
 
 def backends_of(config: PackageConfig, methods: Iterable[str]) -> Iterator[Backend]:
     for name in methods:
-        method = config.methods[name]
-        if method.quantize is not None:
-            yield method.quantize.backend
-        yield from (spec.backend for spec in method.partitioners)
+        yield from (spec.backend for spec in config.methods[name].partitioners)
+
+
+def quantized_methods(config: PackageConfig) -> list[str]:
+    return [name for name, method in config.methods.items() if method.quantize is not None]
 
 
 def references_of(config: PackageConfig, methods: Iterable[str]) -> Iterator[str]:
@@ -177,11 +211,14 @@ def not_run(config: PackageConfig) -> dict[str, str]:
     }
 
 
-def calibration_of(method: MethodConfig, source: MethodSource) -> Digest | None:
-    """The inputs that a static quantization observes: the model's own, else its examples."""
-    if method.quantize is None or not method.quantize.calibrates:
+def calibration_of(
+    spec: QuantizeConfig, source: MethodSource, files: Sequence[Digest] = ()
+) -> Digest | list[Digest] | None:
+    """The inputs that a static quantization observes: those of files, else the model's own, else
+    its examples."""
+    if not spec.calibrates:
         return None
-    return source.calibration or source.examples
+    return list(files) or source.calibration or source.examples
 
 
 def link_action(
@@ -199,12 +236,14 @@ def link_action(
         "compiles": {action.method: action.digest for action in compiles},
         "constant_methods": [[name, value] for name, value in config.constant_methods.items()],
     }
+    quantizes = {n: q for action in compiles for n, q in action.where["quantizes"].items()}
     where = {
         "compiles": {action.method: action.digest for action in compiles},
+        "quantizes": {name: action.digest for name, action in quantizes.items()},
         "lowering": {name: method.resolved() for name, method in config.methods.items()},
         "emit": config.emit.resolved(),
         "programs": {name: source.program for name, source in methods.items()},
-        "host": next((action.key["host"] for action in compiles if "host" in action.key), None),
+        "host": next((q.key["host"] for q in quantizes.values() if "host" in q.key), None),
     }
     return Action("link", config.model, config.package, None, key, where)
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from pipeline.actions import Action
 from pipeline.plan import Plan
-from pipeline.status import Status, compile_status, export_status
+from pipeline.status import Status, compile_status, export_status, quantize_status
 from pipeline.steps import Step
 from pipeline.upkeep import Usage
-from pipeline.worker import Report
+from pipeline.worker import Report, progress_of
 
 _ATTEMPTS = 3
 
@@ -38,7 +38,8 @@ class Batch:
     """`remote` is what the workers tell of the remote tier.
 
     Args:
-        progress: gives, for actions, a context with the function to call with each report.
+        progress: gives, for actions and a function that tells how many of how many steps one of
+            them has done, a context with the function to call with each report.
         count: is called with every use of the store's caches, by kind of action.
     """
 
@@ -75,7 +76,7 @@ class Batch:
     def _reports(self, queue: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
         if not queue:
             return
-        with self._progress(queue) as tell:
+        with self._progress(queue, self._steps) as tell:
             for action, report in self._pool.run(queue):
                 tell(action, report)
                 for kind, usage in report.usage.items():
@@ -84,8 +85,12 @@ class Batch:
                     self.remote.append(report.remote)
                 yield action, report
 
+    def _steps(self, action: Action) -> tuple[int, int] | None:
+        return progress_of(action, self._plan.workspace)
+
     def _make_what_is_missing(self, lost: Sequence[Action]) -> None:
-        """Exports and compiles again what these actions need; a failure of it is told by them."""
+        """Exports, quantizes and compiles again what these actions need; a failure of it is told
+        by them."""
         plan = self._plan
         models = {action.model for action in lost}
         exports = [model for model in plan.exporters if model in models]
@@ -93,15 +98,26 @@ class Batch:
         self._repair(stale)
         for model in models:
             plan.forget(model)
-        needed = {
-            unit.digest: unit
+        compiles = [
+            unit
             for action in lost
             if action.kind == "link"
             for unit in plan.compiles(str(action.package)) or ()
             if compile_status(plan, str(action.package), unit).state == "stale"
-        }
-        self._repair(list(needed.values()))
+        ]
+        quantizes = [
+            quantize
+            for action in [*compiles, *(action for action in lost if action.kind == "compile")]
+            for quantize in action.where["quantizes"].values()
+            if quantize_status(plan, str(action.package), quantize).state == "stale"
+        ]
+        self._repair(_distinct(quantizes))
+        self._repair(_distinct(compiles))
 
     def _repair(self, queue: Sequence[Action]) -> None:
         for action, report in self._reports(queue):
             self._count(action.kind, Usage(misses=1, spent=report.seconds))
+
+
+def _distinct(actions: Sequence[Action]) -> list[Action]:
+    return list({action.digest: action for action in actions}.values())

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pipeline.digest import Digest
 
 PartsOf = Callable[[Digest], Mapping[str, Any] | None]
+KeyOf = Callable[[Digest], Mapping[str, Any] | None]
 _ABSENT = object()
 _MOST_NAMES = 5
 
@@ -35,14 +36,29 @@ def differences(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[Diff
 
 
 def changes(
-    old: Mapping[str, Any], new: Mapping[str, Any], parts_of: PartsOf, file: str
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    parts_of: PartsOf,
+    file: str,
+    key_of: KeyOf = lambda action: None,
 ) -> Iterator[str]:
     """What tells two keys of one kind of action apart, a line each.
 
     Args:
         parts_of: what is known of a program's parts, by its digest.
         file: how the model's source is called.
+        key_of: the key of an action that one of the keys names, by its digest, if it is known.
     """
+    yield from dict.fromkeys(_changes(old, new, parts_of, file, key_of))
+
+
+def _changes(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    parts_of: PartsOf,
+    file: str,
+    key_of: KeyOf,
+) -> Iterator[str]:
     for each in differences(old, new):
         match each.path:
             case ("toolchain", library):
@@ -63,7 +79,13 @@ def changes(
                 yield from _of_program(method, each, parts_of)
             case ("methods", method, "names"):
                 yield f"names of values in {method} changed"
-            case ("methods", method, "calibration"):
+            case ("methods", method, "quantize") if _are_digests(each):
+                before, after = (value and key_of(value) for value in (each.old, each.new))
+                if before is None or after is None:
+                    yield f"quantization of {method} {_verb(each)}"
+                else:
+                    yield from _changes(before, after, parts_of, file, key_of)
+            case ("methods", method, "calibration" | "calibration[0]"):
                 yield f"calibration inputs of {method} {_verb(each)}"
             case ("programs", method, "examples"):
                 yield f"example inputs of {method} {_verb(each)}"
@@ -71,6 +93,11 @@ def changes(
                 yield _of_config(("validate", *rest), each)
             case _:
                 yield _of_config(each.path, each)
+
+
+def _are_digests(each: Difference) -> bool:
+    """Whether it is a quantize action's digest, as keys of compiling have it."""
+    return all(isinstance(value, str | None) for value in (each.old, each.new))
 
 
 def _of_config(path: tuple[str, ...], each: Difference) -> str:

@@ -1,9 +1,11 @@
-"""Compile: one method, or one joint group, from its program to an object in the store."""
+"""Quantize and compile: a method from its program to a quantized one, and one method, or one joint
+group, to an object in the store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch.export import ExportedProgram
 from pipeline import digest
 from pipeline.actions import Action
 from pipeline.backends import Backend, edge_operators
+from pipeline.calibration import Batches, check_batches, read_file
 from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
 from pipeline.delegation import count_delegation
@@ -21,12 +24,81 @@ from pipeline.inputs import InputSet, as_input_sets, load_inputs
 from pipeline.lowering import lower
 from pipeline.objects import make_object
 from pipeline.passes import load_passes, source_files
-from pipeline.programs import load_example_inputs, load_program
+from pipeline.programs import load_example_inputs, load_program, save_programs
 from pipeline.quantize import quantize
 from pipeline.sources import MethodSource
 from pipeline.stages import Stages
-from pipeline.store import Store
+from pipeline.store import MissingBlobError, Store
 from pipeline.workspace import Workspace
+
+_ENTRY = "forward"  # what the archive of a quantized program calls it
+
+
+def quantize_method(action: Action, workspace: Workspace, stages: Stages) -> dict[str, Any]:
+    """Quantizes the method of an action and records the result: an archive of the quantized
+    program, which is lowered to the same bytes as the one in memory would be.
+
+    Raises:
+        SourceError: the program or a calibration file can't be read, or is not what was planned.
+        PipelineError: the inputs don't fit the program, or the config doesn't.
+    """
+    source: MethodSource = action.where["source"]
+    spec, store, method = action.where["config"], workspace.store, str(action.method)
+    with stages.stage("load"), reading([source]):
+        program = load_method(source, store)
+        batches = _batches(action, workspace, program)
+        check_batches(program, method, batches) if spec.calibrates else None
+    with stages.stage("quantize"):
+        quantized = quantize(program, spec, batches, stages.tell)
+    with stages.stage("store"):
+        with store.writer() as file:
+            save_programs({_ENTRY: quantized}, file)
+        result = {"program": file.digest, "blobs": [file.digest]}
+        store.put_result(action.key, result, stages.total)
+    return result
+
+
+def _batches(action: Action, workspace: Workspace, program: ExportedProgram) -> Sequence[InputSet]:
+    """What a static quantization observes; nothing for another one."""
+    source: MethodSource = action.where["source"]
+    spec, store = action.where["config"], workspace.store
+    if not spec.calibrates:
+        return []
+    if action.where["files"]:
+        contents = action.key["methods"][str(action.method)]["calibration"]
+        loads = [
+            partial(_of_file, workspace.root, name, content, program)
+            for name, content in zip(action.where["files"], contents, strict=True)
+        ]
+        return Batches(loads, spec.batches)
+    if source.batches:
+        return Batches([partial(_of_record, store, b) for b in source.batches], spec.batches)
+    return load_examples(source, store)[: spec.batches]
+
+
+def _of_record(store: Store, blob: digest.Digest) -> list[InputSet]:
+    return load_inputs(store.read(blob))
+
+
+def _of_file(
+    root: Path, name: str, content: digest.Digest, program: ExportedProgram
+) -> list[InputSet]:
+    def check() -> None:
+        if not (root / name).is_file() or digest.of_file(root / name) != content:
+            raise SourceError(f"{name}: changed while the build ran; run again")
+
+    check()
+    batches = read_file(root / name, name, program)
+    check()
+    return batches
+
+
+def _quantized(action: Action, store: Store) -> ExportedProgram:
+    """The program that a quantize action made. Raises MissingBlobError."""
+    result = store.result(action.digest)
+    if result is None:
+        raise MissingBlobError(f"the quantized program of {action.method} is not in the store")
+    return load_program(store.verified_path(result["program"]), _ENTRY)
 
 
 def compile_unit(
@@ -46,13 +118,14 @@ def compile_unit(
     methods: Mapping[str, MethodSource] = action.where["sources"]
     configs, settings = action.where["configs"], action.where["emit"]
     store = workspace.store
+    quantizes = action.where["quantizes"]
     with stages.stage("load"), reading(methods.values()):
-        programs = {name: load_method(source, store) for name, source in methods.items()}
-        calibrations = {name: _calibration(action, name, store) for name in methods}
-    with stages.stage("quantize"):
-        for name, config in configs.items():
-            if config.quantize is not None:
-                programs[name] = quantize(programs[name], config.quantize, calibrations[name])
+        programs = {
+            name: _quantized(quantizes[name], store)
+            if name in quantizes
+            else load_method(source, store)
+            for name, source in methods.items()
+        }
     with stages.stage("lower"):
         partitioners = {
             name: confined_partitioners(config.partitioners, config.modules)
@@ -141,12 +214,3 @@ def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
         return load_inputs(store.read(source.examples)) if source.examples else []
     inputs = load_example_inputs(source.archive, source.entry)
     return as_input_sets([inputs], "example") if inputs else []
-
-
-def _calibration(action: Action, method: str, store: Store) -> list[InputSet]:
-    source: MethodSource = action.where["sources"][method]
-    if action.key["methods"][method]["calibration"] is None:
-        return []
-    if source.calibration is not None:
-        return load_inputs(store.read(source.calibration))
-    return load_examples(source, store)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,11 +19,12 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
-from pipeline.backends.entry import Distinct, Modules
+from pipeline.backends.entry import MODULE_PATTERN, Distinct, Modules
 from pipeline.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
@@ -39,6 +40,7 @@ RULES = {
     _OPERATOR: "must be an operator with its overload, such as aten.linear.default",
     REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu",
     _LABEL: "must be text, not empty, without control characters",
+    MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
 
 
@@ -163,6 +165,19 @@ class MethodConfig(Options):
                         {"name": name, "ours": ours, "theirs": theirs},
                     )
         return quantize
+
+    @model_validator(mode="after")
+    def _keeps_its_weights_quantized(self) -> Self:
+        scheme = getattr(self.quantize, "scheme", None)
+        here = any(each.name == "xnnpack" for each in self.partitioners)
+        if here and isinstance(scheme, str) and scheme.endswith("_weight_only"):
+            raise PydanticCustomError(
+                "rule",
+                "must not quantize by `{scheme}`: XNNPACK computes on float weights then, and "
+                "stores them so; take int8_dynamic_activation_int4_weight or ..._int8_weight",
+                {"scheme": scheme},
+            )
+        return self
 
 
 class MemoryPlanning(Options):

@@ -14,7 +14,16 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from pipeline.backends import BACKENDS, PLUGIN_PROBLEMS, Options, PartitionerSpec, QuantizeConfig
+from pipeline.backends import (
+    BACKENDS,
+    PLUGIN_PROBLEMS,
+    QUANTIZERS,
+    RECIPES,
+    Options,
+    PartitionerSpec,
+    QuantizeConfig,
+)
+from pipeline.backends.entry import NOT, MixedQuantize
 from pipeline.config_models import (
     METHOD_PATTERN,
     REFERENCE_PATTERN,
@@ -32,7 +41,6 @@ from pipeline.config_models import (
 from pipeline.errors import Problem, did_you_mean, join, shown
 
 _M = TypeVar("_M", bound=Options)
-_QUANTIZERS = {b.name: b.quantizer for b in BACKENDS.values() if b.quantizer is not None}
 PORTABLE = "write `partitioners: []` for portable operators only"
 _REMEDIES = {
     "model": "name one of models/",
@@ -135,8 +143,8 @@ class Parser:
         for error in errors:
             place = error["loc"]
             inner = any(p != place and p[: len(place)] == place for p in places)
-            if place[0] not in failed and not inner:
-                what, known = _told(error)
+            if not (place and place[0] in failed) and not inner:
+                what, known = _told(error) if place else (error["msg"], "")
                 self.wrong(_path(path, place), what, known)
         return None
 
@@ -148,7 +156,30 @@ class Parser:
             if not isinstance(name, str) or not re.fullmatch(METHOD_PATTERN, name):
                 what = f"cannot name a method: {shown(name)} {RULES[METHOD_PATTERN]}"
                 self.wrong(path, what, at=join(path, name))
-        return {n: self.section(MethodConfig, value, join(path, n)) for n, value in data.items()}
+        return {n: self._method(value, join(path, n)) for n, value in data.items()}
+
+    def _method(self, data: Any, path: str) -> MethodConfig | None:
+        if isinstance(data, dict) and "recipe" in data:
+            data = self._without_recipe(data, path)
+            if data is None:
+                return None
+        return self.section(MethodConfig, data, path)
+
+    def _without_recipe(self, data: dict[Any, Any], path: str) -> dict[Any, Any] | None:
+        """What a method with a recipe says, written out."""
+        name, where = data["recipe"], join(path, "recipe")
+        recipe = RECIPES.get(_word(name))
+        rest = {key: value for key, value in data.items() if key != "recipe"}
+        for key in ("quantize", "partitioners"):
+            if key in rest:
+                self.wrong(join(path, key), "stands beside a recipe, which says it", "keep one")
+        if recipe is None:
+            self.wrong(where, f"unknown recipe {shown(name)}", did_you_mean(_word(name), RECIPES))
+        elif recipe.refused:
+            self.wrong(where, f"'{name}' can't be had: {recipe.refused}")
+        else:
+            return {**rest, **recipe.expanded()}
+        return None
 
     def _partitioners(self, data: Any, path: str) -> tuple[PartitionerSpec | None, ...] | None:
         if not isinstance(data, list):
@@ -201,12 +232,32 @@ class Parser:
             self.wrong(path, f"is {shown(data)}, must be a mapping", "write {quantizer: <name>}")
             return None
         name = _word(data.get("quantizer"))
-        if name in _QUANTIZERS:
-            return self.section(_QUANTIZERS[name], data, path)
+        if name in QUANTIZERS:
+            options = QUANTIZERS[name].options
+            if issubclass(options, MixedQuantize):
+                overrides = partial(self._overrides, options.scheme)
+                self._parts[options] = {"modules": overrides, "operators": overrides}
+            return self.section(options, data, path)
         there = "quantizer" in data
         what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
-        self.wrong(join(path, "quantizer"), what, did_you_mean(name, _QUANTIZERS))
+        self.wrong(join(path, "quantizer"), what, did_you_mean(name, QUANTIZERS))
         return None
+
+    def _overrides(self, scheme: type[Options], data: Any, path: str) -> dict[Any, Any] | None:
+        """Options by the name of a module or an operator, or that it is not quantized."""
+        if not isinstance(data, dict):
+            self.wrong(path, f"is {shown(data)}, must be a mapping of names")
+            return None
+        found: dict[Any, Any] = {}
+        for name, value in data.items():
+            if value == NOT:
+                found[name] = NOT
+            elif isinstance(value, dict) and value:
+                found[name] = self.section(scheme, value, join(path, name))
+            else:
+                what = f"is {shown(value)}, must be a mapping of options, or {NOT}"
+                self.wrong(join(path, name), what)
+        return found
 
 
 def _broken_plugins() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,8 @@ from pipeline.steps import step_of
 from pipeline.worker import Report
 
 Tell = Callable[[Action, Report], None]
+Steps = Callable[[Action], tuple[int, int] | None]
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 class Reporter(ConsoleReporter):
@@ -41,10 +44,11 @@ class Reporter(ConsoleReporter):
         self.outstream.flush()
 
     @contextmanager
-    def progress(self, actions: Sequence[Action]) -> Iterator[Tell]:
-        """Yields the function to call with each report: a bar on a terminal, else plain lines."""
+    def progress(self, actions: Sequence[Action], steps: Steps) -> Iterator[Tell]:
+        """Yields the function to call with each report: a bar on a terminal, and one for each
+        action that calibrates, else plain lines."""
         if self.outstream.isatty():
-            with _bar(actions) as tell:
+            with _bar(actions, steps) as tell:
                 yield tell
         else:
             yield self._line
@@ -79,7 +83,7 @@ def _is_command(task: Any) -> bool:
 
 
 @contextmanager
-def _bar(actions: Sequence[Action]) -> Iterator[Tell]:
+def _bar(actions: Sequence[Action], steps: Steps) -> Iterator[Tell]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -99,7 +103,36 @@ def _bar(actions: Sequence[Action]) -> Iterator[Tell]:
             )
             progress.advance(bar)
 
-        yield tell
+        with _calibrations(actions, steps, progress):
+            yield tell
+
+
+@contextmanager
+def _calibrations(actions: Sequence[Action], steps: Steps, progress: Any) -> Iterator[None]:
+    """Looks from time to time how far each calibration is, and shows a bar while it lasts."""
+    bars: dict[str, Any] = {}
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_SECONDS_BETWEEN_LOOKS):
+            for action in (action for action in actions if action.kind == "quantize"):
+                told = steps(action)
+                if told is None:
+                    if action.digest in bars:
+                        progress.remove_task(bars.pop(action.digest))
+                    continue
+                if action.digest not in bars:
+                    title = action.title.replace("quantize", "calibrate", 1)
+                    bars[action.digest] = progress.add_task(title, total=told[1])
+                progress.update(bars[action.digest], completed=told[0])
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
 
 
 HEADINGS = ("package", "method", "lower", "validate", "delegated", "size", "max error", "seconds")
@@ -114,7 +147,7 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
         manifest = _read(plan, package, "manifest.json")
         validation = _read(plan, package, "validation.json")
         errors = {m["method"]: _error(m) for m in validation.get("methods", ())}
-        spent = sum(o.seconds for o in own if o.kind != "compile")
+        spent = sum(o.seconds for o in own if o.kind not in ("compile", "quantize"))
         size = sum(file["size"] for file in manifest.get("files", {}).values())
         linked = link is not None and link.outcome in ("built", "hit", "up-to-date")
         yield (
@@ -127,6 +160,7 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
             "",
             f"{spent:.1f}",
         )
+        quantizing = {str(o.method): o.seconds for o in own if o.kind == "quantize"}
         for unit in sorted((o for o in own if o.kind == "compile"), key=lambda o: str(o.method)):
             for method in str(unit.method).split("+"):
                 delegated = manifest.get("methods", {}).get(method, {}).get("delegation", {})
@@ -138,7 +172,7 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
                     _percentage(delegated) if linked else "",
                     "",
                     errors.get(method, "") if linked else "",
-                    f"{unit.seconds:.1f}",
+                    f"{unit.seconds + quantizing.get(method, 0.0):.1f}",
                 )
 
 

@@ -76,13 +76,15 @@ def join(path: str, key: object) -> str:
     return f"{path}.{name}" if path else str(name)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """What to say of a word that is not known: the nearest one, if one is near, and all of them."""
+def did_you_mean(word: str, known: Iterable[str], most: int | None = None) -> str:
+    """What to say of a word that is not known: the nearest one, if one is near, and all of them,
+    or the first `most`."""
     names = list(known)
     spelled = {name.lower(): name for name in reversed(names)}
     near = difflib.get_close_matches(word.lower(), spelled, n=1)
     guess = f"did you mean '{spelled[near[0]]}'? " if near else ""
-    return f"{guess}known: {', '.join(names) or 'none'}"
+    more = f" and {len(names) - most} more" if most is not None and len(names) > most else ""
+    return f"{guess}known: {', '.join(names[:most]) or 'none'}{more}"
 
 
 def shown(value: object) -> str:

@@ -18,6 +18,7 @@ from pipeline.status import (
     compile_status,
     export_status,
     link_status,
+    quantize_status,
     validate_status,
 )
 from pipeline.upkeep import earlier_keys
@@ -50,6 +51,8 @@ def expected(plan: Plan, package: str) -> Iterator[Expected]:
         action = next((a for a in compiles or () if a.method == name), None)
         status = compile_status(plan, package, action)
         stale = stale or status.state == "stale"
+        needed = status.state in ("stale", "waiting")
+        yield from _expected_quantizes(plan, package, unit, needed)
         previous = state.get("compile", {}).get(name)
         yield Expected("compile", f"{package}/{name}", status, action, previous)
     link = link_status(plan, package)
@@ -62,6 +65,21 @@ def expected(plan: Plan, package: str) -> Iterator[Expected]:
     else:
         action = plan.validate(package)
         yield Expected("validate", package, validate_status(plan, package), action, previous)
+
+
+def _expected_quantizes(
+    plan: Plan, package: str, unit: Sequence[str], needed: bool
+) -> Iterator[Expected]:
+    """`needed`: whether the unit is to be compiled; otherwise a run does not look at them."""
+    quantizes = plan.quantizes(package)
+    state = plan.workspace.state(package).get("quantize", {})
+    for method in unit:
+        if method in plan.quantized(package):
+            action = (quantizes or {}).get(method)
+            status = quantize_status(plan, package, action)
+            if not needed:
+                status = Status("up-to-date", "its method is compiled")
+            yield Expected("quantize", f"{package}/{method}", status, action, state.get(method))
 
 
 def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:

@@ -15,10 +15,12 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from pipeline import actions, digest, sources
@@ -29,6 +31,7 @@ from pipeline.programs import save_programs
 from pipeline.signature import check_inputs
 from pipeline.sources import METHOD_NAME
 from pipeline.stages import Stages
+from pipeline.store import Store
 from pipeline.workspace import Workspace
 
 _OWN_FOLDER = Path(__file__).resolve().parent
@@ -47,10 +50,14 @@ def export(action: Action, workspace: Workspace, stages: Stages) -> dict[str, An
     with stages.stage("run the exporter"), _importing(workspace.root, path) as opened:
         module = _load(path)
         programs = _programs(path, module)
-        inputs = {name: _inputs(path, module, name, program) for name, program in programs.items()}
+        examples = {n: _examples(path, module, n, program) for n, program in programs.items()}
+        batches = {
+            name: list(_calibration(path, module, name, program, workspace.store))
+            for name, program in programs.items()
+        }
         imported = _workspace_modules(workspace.root)
     with stages.stage("store"):
-        result = _commit(programs, inputs, workspace)
+        result = _commit(programs, examples, batches, workspace)
         _refuse_edited({**opened, str(path): content})
         names = _inside(workspace.root, {*opened, *map(str, imported)} - {str(path)})
         read = {
@@ -105,30 +112,57 @@ def _describe(value: Any) -> str:
     return type(value).__name__
 
 
-def _inputs(
+def _examples(
     path: Path, module: ModuleType, method: str, program: ExportedProgram
-) -> dict[str, list[InputSet]]:
-    """Example and calibration inputs of a method; the examples default to those of the export."""
-    found: dict[str, list[InputSet]] = {}
-    for kind, origin in (("example_inputs", "example"), ("calibration_inputs", "calibration")):
-        function = getattr(module, kind, None)
-        value = function(method) if callable(function) else None
-        if value is None and kind == "example_inputs":
-            value = program.example_inputs and [tuple(program.example_inputs)]
-        if not value:
-            continue
-        found[origin] = as_input_sets(value, origin)
-        for inputs in found[origin]:
-            try:
-                check_inputs(program, inputs)
-            except Exception as error:
-                raise SourceError(f"{path.name}: {kind}({method!r}): {error}") from error
-    return found
+) -> list[InputSet]:
+    """The example inputs of a method; by default those of the export."""
+    function = getattr(module, "example_inputs", None)
+    value = function(method) if callable(function) else None
+    if value is None:
+        value = program.example_inputs and [tuple(program.example_inputs)]
+    sets = as_input_sets(value, "example") if value else []
+    for inputs in sets:
+        _check(path, "example_inputs", method, program, inputs)
+    return sets
+
+
+def _calibration(
+    path: Path, module: ModuleType, method: str, program: ExportedProgram, store: Store
+) -> Iterator[digest.Digest]:
+    """Keeps the calibration inputs of a method, each in a record of its own, so that an exporter
+    that yields them has one of them in memory at a time."""
+    function = getattr(module, "calibration_inputs", None)
+    value = function(method) if callable(function) else None
+    if isinstance(value, tuple | list) or value is None:
+        sets: Iterable[InputSet] = as_input_sets(value, "calibration") if value else []
+    elif isinstance(value, Iterable) and not isinstance(value, Mapping | str | Tensor):
+        sets = _numbered(value)
+    else:
+        sets = as_input_sets(value, "calibration")  # which says what is wrong with it
+    for inputs in sets:
+        _check(path, "calibration_inputs", method, program, inputs)
+        yield store.put(save_inputs([inputs]))
+
+
+def _numbered(calls: Iterable[Any]) -> Iterator[InputSet]:
+    for number, call in enumerate(calls):
+        (inputs,) = as_input_sets([call], "calibration")
+        yield replace(inputs, origin=f"calibration {number}")
+
+
+def _check(
+    path: Path, function: str, method: str, program: ExportedProgram, inputs: InputSet
+) -> None:
+    try:
+        check_inputs(program, inputs)
+    except Exception as error:
+        raise SourceError(f"{path.name}: {function}({method!r}): {error}") from error
 
 
 def _commit(
     programs: Mapping[str, ExportedProgram],
-    inputs: Mapping[str, Mapping[str, list[InputSet]]],
+    examples: Mapping[str, list[InputSet]],
+    batches: Mapping[str, list[digest.Digest]],
     workspace: Workspace,
 ) -> dict[str, Any]:
     store = workspace.store
@@ -140,17 +174,14 @@ def _commit(
     for each in facts.values():
         store.put_result(actions.program_key(each.program), each.parts)
 
-    def put(method: str, origin: str) -> str | None:
-        sets = inputs[method].get(origin)
-        return store.put(save_inputs(sets)) if sets else None
-
     methods = [
         {
             "name": name,
             "program": facts[name].program,
             "names": facts[name].names,
-            "examples": put(name, "example"),
-            "calibration": put(name, "calibration"),
+            "examples": store.put(save_inputs(examples[name])) if examples[name] else None,
+            "calibration": digest.of_json(batches[name]) if batches[name] else None,
+            "batches": batches[name],
         }
         for name in programs
     ]

@@ -33,6 +33,7 @@ def make_manifest(
             "program": where["programs"][name],
             "unit": unit,
             "lowering": where["lowering"][name],
+            "quantized": where["quantizes"].get(name),
             "delegation": result["delegation"][name],
         }
         for unit, result in compiled.items()
@@ -101,6 +102,7 @@ def install(
     record = {"action": action.digest, "files": dict(files), **facts}
     if section == "link":
         state["compile"] = dict(action.where["compiles"])
+        state["quantize"] = dict(action.where["quantizes"])
     workspace.write_state(package, {**state, section: record})
 
 

@@ -51,6 +51,7 @@ def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) 
     """
     verbs: dict[str, Callable[..., Any]] = {
         "export": export,
+        "quantize": compiling.quantize_method,
         "compile": partial(compiling.compile_unit, always=always),
         "link": link_package,
         "validate": validate,
@@ -77,7 +78,7 @@ def _done(action: Action, workspace: Workspace) -> bool:
         except MissingBlobError:
             return False
         return True
-    blobs = result["blobs"] if action.kind == "compile" else exported_blobs(result)
+    blobs = exported_blobs(result) if action.kind == "export" else result["blobs"]
     return store.intact(blobs)
 
 

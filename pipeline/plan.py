@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import actions, sources
 from pipeline.actions import Action
 from pipeline.digest import Digest, of_bytes, of_json
-from pipeline.errors import ConfigErrors, Problem, SourceError, join
+from pipeline.errors import ConfigErrors, Problem, SourceError, did_you_mean, join
 from pipeline.passes import FOLDER, source_files
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.toolchain import code, describing_code, host, planning_code, toolchain
@@ -33,19 +33,22 @@ from pipeline.workspace import Workspace, config_files, makes_packages
 if TYPE_CHECKING:
     from pipeline.backends import Backend, Options
     from pipeline.compose import Composition, Document, Folder
-    from pipeline.config import Configs, PackageConfig, Use
+    from pipeline.config import Configs, MethodConfig, PackageConfig, Use
 
 
 @dataclass(frozen=True)
 class Outline:
     """What a config says by itself: its model, its compile units, the distributions whose versions
-    count for them, the backends for which this machine counts, and the passes that it names."""
+    count for them, the backends for which this machine counts, the passes that it names, which
+    methods are quantized, and the files of their calibration inputs."""
 
     model: str
     units: tuple[tuple[str, ...], ...]
     distributions: tuple[str, ...]
     backends: tuple[str, ...]
     passes: tuple[str, ...]
+    quantized: tuple[str, ...]
+    files: tuple[str, ...]
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -74,6 +77,7 @@ class Plan:
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._links: dict[str, Action | None] = {}
         self._compiles: dict[str, list[Action] | None] = {}
+        self._quantizes: dict[str, dict[str, Action] | None] = {}
         self._keys: dict[str, Digest | None] = {}
         self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
         self.usage: dict[str, Usage] = {}
@@ -205,12 +209,22 @@ class Plan:
         config = self._parsed(package).configs.get(package)
         if config is None:
             return None
-        units = actions.compile_units(config)
+        from pipeline.backends import BACKENDS
+
+        specs = [method.quantize for method in config.methods.values() if method.quantize]
+        distributions = {name for spec in specs for name in spec.entry.distributions}
         used = {b.name: b for b in actions.backends_of(config, config.methods)}
+        used |= {s.quantizer: BACKENDS[s.quantizer] for s in specs if s.quantizer in BACKENDS}
         asking = [n for n, b in sorted(used.items()) if b.facts or b.cannot_run or b.requirements]
-        passes = sorted(set(actions.references_of(config, config.methods)))
-        distributions = actions.distributions_of(config, config.methods)
-        return [config.model, units, distributions, asking, passes]
+        return [
+            config.model,
+            actions.compile_units(config),
+            sorted({*distributions, *actions.distributions_of(config, config.methods)}),
+            asking,
+            sorted(set(actions.references_of(config, config.methods))),
+            actions.quantized_methods(config),
+            sorted({file for spec in specs for file in spec.calibration_files}),
+        ]
 
     def _remember(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:
         """What follows from a package's config, this package's code and `inputs`. What follows
@@ -245,6 +259,7 @@ class Plan:
         document = configs.documents[package]
         found += _unknown(config, document)
         found += self._missing_passes(package, config, document)
+        found += self._missing_files(config, document)
         found += _mixed_edges(config, document)
         models, ambiguous = self._sources
         if config.model in ambiguous:
@@ -277,7 +292,11 @@ class Plan:
             parse_document(package, document, known_methods=tuple(methods))
         except ConfigErrors as errors:
             return list(errors.problems)
-        return [
+        specs = configs.configs[package].methods
+        found = [
+            p for name in specs for p in self._unknown_modules(document, name, specs[name], methods)
+        ]
+        return found + [
             document.problem(
                 f"methods.{name}.quantize",
                 "static quantization observes calibration inputs, and the model gives none",
@@ -286,8 +305,44 @@ class Plan:
             for name, method in configs.configs[package].methods.items()
             if method.quantize is not None
             and method.quantize.calibrates
-            and actions.calibration_of(method, methods[name]) is None
+            and not method.quantize.calibration_files
+            and actions.calibration_of(method.quantize, methods[name]) is None
         ]
+
+    def _unknown_modules(
+        self,
+        document: Document,
+        name: str,
+        config: MethodConfig,
+        methods: Mapping[str, MethodSource],
+    ) -> Iterator[Problem]:
+        """Modules that a config names and a method lacks, if it is known which it has."""
+        named = [
+            (f"methods.{name}.quantize.modules", getattr(config.quantize, "modules", {})),
+            (f"methods.{name}.modules", config.modules or ()),
+        ]
+        named += [
+            (f"{join(f'methods.{name}.partitioners', n)}.{spec.name}.modules", spec.modules or ())
+            for n, spec in enumerate(config.partitioners)
+        ]
+        if not any(modules for _, modules in named):
+            return
+        parts = self.workspace.store.result_of(actions.program_key(methods[name].program))
+        if parts is None:
+            return
+        known = sources.modules_of(parts["modules"])
+        for where, modules in named:
+            for module in modules:
+                if module not in known:
+                    hint = did_you_mean(module, known, 10)
+                    yield document.problem(where, f"no module '{module}' in the program", hint)
+
+    def _missing_files(self, config: PackageConfig, document: Document) -> Iterator[Problem]:
+        for name, method in config.methods.items():
+            for path in method.quantize.calibration_files if method.quantize else ():
+                if not (self.workspace.root / path).is_file():
+                    where = f"methods.{name}.quantize.calibration"
+                    yield document.problem(where, f"no file '{path}' in the workspace")
 
     def _missing_passes(
         self, package: str, config: PackageConfig, document: Document
@@ -356,6 +411,7 @@ class Plan:
                 content=result["archive"],
                 examples=method["examples"],
                 calibration=method["calibration"],
+                batches=tuple(method["batches"]),
                 exported=True,
             )
             for method in result["methods"]
@@ -402,22 +458,52 @@ class Plan:
         self._problems.clear()
         self._links.clear()
         self._compiles.clear()
+        self._quantizes.clear()
         self._keys.clear()
 
     def units(self, package: str) -> tuple[tuple[str, ...], ...]:
         outline = self.outline(package)
         return outline.units if outline else ()
 
+    def quantized(self, package: str) -> tuple[str, ...]:
+        """The methods that are quantized."""
+        outline = self.outline(package)
+        return outline.quantized if outline else ()
+
+    def quantizes(self, package: str) -> dict[str, Action] | None:
+        """By method; None while the model is not exported."""
+        if package not in self._quantizes:
+            methods, config = self.methods(package), self.config(package)
+            self._quantizes[package] = (
+                {
+                    name: self._quantize_action(config, name, methods[name])
+                    for name in self.quantized(package)
+                }
+                if methods is not None
+                else None
+            )
+        return self._quantizes[package]
+
+    def _quantize_action(self, config: PackageConfig, name: str, source: MethodSource) -> Action:
+        spec = config.methods[name].quantize
+        files = [self._file(path) for path in spec.calibration_files] if spec else []
+        known = [content for content in files if content is not None]  # else there is a problem
+        return actions.quantize_action(config, name, source, known)
+
+    def _file(self, path: str) -> Digest | None:
+        return self.workspace.file_digests.find(self.workspace.root / path)
+
     def compiles(self, package: str) -> list[Action] | None:
         """None while the model is not exported."""
         if package not in self._compiles:
             methods, config = self.methods(package), self.config(package)
+            quantizes = self.quantizes(package)
             self._compiles[package] = (
                 [
-                    actions.compile_action(config, unit, methods, self._passes(package))
+                    actions.compile_action(config, unit, methods, quantizes, self._passes(package))
                     for unit in self.units(package)
                 ]
-                if methods is not None
+                if methods is not None and quantizes is not None
                 else None
             )
         return self._compiles[package]
@@ -468,6 +554,7 @@ class Plan:
                 outline.machine,
                 self._passes(package),
                 host(),
+                [self._file(path) for path in outline.files],
             ],
             lambda: None if self._find_problems(package) else _digest_of(self.link(package)),
         )
@@ -516,6 +603,7 @@ def _unusable(uses: Iterable[Use]) -> Iterator[Problem]:
 
 def _unknown(config: PackageConfig, document: Document) -> Iterator[Problem]:
     """Options that the described executorch does not take."""
+    from pipeline.backends import BACKENDS
     from pipeline.backends.constructors import outdated, unknown_options
 
     if outdated():  # and said to be
@@ -525,9 +613,9 @@ def _unknown(config: PackageConfig, document: Document) -> Iterator[Problem]:
             (join(join(f"methods.{name}.partitioners", n), spec.name), spec.backend, spec.options)
             for n, spec in enumerate(method.partitioners)
         ]
-        if method.quantize is not None:
+        if method.quantize is not None and method.quantize.quantizer in BACKENDS:
             path = f"methods.{name}.quantize"
-            given.append((path, method.quantize.backend, method.quantize))
+            given.append((path, BACKENDS[method.quantize.quantizer], method.quantize))
         for path, backend, options in given:
             for option, known in unknown_options(backend, options):
                 what = f"is no option of {backend.name} in the installed executorch"

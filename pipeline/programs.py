@@ -30,8 +30,18 @@ from pipeline.sources import shown
 _RAW_PREFIXES = (constants.WEIGHT_FILENAME_PREFIX, constants.TENSOR_CONSTANT_FILENAME_PREFIX)
 
 
+def register_operators() -> None:
+    """Makes known the operators of quantized programs, and what computes those that are left to
+    ExecuTorch's portable kernels."""
+    import executorch.kernels.quantized  # noqa: F401
+    import torch.ao.quantization.fx._decomposed  # noqa: F401
+    import torchao.quantization.quant_primitives  # noqa: F401
+    from executorch.exir.passes import _quant_patterns_and_replacements  # noqa: F401
+
+
 def load_program(archive: Path, entry: str) -> ExportedProgram:
     """The program of one entry, without example inputs. Raises SourceError."""
+    register_operators()
     try:
         reader = _package.PT2ArchiveReader(str(archive))
         _refuse_pickled(reader, archive, entry)

@@ -6,7 +6,9 @@ backends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,54 +16,148 @@ from executorch.backends.transforms.duplicate_dynamic_quant_chain import (
     DuplicateDynamicQuantChainPass,
 )
 from torch.export import Dim, ExportedProgram
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from pipeline.backends import make_quantizer
+from pipeline.backends.entry import NOT, modules_of, operator_of
+from pipeline.errors import PipelineError, did_you_mean
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
-from pipeline.signature import bounds, check_inputs, expression, signature
+from pipeline.signature import bounds, expression, signature
+
+Tell = Callable[[int, int], None]
+_QUANTIZED = re.compile(r"(quantized_decomposed::|torchao::(de)?quantize_affine)")
 
 
 def quantize(
-    program: ExportedProgram, spec: Any, calibration: Sequence[InputSet]
+    program: ExportedProgram,
+    spec: Any,
+    calibration: Sequence[InputSet],
+    tell: Tell = lambda done, total: None,
 ) -> ExportedProgram:
     """The quantized program, with the same signature and the same dynamic sizes.
 
     Args:
         spec: a quantizer and its options, as a config gives them.
-        calibration: inputs that the observers see; none for dynamic quantization.
+        calibration: inputs that the observers see and that the program takes; none for dynamic
+            quantization. They may be read anew each time they are gone through.
+        tell: is called with how many of the inputs were observed.
+
+    Raises:
+        PipelineError: the program is quantized already, or an override of the config is for
+            nothing that is in it.
     """
-    for inputs in calibration:
-        check_inputs(program, inputs)
-    tracing = generate_inputs(program, 3, seed=0, examples=calibration)[2]
-    module = program.module(check_guards=False)
-    batches = calibration or [tracing]  # observers of weights need one run as well
-    if spec.backend.apply_quantizer is not None:
-        state = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        converted = spec.backend.apply_quantizer(module, spec, [each.args for each in batches])
-        _restore_state(program, converted, state)
+    _refuse_quantized(program)
+    check_overrides(program, spec)
+    first = list(calibration[:1] if isinstance(calibration, list) else islice(calibration, 1))
+    tracing = generate_inputs(program, 3, seed=0, examples=first)[2]
+    if spec.entry.rewrite is not None:
+        converted = spec.entry.rewrite(program, spec)
     else:
-        converted = _apply_pt2e(program, module, spec, batches)
+        batches = calibration if first else [tracing]  # observers of weights need one run as well
+        module = program.module(check_guards=False)
+        if spec.entry.apply_quantizer is not None:
+            state = {name: buffer.clone() for name, buffer in module.named_buffers()}
+            converted = spec.entry.apply_quantizer(module, spec, _Arguments(batches, tell))
+            _restore_state(program, converted, state)
+        else:
+            converted = _apply_pt2e(program, module, spec, batches, tell)
     move_exported_model_to_eval(converted)
     return torch.export.export(
         converted, tracing.args, tracing.kwargs, dynamic_shapes=_dynamic_shapes(program)
     )
 
 
+class _Arguments(Sequence[tuple[Any, ...]]):
+    """The positional arguments of batches, each told of when it is taken."""
+
+    def __init__(self, batches: Sequence[InputSet], tell: Tell) -> None:
+        self._batches = batches
+        self._tell = tell
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self._batches[index]
+        return [each.args for each in found] if isinstance(index, slice) else found.args
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for inputs in _told(self._batches, self._tell):
+            yield inputs.args
+
+
+def _told(batches: Sequence[InputSet], tell: Tell) -> Iterator[InputSet]:
+    for done, inputs in enumerate(batches, 1):
+        yield inputs
+        tell(done, len(batches))
+
+
+def _refuse_quantized(program: ExportedProgram) -> None:
+    found = [n for n in _calls(program.graph_module) if _QUANTIZED.match(_operator(n))]
+    if found:
+        raise PipelineError(
+            f"it is quantized already (it holds {_operator(found[0])}); leave out `quantize` to "
+            "lower it as it is"
+        )
+
+
+def _calls(module: GraphModule) -> Iterator[Node]:
+    for graph in (m.graph for m in module.modules() if isinstance(m, GraphModule)):
+        yield from (node for node in graph.nodes if node.op == "call_function")
+
+
+def _operator(node: Node) -> str:
+    return node.target.name() if isinstance(node.target, torch._ops.OpOverload) else ""
+
+
+def check_overrides(program: ExportedProgram, spec: Any) -> None:
+    """Raises PipelineError for overrides of modules and operators that are not in the program."""
+    modules = {name for node in _calls(program.graph_module) for name in modules_of(node)}
+    operators = {operator_of(node) for node in _calls(program.graph_module)}
+    mistakes = [
+        f"no module '{name}' in the program; {did_you_mean(name, sorted(modules - {''}), 10)}"
+        for name in getattr(spec, "modules", {})
+        if name not in modules
+    ] + [
+        f"no operator '{name}' in the program; leave its override out"
+        for name in getattr(spec, "operators", {})
+        if name not in operators
+    ]
+    if mistakes:
+        raise PipelineError("\n".join(mistakes))
+
+
+def _check_annotated(module: GraphModule, spec: Any) -> None:
+    """Raises PipelineError for an override that asks to quantize where the quantizer did not."""
+    for name, scheme in getattr(spec, "modules", {}).items():
+        inside = [node for node in _calls(module) if name in modules_of(node)]
+        if scheme != NOT and not any("quantization_annotation" in n.meta for n in inside):
+            kinds = ", ".join(sorted({_operator(node) for node in inside} - {""}))
+            raise PipelineError(
+                f"module '{name}' has nothing that {spec.quantizer} quantizes so; it has {kinds}"
+            )
+
+
 def _apply_pt2e(
-    program: ExportedProgram, module: GraphModule, spec: Any, batches: Sequence[InputSet]
+    program: ExportedProgram,
+    module: GraphModule,
+    spec: Any,
+    batches: Sequence[InputSet],
+    tell: Tell,
 ) -> GraphModule:
     prepared = prepare_pt2e(module, make_quantizer(spec))
+    _check_annotated(prepared, spec)
     state = {name: buffer.clone() for name, buffer in prepared.named_buffers()}
     with torch.no_grad():
-        for inputs in batches:
+        for inputs in _told(batches, tell):
             prepared(*inputs.args, **inputs.kwargs)
     _restore_state(program, prepared, state)
     converted = convert_pt2e(prepared)
-    if spec.dynamic:
+    if spec.quantizes_as_it_comes:
         _unshare_dynamic_quantization(converted)
     return converted
 

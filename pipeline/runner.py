@@ -101,15 +101,21 @@ class BatchRunner(Runner):
         done.append(node)
 
     def _comes_from_store(self, node: Any, step: Step) -> bool:
-        """Whether a package was linked before, so that doit need not look at its methods."""
-        if step.kind != "link" or node.run_status is not None or self.always_execute:
+        """Whether a package was linked before, so that doit need not look at its methods, or a
+        method compiled, so that it need not be quantized."""
+        early = step.kind in ("link", "compile")
+        if not early or node.run_status is not None or self.always_execute:
             return False
         try:
             status = step.status()
             action = step.action() if status.state == "hit" else None
         except PipelineError:  # told when the task's turn comes
             return False
-        if action is None or not self._installed(node, step, status, action):
+        if action is None:
+            return False
+        if step.kind == "compile":
+            self._succeed(node, step, "hit", status.reason, action=action)
+        elif not self._installed(node, step, status, action):
             return False
         self.reporter.execute_task(node.task)
         return True
@@ -335,18 +341,27 @@ def _check_writable(workspace: Workspace) -> None:
 
 
 def _complete(plan: Plan, outcomes: list[Outcome]) -> list[Outcome]:
-    """Adds the methods of packages that were current as a whole, which doit did not visit."""
+    """Adds the methods of packages that were current as a whole, and the quantization of methods
+    that were, which doit did not visit."""
     told = {(o.kind, o.package, o.method) for o in outcomes}
-    more = [
+    current = [outcome for outcome in outcomes if outcome.outcome in ("up-to-date", "hit")]
+    compiles = [
         link._replace(kind="compile", method=unit_name(unit))
-        for link in outcomes
-        if link.kind == "link" and link.outcome in ("up-to-date", "hit")
+        for link in current
+        if link.kind == "link"
         for unit in plan.units(str(link.package))
         if ("compile", link.package, unit_name(unit)) not in told
     ]
-    return outcomes + more
+    quantizes = [
+        unit._replace(kind="quantize", method=method, seconds=0.0, peak_bytes=0)
+        for unit in [*(outcome for outcome in current if outcome.kind == "compile"), *compiles]
+        for method in str(unit.method).split("+")
+        if method in plan.quantized(str(unit.package))
+        and ("quantize", unit.package, method) not in told
+    ]
+    return outcomes + quantizes + compiles
 
 
 @contextlib.contextmanager
-def _quiet(queue: Any) -> Any:
+def _quiet(queue: Any, steps: Any) -> Any:
     yield lambda action, report: None

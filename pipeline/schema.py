@@ -14,8 +14,16 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
-from pipeline.backends import BACKENDS, Options, PartitionerSpec, QuantizeConfig
-from pipeline.config import EmitConfig, PackageConfig, PassSpec
+from pipeline.backends import (
+    BACKENDS,
+    QUANTIZERS,
+    RECIPES,
+    Options,
+    PartitionerSpec,
+    QuantizeConfig,
+)
+from pipeline.backends.entry import MODULE_PATTERN, NOT, MixedQuantize
+from pipeline.config import EmitConfig, MethodConfig, PackageConfig, PassSpec
 from pipeline.config_models import REFERENCE_PATTERN
 from pipeline.matrix import AXIS_PATTERN
 
@@ -58,6 +66,8 @@ def json_schema() -> dict[str, Any]:
     definitions[PartitionerSpec.__name__] = _partitioner()
     definitions[QuantizeConfig.__name__] = _quantizer()
     definitions[PassSpec.__name__] = _pass()
+    _name_overrides(definitions)
+    _add_recipes(definitions[MethodConfig.__name__])
     del definitions[Options.__name__]
     emit = definitions[EmitConfig.__name__]
     for mapping in (
@@ -239,8 +249,8 @@ def _part_of(name: str) -> str:
 def _backend_models() -> Iterator[type[Options]]:
     for backend in BACKENDS.values():
         yield backend.options
-        if backend.quantizer is not None:
-            yield backend.quantizer
+    for quantizer in QUANTIZERS.values():
+        yield quantizer.options
 
 
 def _partitioner() -> dict[str, Any]:
@@ -276,9 +286,37 @@ def _pass() -> dict[str, Any]:
     }
 
 
+def _name_overrides(definitions: dict[str, Any]) -> None:
+    """Gives what overrides a quantizer's options a name, and closes the mappings of them."""
+    for quantizer in QUANTIZERS.values():
+        if issubclass(quantizer.options, MixedQuantize):
+            scheme = quantizer.options.scheme.__name__
+            definitions[f"{scheme}Override"] = {
+                "anyOf": [{"$ref": f"#/$defs/{scheme}"}, {"const": NOT}]
+            }
+            reference = {"$ref": f"#/$defs/{scheme}Override"}
+            of = definitions[quantizer.options.__name__]["properties"]
+            operators = of["operators"].pop("propertyNames")["enum"]
+            of["operators"]["properties"] = dict.fromkeys(operators, reference)
+            of["modules"]["patternProperties"] = {MODULE_PATTERN: reference}
+            for kind in ("modules", "operators"):
+                of[kind]["additionalProperties"] = False
+
+
+def _add_recipes(method: dict[str, Any]) -> None:
+    """A method says its partitioners, or a recipe that says them and how it is quantized."""
+    names = [name for name, recipe in RECIPES.items() if not recipe.refused]
+    described = "A recipe of ExecuTorch's, instead of `quantize` and `partitioners`."
+    method["properties"]["recipe"] = {"enum": names, "description": described}
+    del method["required"]
+    method["oneOf"] = [
+        {"required": ["partitioners"]},
+        {"required": ["recipe"], "properties": {"quantize": False}},
+    ]
+
+
 def _quantizer() -> dict[str, Any]:
-    models = (backend.quantizer for backend in BACKENDS.values())
-    return {"anyOf": [_reference(model) for model in models if model is not None]}
+    return {"anyOf": [_reference(quantizer.options) for quantizer in QUANTIZERS.values()]}
 
 
 def _reference(model: type[Options]) -> dict[str, str]:

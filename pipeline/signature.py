@@ -39,12 +39,19 @@ def signature(program: ExportedProgram) -> list[Argument]:
     ]
 
 
-def _names(program: ExportedProgram) -> Iterator[str]:
+def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
+    """The names of its arguments: the positional ones, and those that are given by keyword."""
     spec = program.call_spec.in_spec
     args, kwargs = pytree.tree_unflatten(range(spec.num_leaves), spec)
     called = program.module_call_graph[0].signature if program.module_call_graph else None
     known = (called.forward_arg_names if called is not None else None) or []
-    names = [*known[: len(args)], *(f"args[{i}]" for i in range(len(known), len(args))), *kwargs]
+    return [*known[: len(args)], *(f"args[{i}]" for i in range(len(known), len(args)))], [*kwargs]
+
+
+def _names(program: ExportedProgram) -> Iterator[str]:
+    spec = program.call_spec.in_spec
+    args, kwargs = pytree.tree_unflatten(range(spec.num_leaves), spec)
+    names = [name for kind in argument_names(program) for name in kind]
     for name, tree in zip(names, [*args, *kwargs.values()], strict=True):
         for path, _ in pytree.tree_flatten_with_path(tree)[0]:
             yield name + pytree.keystr(path)

@@ -11,7 +11,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +71,8 @@ class MethodSource:
     `names` is the digest of the names of its values, which the program leaves out, `content` that
     of the file. `examples` and `calibration` are digests of its input sets: of the pickled sample
     inputs inside an archive, or of a record in the store for what an exporter gave (`exported`).
+    `batches` are the records of the calibration inputs, one by one; their digest is that of this
+    list.
     """
 
     archive: Path
@@ -80,6 +82,7 @@ class MethodSource:
     content: Digest | None = None
     examples: Digest | None = None
     calibration: Digest | None = None
+    batches: tuple[Digest, ...] = ()
     exported: bool = False
 
 
@@ -241,6 +244,15 @@ class _Archive:
 
     def _read(self, name: str) -> bytes:
         return self._zip.read(f"{self._root}/{name}")
+
+
+def modules_of(paths: Iterable[str]) -> list[str]:
+    """The qualified names of all modules of a program, given the innermost ones of its nodes."""
+    found: set[str] = set()
+    for path in paths:
+        words = path.removeprefix("L['self'].").split(".")
+        found.update(".".join(words[: end + 1]) for end in range(len(words)))
+    return sorted(found - {""})
 
 
 def _check_method_name(path: Path, name: str) -> None:

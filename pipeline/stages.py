@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 IMPORT, WAIT = "import", "wait for another build"
@@ -12,7 +12,9 @@ IMPORT, WAIT = "import", "wait for another build"
 class Stages:
     """`current` names the stage under way, and after a failure the one that failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[int, int], None] = lambda done, total: None) -> None:
+        """`tell` is called with how many of how many steps of the action are done."""
+        self.tell = tell
         self.current = "start"
         self.seconds: dict[str, float] = {}
 

@@ -41,20 +41,28 @@ def export_status(plan: Plan, model: str) -> Status:
     return Status("stale", "a file that it reads, the toolchain or this package changed")
 
 
+def quantize_status(plan: Plan, package: str, action: Action | None) -> Status:
+    return _status_of(plan, package, action, "quantized", "quantized program")
+
+
 def compile_status(plan: Plan, package: str, action: Action | None) -> Status:
+    return _status_of(plan, package, action, "compiled", "object")
+
+
+def _status_of(plan: Plan, package: str, action: Action | None, done: str, made: str) -> Status:
+    """Of an action that leaves nothing in `build/`."""
     if action is None:
         return _waiting(plan, package)
     store = plan.workspace.store
-    unit = str(action.method)
-    previous = plan.workspace.state(package).get("compile", {}).get(unit)
+    previous = plan.workspace.state(package).get(action.kind, {}).get(str(action.method))
     result = store.result(action.digest)
     if result is not None and store.intact(result["blobs"]):
         if previous == action.digest:
             return Status("up-to-date", "unchanged")
-        return Status("hit", f"compiled before; {_changes(plan, previous, action)}")
+        return Status("hit", f"{done} before; {_changes(plan, previous, action, done)}")
     if previous == action.digest or result is not None:
-        return Status("stale", "its object is no longer in the store")
-    return Status("stale", _changes(plan, previous, action))
+        return Status("stale", f"its {made} is no longer in the store")
+    return Status("stale", _changes(plan, previous, action, done))
 
 
 def link_status(plan: Plan, package: str) -> Status:
@@ -145,6 +153,11 @@ def changes_of(plan: Plan, old: Mapping[str, Any], action: Action) -> Iterator[s
     def parts_of(program: Digest) -> Mapping[str, Any] | None:
         return plan.workspace.store.result_of(actions.program_key(program))
 
+    planned = {each.digest: each.key for each in action.where.get("quantizes", {}).values()}
+
+    def key_of(quantize: Digest) -> Mapping[str, Any] | None:
+        return planned.get(quantize) or plan.workspace.store.key(quantize)
+
     source = plan.source(action.model).path
     file = str(source.relative_to(plan.workspace.root))
-    return changes(old, action.key, parts_of, file)
+    return changes(old, action.key, parts_of, file, key_of)

@@ -31,6 +31,8 @@ class Step:
             return self.plan.link(package)
         if self.kind == "validate":
             return self.plan.validate(package)
+        if self.kind == "quantize":
+            return (self.plan.quantizes(package) or {}).get(unit_name(self.unit))
         compiles = self.plan.compiles(package) or []
         return next((a for a in compiles if a.method == unit_name(self.unit)), None)
 
@@ -44,6 +46,8 @@ class Step:
             return status.link_status(self.plan, package)
         if self.kind == "validate":
             return status.validate_status(self.plan, package)
+        if self.kind == "quantize":
+            return status.quantize_status(self.plan, package, self.action())
         return status.compile_status(self.plan, package, self.action())
 
 

@@ -1,8 +1,9 @@
 """The doit tasks of a workspace. A `dodo.py` needs one line: `from pipeline.tasks import *`.
 
-export:<model>, compile:<package>/<method>, lower:<package> and validate:<package>. `lower` has its
-compile tasks as setup tasks, so doit looks at them only for a package that is stale. `plan`,
-`explain` and `cache` print, and change nothing but the store.
+export:<model>, quantize:<package>/<method>, compile:<package>/<method>, lower:<package> and
+validate:<package>. `lower` has its compile tasks as setup tasks, and those their quantize tasks, so
+doit looks at them only for a package, or a method, that is stale. `plan`, `explain` and `cache`
+print, and change nothing but the store.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ __all__ = [
     "task_export",
     "task_lower",
     "task_plan",
+    "task_quantize",
     "task_validate",
 ]
 
@@ -101,13 +103,31 @@ def task_export() -> Iterator[dict[str, Any]]:
         yield _task(step, model, f"export the methods of {model}")
 
 
+def task_quantize() -> Iterator[dict[str, Any]]:
+    plan = _plan()
+    yield _group("quantize methods, calibrated where that is asked for")
+    for package in plan.packages:
+        if plan.problems(package):
+            continue
+        exporter = plan.exporter(package)
+        for method in plan.quantized(package):
+            model = plan.model(package)
+            step = Step(plan, "quantize", model=model, package=package, unit=(method,))
+            yield _task(
+                step,
+                f"{package}/{method}",
+                f"quantize {method} of {package}",
+                task_dep=[f"export:{exporter}"] if exporter else [],
+            )
+
+
 def task_compile() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("compile methods to objects")
     for package in plan.packages:
         if plan.problems(package):
             continue
-        exporter = plan.exporter(package)
+        exporter, quantized = plan.exporter(package), plan.quantized(package)
         for unit in plan.units(package):
             step = Step(plan, "compile", model=plan.model(package), package=package, unit=unit)
             yield _task(
@@ -115,6 +135,7 @@ def task_compile() -> Iterator[dict[str, Any]]:
                 f"{package}/{unit_name(unit)}",
                 f"compile {unit_name(unit)} of {package}",
                 task_dep=[f"export:{exporter}"] if exporter else [],
+                setup=[f"quantize:{quote(package)}/{name}" for name in unit if name in quantized],
             )
 
 

@@ -15,6 +15,7 @@ from blake3 import blake3
 # remember to raise would be a stale hit waiting to happen; a comment in one of these is a miss.
 _DECIDING = (
     "backends/*",
+    "calibration",
     "compile",
     "confine",
     "delegation",

@@ -23,6 +23,7 @@ LEVELS = {
     "programs": 1,
     "reads": 1,
     "export": 1,
+    "quantize": 2,
     "compile": 2,
     "link": 2,
     "validate": 2,

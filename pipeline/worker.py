@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from pipeline.upkeep import Usage
 from pipeline.workspace import Workspace
 
 _PR_SET_PDEATHSIG = 1
+_SECONDS_BETWEEN_STEPS = 0.1
 _ready = False
 
 
@@ -55,9 +56,39 @@ def log_path(action: Action, workspace: Workspace) -> Path:
     return folder / f"{action.kind}-{action.method or action.model}.log"
 
 
+def progress_path(action: Action, workspace: Workspace) -> Path:
+    """Where an action under way says how far it is."""
+    return log_path(action, workspace).with_suffix(".progress")
+
+
+def progress_of(action: Action, workspace: Workspace) -> tuple[int, int] | None:
+    """How many of how many steps an action under way has done, if it says so."""
+    try:
+        done, total = progress_path(action, workspace).read_text().split()
+        return int(done), int(total)
+    except (OSError, ValueError):  # not there, or half written
+        return None
+
+
+def _teller(path: Path) -> Callable[[int, int], None]:
+    """Says in a file how far an action is, a few times a second."""
+    last = 0.0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if total > 1 and now - last > _SECONDS_BETWEEN_STEPS:
+            last = now
+            with suppress(OSError):
+                path.write_text(f"{done} {total}")
+
+    return tell
+
+
 def run(action: Action, workspace: Workspace, parent: int, always: bool = False) -> Report:
     """Performs an action, with all that it prints in its log."""
-    stages = Stages()
+    steps = progress_path(action, workspace)
+    stages = Stages(_teller(steps))
     started = time.perf_counter()
     remote = workspace.store.remote
     if remote is not None:
@@ -69,6 +100,9 @@ def run(action: Action, workspace: Workspace, parent: int, always: bool = False)
             report = _perform(action, workspace, stages, always)
     except OSError as problem:
         report = Report(error=_of_system(problem))
+    finally:
+        with suppress(OSError):
+            steps.unlink(missing_ok=True)
     return replace(
         report,
         stage=stages.current,

@@ -27,11 +27,9 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
             source = sources[name]
             calibration = []
             if method.quantize.calibrates:
-                calibration = (
-                    load_inputs(store.read(source.calibration))
-                    if source.calibration
-                    else load_examples(source, store)
-                )
+                calibration = [
+                    inputs for blob in source.batches for inputs in load_inputs(store.read(blob))
+                ] or load_examples(source, store)
             programs[name] = quantize(programs[name], method.quantize, calibration)
     partitioners = {
         name: confined_partitioners(config.methods[name].partitioners, config.methods[name].modules)

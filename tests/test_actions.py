@@ -10,6 +10,8 @@ from pipeline.actions import (
     compile_action,
     compile_units,
     link_action,
+    quantize_action,
+    quantized_methods,
     validate_action,
 )
 from pipeline.config import parse_config
@@ -40,13 +42,22 @@ def config(**changes):
 
 def keys(config, sources=SOURCES):
     """The digests of all actions of a package, by unit, and of its link."""
-    compiles = [compile_action(config, unit, sources, {}) for unit in compile_units(config)]
+    quantizes = {
+        name: quantize_action(config, name, sources[name]) for name in quantized_methods(config)
+    }
+    compiles = [
+        compile_action(config, unit, sources, quantizes, {}) for unit in compile_units(config)
+    ]
     link = link_action(config, compiles, sources)
-    return {**{action.method: action.digest for action in compiles}, "link": link.digest}
+    return {
+        **{f"quantize {name}": action.digest for name, action in quantizes.items()},
+        **{action.method: action.digest for action in compiles},
+        "link": link.digest,
+    }
 
 
 def changed(first, second):
-    return {name for name in first if first[name] != second[name]}
+    return {name for name in first if first[name] != second.get(name)}
 
 
 def methods(**changes):
@@ -71,6 +82,10 @@ CONFIG_CHANGES = {
                 "quantize": {"quantizer": "xnnpack", "per_channel": False},
             }
         ),
+        {"quantize decode", "decode", "link"},
+    ),
+    "partitioner of a quantized method": (
+        methods(decode={"partitioners": [], "quantize": {"quantizer": "xnnpack"}}),
         {"decode", "link"},
     ),
     "emit": ({"emit": {"external_constants": True}}, {"encode", "decode", "link"}),
@@ -115,7 +130,70 @@ def test_names_of_values_count_for_a_backend_that_may_read_them(monkeypatch):
 @pytest.mark.parametrize("kind", ["calibration", "examples"])
 def test_calibration_inputs_count_for_static_quantization(kind):
     sources = {**SOURCES, "decode": replace(SOURCES["decode"], **{kind: "other"})}
-    assert changed(keys(config()), keys(config(), sources)) == {"decode", "link"}
+    assert changed(keys(config()), keys(config(), sources)) == {"quantize decode", "decode", "link"}
+
+
+def test_names_of_values_count_for_a_quantized_program_which_bears_them():
+    sources = {**SOURCES, "decode": replace(SOURCES["decode"], names="other")}
+    assert changed(keys(config()), keys(config(), sources)) == {"quantize decode", "decode", "link"}
+
+
+def quantizing(**options):
+    return quantize_action(
+        config(**methods(decode={"partitioners": [], "quantize": options})),
+        "decode",
+        SOURCES["decode"],
+        options.get("calibration", ()),
+    )
+
+
+def test_a_quantize_key_names_neither_package_nor_partitioners():
+    one = quantizing(quantizer="xnnpack")
+    data = {"model": "m", **methods(), "target": "phone", "emit": {"external_constants": True}}
+    other = parse_config("another", data, "another.yaml")
+    assert one.digest == quantize_action(other, "decode", SOURCES["decode"]).digest
+
+
+def test_host_counts_where_a_model_is_run_to_quantize_it():
+    assert "host" in quantizing(quantizer="xnnpack").key
+    assert (
+        "host"
+        in quantizing(quantizer="xnnpack", dynamic=True, operators={"add": {"dynamic": False}}).key
+    )
+    assert "host" not in quantizing(quantizer="xnnpack", dynamic=True).key
+    torchao = {"quantizer": "torchao", "scheme": "int4_weight_only"}
+    assert "host" not in quantizing(**torchao).key
+    assert "host" in quantizing(**torchao, algorithm="hqq_scale_only").key
+
+
+def test_calibration_files_count_by_content_and_order():
+    keys = {
+        quantizing(quantizer="xnnpack").digest,
+        quantizing(quantizer="xnnpack", calibration=["a.pt", "b.pt"]).digest,
+        quantizing(quantizer="xnnpack", calibration=["b.pt", "a.pt"]).digest,
+        quantizing(quantizer="xnnpack", calibration=["a.pt"]).digest,
+        quantizing(quantizer="xnnpack", calibration=["a.pt"], batches=1).digest,
+    }
+    assert len(keys) == 5
+
+
+def test_names_of_calibration_files_do_not_count():
+    def key(name):
+        return quantize_action(
+            config(
+                **methods(
+                    decode={
+                        "partitioners": [],
+                        "quantize": {"quantizer": "xnnpack", "calibration": name},
+                    }
+                )
+            ),
+            "decode",
+            SOURCES["decode"],
+            ["content"],
+        ).digest
+
+    assert key("a.pt") == key("folder/b.npz")
 
 
 @pytest.mark.parametrize("name", ["executorch", "torch", "flatbuffers", "torchao", "numpy"])
@@ -123,13 +201,15 @@ def test_versions_count(monkeypatch, name):
     before = keys(config())
     original = toolchain.version_of
     monkeypatch.setattr(toolchain, "version_of", lambda n: "0.0" if n == name else original(n))
-    assert changed(before, keys(config())) == {"encode", "decode", "link"}
+    every = {"encode", "decode", "quantize decode", "link"}
+    assert changed(before, keys(config())) == every
 
 
 def test_code_counts(monkeypatch):
     before = keys(config())
     monkeypatch.setattr(actions, "code", lambda: "other")
-    assert changed(before, keys(config())) == {"encode", "decode", "link"}
+    every = {"encode", "decode", "quantize decode", "link"}
+    assert changed(before, keys(config())) == every
 
 
 def test_order_of_methods_counts_for_the_link_alone():

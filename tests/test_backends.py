@@ -20,11 +20,14 @@ from pipeline.backends import (
     make_partitioners,
     make_quantizer,
 )
+from pipeline.backends.torchao import Scheme, TorchaoQuantize
 from pipeline.backends.xnnpack import (
     XnnpackConfigName,
+    XnnpackOperator,
     XnnpackOptions,
     XnnpackPrecision,
     XnnpackQuantize,
+    XnnpackScheme,
 )
 
 PRECISIONS = xnnpack_config.ConfigPrecisionType
@@ -126,8 +129,33 @@ def test_lists_that_would_silently_mean_all_are_refused(field, value):
 def test_quantizer_options_are_those_of_the_installed_function():
     function = xnnpack_quantizer.get_symmetric_quantization_config
     theirs = {name.removeprefix("is_") for name in inspect.signature(function).parameters}
-    ours = set(XnnpackQuantize.model_fields) - {"quantizer"}
-    assert ours == theirs - {"qat", "act_qmin", "act_qmax"}
+    assert set(XnnpackScheme.model_fields) == theirs - {"qat"}  # which needs a training
+    generic = set(QuantizeConfig.model_fields) | {"modules", "operators"}
+    assert set(XnnpackQuantize.model_fields) == set(XnnpackScheme.model_fields) | generic
+
+
+def test_operators_are_those_that_the_installed_quantizer_annotates():
+    patterns = xnnpack_quantizer.XNNPACKQuantizer.SUPPORTED_PATTERNS
+    annotated = {
+        str(operator).split(".")[1]
+        for pattern in patterns
+        for operator in pattern.op_overloads
+        if not pattern.is_qat
+    }
+    assert set(get_args(XnnpackOperator)) == annotated - {"convolution"}
+
+
+def test_torchao_schemes_are_those_of_the_installed_one():
+    from pipeline.backends.torchao_weights import _linear_config
+
+    for scheme in get_args(Scheme):
+        for algorithm in ("affine", "hqq_scale_only"):
+            options = {"scheme": scheme, "algorithm": algorithm, "group_size": 64}
+            made = _linear_config(TorchaoQuantize(quantizer="torchao", **options))
+            assert (
+                made.weight_dtype is {"4": torch.int4, "8": torch.int8}[scheme.split("int")[-1][0]]
+            )
+            assert made.intx_choose_qparams_algorithm.value == algorithm
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -143,6 +171,13 @@ def test_dynamic_takes_effect(dynamic):
 )
 def test_per_channel_takes_effect(per_channel, scheme):
     assert quantization(per_channel=per_channel).weight.qscheme is scheme
+
+
+def test_activation_range_takes_effect():
+    made = quantization(act_qmin=-100, act_qmax=99).input_activation
+    assert (made.quant_min, made.quant_max) == (-100, 99)
+    with pytest.raises(ValidationError, match="XNNPACK itself chooses"):
+        quantization(act_qmin=-100, dynamic=True)
 
 
 def test_weight_range_takes_effect():

@@ -129,6 +129,11 @@ def test_a_quantizers_options_are_resolved():
         "per_channel": True,
         "weight_qmin": -8,
         "weight_qmax": 127,
+        "act_qmin": -128,
+        "act_qmax": 127,
+        "batches": None,
+        "modules": {},
+        "operators": {},
     }
 
 

@@ -202,6 +202,7 @@ def test_listing_and_cleaning(built):
         "export",
         "lower",
         "plan",
+        "quantize",
         "validate",
     ]
     (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")

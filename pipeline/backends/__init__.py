@@ -13,9 +13,27 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import apple, arm, cortex_m, openvino, vendors, vulkan, xnnpack
-from pipeline.backends.entry import Backend, Modules, Options, QuantizeConfig, Requirement, Sight
+from pipeline.backends import (
+    apple,
+    arm,
+    cortex_m,
+    openvino,
+    torchao,
+    vendors,
+    vulkan,
+    xnnpack,
+)
+from pipeline.backends.entry import (
+    Backend,
+    Modules,
+    Options,
+    Quantization,
+    QuantizeConfig,
+    Requirement,
+    Sight,
+)
 from pipeline.backends.plugins import find_plugins
+from pipeline.backends.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -24,10 +42,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKENDS",
     "PLUGIN_PROBLEMS",
+    "QUANTIZERS",
+    "RECIPES",
     "Backend",
     "Options",
     "PartitionerSpec",
+    "Quantization",
     "QuantizeConfig",
+    "Recipe",
     "Requirement",
     "Sight",
     "edge_operators",
@@ -50,6 +72,14 @@ _PLUGINS = find_plugins(_OWN)
 BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _PLUGINS.backends)
 # Plugins that can't be used, and why.
 PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PLUGINS.problems)
+# Those of the backends, and those that have no backend of their own.
+QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
+    {
+        each.name: each
+        for each in (*(backend.quantization for backend in BACKENDS.values()), *torchao.QUANTIZERS)
+        if each is not None
+    }
+)
 
 
 class PartitionerSpec(Options):
@@ -75,6 +105,6 @@ def edge_operators(backends: Iterable[Backend]) -> list[str]:
 
 
 def make_quantizer(config: QuantizeConfig) -> Quantizer:
-    quantizer = config.backend.make_quantizer(config)
+    quantizer = config.entry.make_quantizer(config)
     assert quantizer is not None, f"{config.quantizer} has options of a quantizer, but makes none"
     return quantizer

@@ -8,9 +8,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
@@ -44,6 +52,34 @@ Distinct = Annotated[
     AfterValidator(_distinct),
 ]
 
+
+# The formats of files of calibration inputs, by suffix.
+CALIBRATION_SUFFIXES = (".npz", ".pt", ".safetensors")
+
+
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _of_workspace(paths: tuple[str, ...]) -> tuple[str, ...]:
+    for path in paths:
+        parts = path.split("/")
+        if path.startswith("/") or "\\" in path or {"", ".", ".."} & set(parts):
+            raise PydanticCustomError("rule", "must be files by their path in the workspace")
+        if not path.endswith(CALIBRATION_SUFFIXES):
+            raise PydanticCustomError("rule", f"must end in {', '.join(CALIBRATION_SUFFIXES)}")
+    return paths
+
+
+_FILE = {"type": "string", "pattern": r"^[^/\\].*\.(npz|pt|safetensors)$"}
+# A name or a list of names in YAML, a tuple here.
+Files = Annotated[
+    tuple[str, ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(_one_or_more),
+    AfterValidator(_of_workspace),
+    WithJsonSchema({"anyOf": [_FILE, {"type": "array", "items": _FILE, "minItems": 1}]}),
+]
 
 Modules = Annotated[
     Distinct[Annotated[str, Field(min_length=1)]],
@@ -79,23 +115,148 @@ class QuantizeConfig(Options):
 
     partitioners_own: ClassVar[tuple[str, ...]] = ()
 
-    quantizer: str = Field(description="The backend whose quantizer annotates the method.")
+    quantizer: str = Field(description="The quantizer that annotates the method.")
     dynamic: bool = Field(
         default=False,
         description="Quantize activations as they come. If false, their ranges are observed on "
-        "the model's calibration inputs.",
+        "calibration inputs.",
+    )
+    # Files count in keys by their content, wherever they stand.
+    calibration: Files | None = Field(
+        default=None,
+        exclude=True,
+        description="Files of calibration inputs, by their path in the workspace, instead of the "
+        "model's own: .npz or .safetensors, whose tensors are named as the method's arguments and "
+        "stacked batch by batch on a first dimension, or .pt with a list of tuples or of dicts.",
+    )
+    batches: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many calibration inputs are observed at most; by default all of them.",
     )
 
-    @property
-    def backend(self) -> Backend:
-        from pipeline.backends import BACKENDS  # the table, of which this is a part
+    @model_validator(mode="after")
+    def _reads_what_it_is_given(self) -> Self:
+        if not self.calibrates and (self.calibration is not None or self.batches is not None):
+            name = "calibration" if self.calibration is not None else "batches"
+            raise PydanticCustomError(
+                "rule", "must not hold `{name}`, since it observes no inputs", {"name": name}
+            )
+        return self
 
-        return BACKENDS[self.quantizer]
+    @property
+    def entry(self) -> Quantization:
+        from pipeline.backends import QUANTIZERS  # the table, of which this is a part
+
+        return QUANTIZERS[self.quantizer]
 
     @property
     def calibrates(self) -> bool:
         """Whether it observes inputs."""
         return not self.dynamic
+
+    @property
+    def quantizes_as_it_comes(self) -> bool:
+        """Whether any of it is dynamic."""
+        return self.dynamic
+
+    @property
+    def depends_on_host(self) -> bool:
+        """Whether what it makes can depend on the instruction sets of this machine, as everything
+        does that a model computed in eager mode."""
+        return self.calibrates
+
+    @property
+    def calibration_files(self) -> tuple[str, ...]:
+        return self.calibration or ()
+
+
+MODULE_PATTERN = r"^[^\s.]+(\.[^\s.]+)*$"
+ModuleName = Annotated[str, Field(pattern=MODULE_PATTERN)]
+NOT = "none"  # what stands for a module or an operator that is not quantized
+
+
+class MixedQuantize(QuantizeConfig):
+    """A quantizer whose options can differ by module and by operator.
+
+    A subclass declares `modules` and `operators`, mappings of names to its `scheme`, those of its
+    options that can differ, or to "none". What an override leaves out is as for the whole method.
+    """
+
+    scheme: ClassVar[type[Options]]
+
+    def global_scheme(self) -> Any:
+        names = type(self).scheme.model_fields
+        return self.scheme.model_construct(**{name: getattr(self, name) for name in names})
+
+    def scheme_of(self, override: Any) -> Any:
+        """An override with what it leaves out; None where nothing is quantized."""
+        if override == NOT:
+            return None
+        given = {name: getattr(override, name) for name in override.model_fields_set}
+        return self.global_scheme().model_copy(update=given)
+
+    def overrides(self, kind: str) -> dict[str, Any]:
+        """`modules` or `operators` by name, each with its whole scheme."""
+        return {name: self.scheme_of(each) for name, each in getattr(self, kind).items()}
+
+    def schemes(self) -> list[Any]:
+        """All that occur."""
+        own = [each for kind in ("modules", "operators") for each in self.overrides(kind).values()]
+        return [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
+
+    def resolved(self) -> dict[str, Any]:
+        values = super().resolved()
+        for kind in ("modules", "operators"):
+            values[kind] = {
+                name: NOT if scheme is None else scheme.resolved()
+                for name, scheme in sorted(self.overrides(kind).items())
+            }
+        return values
+
+    @property
+    def calibrates(self) -> bool:
+        return any(not scheme.dynamic for scheme in self.schemes())
+
+    @property
+    def quantizes_as_it_comes(self) -> bool:
+        return any(scheme.dynamic for scheme in self.schemes())
+
+    def which(self, node: Node) -> Any:
+        """The scheme of a node: that of the innermost module with an override, else that of its
+        operator, else that of the method. Activations that are fused into what they follow go
+        with it."""
+        leader = _leader(node)
+        modules = self.overrides("modules")
+        for name in reversed(modules_of(leader)):
+            if name in modules:
+                return modules[name]
+        operators = self.overrides("operators")
+        name = operator_of(leader)
+        return operators[name] if name in operators else self.global_scheme()
+
+
+_FUSED = frozenset({"relu", "relu_", "hardtanh", "hardtanh_", "batch_norm"})
+
+
+def _leader(node: Node) -> Node:
+    while operator_of(node) in _FUSED and hasattr(node.args[0], "args"):
+        node = node.args[0]
+    return node
+
+
+def operator_of(node: Node) -> str:
+    """The name of an operator without its library and overload: `linear`; "" for other nodes."""
+    name = getattr(node.target, "name", None)
+    if node.op != "call_function" or not callable(name):
+        return ""
+    return str(name()).split("::")[-1].split(".")[0]
+
+
+def modules_of(node: Node) -> list[str]:
+    """The qualified names of the modules that a node is from, outermost first."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [name.removeprefix("L['self'].") for name, _ in stack.values()]
 
 
 Remap = Callable[[bytes, Mapping[int, int]], bytes | None]
@@ -275,4 +436,43 @@ class Backend:
 
     def missing(self) -> Iterator[Requirement]:
         """What must be installed before anything can be lowered to it."""
+        return (each for each in self.requirements if not each.there())
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """Its entry among the quantizers; None where it has none."""
+        if self.quantizer is None:
+            return None
+        return Quantization(
+            name=self.name,
+            options=self.quantizer,
+            distributions=self.distributions,
+            make_quantizer=self.make_quantizer,
+            apply_quantizer=self.apply_quantizer,
+            requirements=self.requirements,
+            facts=self.facts,
+        )
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """One quantizer: that of a backend, or one without a backend of its own.
+
+    `rewrite` quantizes a program by itself, without `prepare_pt2e` and without inputs: it gives an
+    ATen module, which is exported again. The rest is as for a `Backend`.
+    """
+
+    name: str
+    options: type[QuantizeConfig]
+    distributions: tuple[str, ...] = ("executorch", "torch", "torchao")
+    make_quantizer: Callable[[Any], Quantizer | None] = lambda options: None
+    apply_quantizer: Callable[[GraphModule, Any, Sequence[tuple[Any, ...]]], GraphModule] | None = (
+        None
+    )
+    rewrite: Callable[[ExportedProgram, Any], GraphModule] | None = None
+    requirements: tuple[Requirement, ...] = ()
+    facts: Callable[[], Mapping[str, str]] | None = None
+
+    def missing(self) -> Iterator[Requirement]:
+        """What must be installed before anything can be quantized with it."""
         return (each for each in self.requirements if not each.there())

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import Backend, Constructor, Distinct, Options, QuantizeConfig, Sight
+from pipeline.backends.entry import (
+    Backend,
+    Constructor,
+    Distinct,
+    MixedQuantize,
+    ModuleName,
+    Options,
+    Sight,
+)
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
+    from torch.fx import Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 # The names of executorch's ALL_PARTITIONER_CONFIGS, in its order.
@@ -53,11 +64,22 @@ class XnnpackOptions(Options):
     )
 
 
-class XnnpackQuantize(QuantizeConfig):
+# The operators that XNNPACKQuantizer annotates, one of its patterns each or more.
+XnnpackOperator = Literal[
+    "adaptive_avg_pool2d", "add", "cat", "conv1d", "conv2d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "linear", "mul",
+]  # fmt: skip
+
+
+class XnnpackScheme(Options):
     """Options of `get_symmetric_quantization_config`, for an `XNNPACKQuantizer`: int8 activations
     and symmetric int8 weights."""
 
-    quantizer: Literal["xnnpack"]
+    dynamic: bool = Field(
+        default=False,
+        description="Quantize activations as they come. If false, their ranges are observed on "
+        "calibration inputs.",
+    )
     per_channel: bool = Field(
         default=True, description="Give each output channel of a weight a scale of its own."
     )
@@ -66,6 +88,41 @@ class XnnpackQuantize(QuantizeConfig):
     )
     weight_qmax: int = Field(
         default=127, ge=1, le=127, description="The greatest quantized weight."
+    )
+    act_qmin: int = Field(
+        default=-128, ge=-128, le=-1, description="The least quantized activation."
+    )
+    act_qmax: int = Field(
+        default=127, ge=1, le=127, description="The greatest quantized activation."
+    )
+
+    @model_validator(mode="after")
+    def _ranges_are_of_static_activations(self) -> Self:
+        given = sorted({"act_qmin", "act_qmax"} & self.model_fields_set)
+        if self.dynamic and given:
+            raise PydanticCustomError(
+                "rule",
+                "must not hold `{name}`: XNNPACK itself chooses the range of activations that are "
+                "quantized as they come",
+                {"name": given[0]},
+            )
+        return self
+
+
+class XnnpackQuantize(XnnpackScheme, MixedQuantize):
+    """An `XNNPACKQuantizer`, with other options for some modules and operators."""
+
+    scheme: ClassVar[type[Options]] = XnnpackScheme
+
+    quantizer: Literal["xnnpack"]
+    modules: dict[ModuleName, XnnpackScheme | Literal["none"]] = Field(
+        default={},
+        description="Other options for the operators of a module, by its qualified name, or `none` "
+        "to leave it as it is. The innermost module counts.",
+    )
+    operators: dict[XnnpackOperator, XnnpackScheme | Literal["none"]] = Field(
+        default={},
+        description="Other options for operators of a type, or `none` to leave them as they are.",
     )
 
 
@@ -85,15 +142,33 @@ def _xnnpack_partitioner(options: XnnpackOptions) -> Partitioner:
 
 
 def _xnnpack_quantizer(config: XnnpackQuantize) -> Quantizer:
-    from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
-
-    quantization = xnnpack_quantizer.get_symmetric_quantization_config(
-        is_per_channel=config.per_channel,
-        is_dynamic=config.dynamic,
-        weight_qmin=config.weight_qmin,
-        weight_qmax=config.weight_qmax,
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
     )
-    return xnnpack_quantizer.XNNPACKQuantizer().set_global(quantization)
+    from torchao.quantization.pt2e.quantizer import ComposableQuantizer
+
+    def quantizer(scheme: XnnpackScheme) -> XNNPACKQuantizer:
+        ranges = {"act_qmin": scheme.act_qmin, "act_qmax": scheme.act_qmax}
+        quantization = get_symmetric_quantization_config(
+            is_per_channel=scheme.per_channel,
+            is_dynamic=scheme.dynamic,
+            weight_qmin=scheme.weight_qmin,
+            weight_qmax=scheme.weight_qmax,
+            **({} if scheme.dynamic else ranges),
+        )
+        return XNNPACKQuantizer().set_global(quantization)
+
+    if not config.modules and not config.operators:
+        return quantizer(config)
+
+    # `set_module_name` takes no "none", sees parameters as outside of any module, and lets an
+    # outer module or the method take what its own options don't cover; a filter is exact.
+    def only(scheme: XnnpackScheme) -> Callable[[Node], bool]:
+        return lambda node: node.op != "call_function" or config.which(node) == scheme
+
+    schemes = [s for n, s in enumerate(config.schemes()) if s not in config.schemes()[:n]]
+    return ComposableQuantizer([quantizer(s).set_filter_function(only(s)) for s in schemes])
 
 
 def _xnnpack_sight() -> Sight:

@@ -1,0 +1,70 @@
+"""ExecuTorch's recipes by name: executorch/export/recipe.py and the backends' recipe types.
+
+A recipe of theirs is a quantizer and a partitioner with certain options; here it stands for just
+these, as they would be written out in a config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a method says instead: plain data, as in YAML.
+
+    `refused` says why it can't be had, or is "".
+    """
+
+    partitioners: tuple[Any, ...] = ()
+    quantize: Mapping[str, Any] | None = None
+    refused: str = ""
+
+    def expanded(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"partitioners": list(self.partitioners)}
+        return {**said, "quantize": dict(self.quantize)} if self.quantize else said
+
+
+def _xnnpack(**quantize: Any) -> Recipe:
+    # The provider passes a `precision_type` to XnnpackPartitioner, which has no such option and
+    # ignores it, so all precisions are delegated.
+    return Recipe(("xnnpack",), quantize or None)
+
+
+def _int4(group_size: int) -> Recipe:
+    scheme = "int8_dynamic_activation_int4_weight"
+    return _xnnpack(quantizer="torchao", scheme=scheme, group_size=group_size)
+
+
+_COREML = Recipe(refused="it is not known which of coreml's options give it; write them out")
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "xnnpack_fp32": _xnnpack(),
+        "xnnpack_pt2e_int8_dynamic_per_channel": _xnnpack(
+            quantizer="xnnpack", dynamic=True, per_channel=True
+        ),
+        "xnnpack_pt2e_int8_static_per_channel": _xnnpack(quantizer="xnnpack", per_channel=True),
+        "xnnpack_pt2e_int8_static_per_tensor": _xnnpack(quantizer="xnnpack", per_channel=False),
+        "xnnpack_torchao_int8da_int4w_per_channel": _int4(group_size=0),
+        "xnnpack_torchao_int8da_int4w_per_tensor": _int4(group_size=32),
+        "coreml_fp32": _COREML,
+        "coreml_fp16": _COREML,
+        "coreml_pt2e_int8_static": _COREML,
+        "coreml_pt2e_int8_weight_only": _COREML,
+        "coreml_torchao_int4_weight_only_per_channel": _COREML,
+        "coreml_torchao_int4_weight_only_per_group": _COREML,
+        "coreml_torchao_int8_weight_only_per_channel": _COREML,
+        "coreml_torchao_int8_weight_only_per_group": _COREML,
+        "coreml_codebook_weight_only": Recipe(
+            refused="it means nothing without `bits` and `block_size`, which a name can't give"
+        ),
+        "qnn_fp16": Recipe(
+            refused="it means nothing without `soc_model`, which a name can't give; write "
+            "`partitioners: [qnn: ...]`"
+        ),
+    }
+)

@@ -1,0 +1,364 @@
+"""Calibration: where its inputs come from, that it is not run twice, and that it is told of."""
+
+import shutil
+import time
+
+import numpy
+import pytest
+import torch
+from conftest import bench_of
+from safetensors.torch import save_file
+from torch.export import Dim, export
+
+from pipeline.batch import Batch, Waiting, Wanted
+from pipeline.calibration import Batches, check_batches, read_file
+from pipeline.console import Reporter
+from pipeline.errors import ConfigErrors, PipelineError
+from pipeline.explain import explain, preview
+from pipeline.inputs import InputSet
+from pipeline.plan import Plan
+from pipeline.pool import Pool
+from pipeline.status import compile_status
+from pipeline.steps import Step
+from pipeline.store import Store
+from pipeline.worker import progress_of, progress_path
+from pipeline.workspace import Workspace
+
+STATIC = "decode:\n    quantize: {quantizer: xnnpack}"
+GENERATED = """
+
+def calibration_inputs(method):
+    torch.manual_seed(5)
+    for _ in range(3):
+        yield (torch.randn(2, SIZE),)
+"""
+
+
+def plan_of(bench):
+    return Plan(Workspace(bench.root, Store(bench.store), 2))
+
+
+@pytest.fixture(scope="module")
+def _calibrated(tmp_path_factory):
+    """The sample `pair`, whose method `decode` is calibrated on what its exporter yields."""
+    bench = bench_of("pair", tmp_path_factory.mktemp("calibrated"))
+    path = bench.root / "models" / "pair.py"
+    path.write_text(path.read_text() + GENERATED)
+    bench.edit("partition_configs/pair.yaml", "decode:", STATIC)
+    bench.edit("partition_configs/pair.yaml", "constant", "validate: {atol: 0.1}\nconstant")
+    assert bench.doit() == 0, bench.output
+    return bench
+
+
+@pytest.fixture
+def calibrated(_calibrated, tmp_path):
+    copy = type(_calibrated)(tmp_path / "pair", _calibrated.output)
+    shutil.copytree(_calibrated.root, copy.root)
+    return copy
+
+
+QUANTIZE, COMPILE = "quantize pair/decode", "compile pair/decode"
+
+
+def test_a_calibration_is_an_action(calibrated):
+    assert calibrated.outcomes()[QUANTIZE] == "built"
+    assert "built    quantize pair/decode" in calibrated.output
+    assert calibrated.output.count("quantize") == 1
+    assert calibrated.doit() == 0
+    assert calibrated.outcomes()[QUANTIZE] == "up-to-date"
+    assert calibrated.doit("cache") == 0
+    assert "1 quantize" in calibrated.output
+
+
+def test_another_partitioner_does_not_calibrate_again(calibrated):
+    calibrated.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack: {per_op_mode: true}]")
+    assert calibrated.doit("lower") == 0, calibrated.output
+    outcomes = calibrated.outcomes()
+    assert (outcomes[QUANTIZE], outcomes[COMPILE]) == ("up-to-date", "built")
+
+
+def test_another_package_does_not_calibrate_again(calibrated):
+    configs = calibrated.root / "partition_configs"
+    text = (configs / "pair.yaml").read_text().replace("[xnnpack]", "[]")
+    (configs / "other.yaml").write_text(text)
+    assert calibrated.doit("lower:other") == 0, calibrated.output
+    outcomes = calibrated.outcomes()
+    assert outcomes["quantize other/decode"] == "hit"
+    assert outcomes["compile other/decode"] == "built"
+
+
+def quantized_blobs(bench):
+    (action,) = plan_of(bench).quantizes("pair").values()
+    store = Store(bench.store)
+    return [store.blob_path(blob) for blob in store.result(action.digest)["blobs"]]
+
+
+def test_a_compiled_method_needs_no_quantized_program(calibrated):
+    for path in quantized_blobs(calibrated):
+        path.unlink()
+    shutil.rmtree(calibrated.root / "build")
+    assert calibrated.doit("lower") == 0, calibrated.output
+    assert set(calibrated.outcomes().values()) <= {"hit", "up-to-date"}
+    plan = plan_of(calibrated)
+    assert list(preview(plan, ["pair"]))[-1].startswith("5 current, 1 in the store")
+
+
+def test_an_evicted_quantized_program_is_made_again_where_it_is_needed(calibrated):
+    before = calibrated.bytes_of("pair", "pair.pte")
+    for path in quantized_blobs(calibrated):
+        path.unlink()
+    calibrated.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack: {per_op_mode: true}]")
+    assert calibrated.doit("lower") == 0, calibrated.output
+    assert calibrated.outcomes()[QUANTIZE] == "built"
+    calibrated.edit("partition_configs/pair.yaml", "[xnnpack: {per_op_mode: true}]", "[xnnpack]")
+    assert calibrated.doit("lower") == 0
+    assert calibrated.bytes_of("pair", "pair.pte") == before
+
+
+def test_what_vanishes_while_a_run_is_under_way_is_made_again_in_it(calibrated):
+    calibrated.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack: {per_op_mode: true}]")
+    plan = plan_of(calibrated)
+    (action,) = [a for a in plan.compiles("pair") if a.method == "decode"]
+    step = Step(plan, "compile", "pair", "pair", ("decode",))
+    waiting = Waiting(None, step, compile_status(plan, "pair", action))
+    for path in quantized_blobs(calibrated):  # after it was seen
+        path.unlink()
+    pool = Pool(plan.workspace, 2, always=False)
+    told = []
+
+    class Telling:
+        def __init__(self, queue, steps):
+            told.extend(each.title for each in queue)
+
+        def __enter__(self):
+            return lambda action, report: None
+
+        def __exit__(self, *error):
+            return False
+
+    try:
+        batch = Batch(plan, pool, Telling, lambda kind, usage: None)
+        ((wanted, report),) = batch.run([Wanted(action, [waiting])])
+    finally:
+        pool.close()
+    assert report.error == "" and wanted.action.digest == action.digest
+    assert told == [COMPILE, QUANTIZE, COMPILE]
+
+
+def test_why_a_method_is_quantized_again_is_told_once(calibrated):
+    calibrated.edit(
+        "partition_configs/pair.yaml",
+        "{quantizer: xnnpack}",
+        "&q {quantizer: xnnpack, per_channel: false}",
+    )
+    lines = list(explain(plan_of(calibrated), "pair/decode"))
+    change = "  - config methods.decode.quantize.per_channel: True -> False"
+    assert lines[lines.index("quantize pair/decode: to do") + 2] == change
+    assert lines[lines.index("compile pair/decode: to do") + 2] == change
+    assert lines.count(change) == 2
+
+
+def test_a_generator_of_inputs_is_kept_batch_by_batch(calibrated):
+    (source,) = [m for n, m in plan_of(calibrated).methods("pair").items() if n == "decode"]
+    assert len(source.batches) == 3
+
+
+# Files
+
+
+def program():
+    class Model(torch.nn.Module):
+        def forward(self, x, state):
+            return x + state["a"], state["b"] * 2
+
+    shapes = {"x": {0: Dim("n", min=1, max=8)}, "state": {"a": None, "b": None}}
+    example = (torch.ones(2, 3), {"a": torch.ones(3), "b": torch.ones(2, dtype=torch.int64)})
+    return export(Model(), example, dynamic_shapes=shapes)
+
+
+PROGRAM = program()
+CALLS = [
+    (torch.full((2, 3), float(n)), {"a": torch.zeros(3), "b": torch.tensor([n, 0])})
+    for n in range(3)
+]
+
+
+def stacked():
+    return {
+        "x": torch.stack([x for x, _ in CALLS]),
+        "state['a']": torch.stack([state["a"] for _, state in CALLS]),
+        "state['b']": torch.stack([state["b"] for _, state in CALLS]),
+    }
+
+
+def write_npz(path, tensors=None):
+    numpy.savez(path, **{name: t.numpy() for name, t in (tensors or stacked()).items()})
+
+
+def write_safetensors(path, tensors=None):
+    save_file(tensors or stacked(), path)
+
+
+FILES = {
+    "a.npz": write_npz,
+    "a.safetensors": write_safetensors,
+    "tuples.pt": lambda path: torch.save(CALLS, path),
+    "dicts.pt": lambda path: torch.save([{"state": s, "x": x} for x, s in CALLS], path),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_gives_the_same_batches(tmp_path, name):
+    FILES[name](tmp_path / name)
+    batches = read_file(tmp_path / name, f"calib/{name}", PROGRAM)
+    check_batches(PROGRAM, "f", batches)
+    assert [each.origin for each in batches] == [f"calib/{name}[{n}]" for n in range(3)]
+    for (x, state), inputs in zip(CALLS, batches, strict=True):
+        assert torch.equal(inputs.args[0], x)
+        assert all(torch.equal(inputs.args[1][key], state[key]) for key in "ab")
+
+
+def without(name, **more):
+    return {**{k: v for k, v in stacked().items() if k != name}, **more}
+
+
+MISTAKES = {
+    "unknown name": (
+        without("x", y=torch.ones(3, 2, 3)),
+        "c.npz: no argument 'y'; known: x, state['a'], state['b']\nc.npz: argument 'x' is missing",
+    ),
+    "batches": (
+        without("x", x=torch.ones(2, 2, 3)),
+        "c.npz: argument 'x': 2 batches, must be 3, as many as 'state['a']'",
+    ),
+    "no batches": (without("x", x=torch.tensor(1.0)), "c.npz: argument 'x': a single number, must"),
+    "dtype": (
+        without("x", x=torch.ones(3, 2, 3, dtype=torch.float64)),
+        "f: c.npz[0]: argument 'x': dtype float64, must be float32",
+    ),
+    "shape": (
+        without("x", x=torch.ones(3, 2, 4)),
+        "f: c.npz[0]: argument 'x': size 4 at dimension 1, must be 3",
+    ),
+    "rank": (
+        without("x", x=torch.ones(3, 2)),
+        "f: c.npz[0]: argument 'x': rank 1, must be 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tensors", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_what_is_wrong_with_a_file_is_told(tmp_path, tensors, message):
+    write_npz(tmp_path / "c.npz", tensors)
+    with pytest.raises(PipelineError) as error:
+        check_batches(PROGRAM, "f", read_file(tmp_path / "c.npz", "c.npz", PROGRAM))
+    assert str(error.value).startswith(message)
+
+
+UNREADABLE = {
+    "c.npz": b"not a zip",
+    "c.safetensors": b"\xff" * 20,
+    "c.pt": b"not a zip",
+}
+
+
+@pytest.mark.parametrize(("name", "content"), UNREADABLE.items(), ids=UNREADABLE)
+def test_an_unreadable_file_is_told(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(PipelineError) as error:
+        read_file(tmp_path / name, name, PROGRAM)
+    assert str(error.value).startswith(f"{name}: ")
+
+
+class Evil:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('it ran')",))
+
+
+@pytest.mark.parametrize("content", [[Evil()], {"x": 1}, [], torch.ones(1)], ids=type)
+def test_a_pt_file_of_something_else_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "c.pt")
+    with pytest.raises(PipelineError, match=r"c\.pt: (holds|cannot)"):
+        read_file(tmp_path / "c.pt", "c.pt", PROGRAM)
+
+
+def test_batches_are_read_anew_and_capped():
+    reads = []
+
+    def load(number):
+        reads.append(number)
+        return [InputSet((number, half)) for half in range(2)]
+
+    batches = Batches([lambda n=n: load(n) for n in range(3)], most=3)
+    assert len(batches) == 3 and [each.args for each in batches] == [(0, 0), (0, 1), (1, 0)]
+    assert batches[2].args == (1, 0) and batches[-1].args == (1, 0) and 2 not in reads
+    with pytest.raises(IndexError):
+        batches[3]
+
+
+def test_a_package_is_calibrated_from_files(calibrated):
+    (calibrated.root / "calib").mkdir()
+    x = torch.randn(4, 2, 8)
+    numpy.savez(calibrated.root / "calib" / "a.npz", x=x[:2].numpy())
+    save_file({"x": x[2:].contiguous()}, calibrated.root / "calib" / "b.safetensors")
+    files = "calibration: [calib/a.npz, calib/b.safetensors], batches: 3"
+    calibrated.edit("partition_configs/pair.yaml", "r: xnnpack}", f"r: xnnpack, {files}}}")
+    assert calibrated.doit("lower") == 0, calibrated.output
+    assert calibrated.outcomes()[QUANTIZE] == "built"
+    assert calibrated.doit("lower") == 0
+    assert calibrated.output == "up to date: 1 package\n"
+    numpy.savez(calibrated.root / "calib" / "a.npz", x=x[:2].numpy() * 9)
+    assert calibrated.doit("plan") == 0
+    assert "calibration inputs of decode changed" in calibrated.output
+    (calibrated.root / "calib" / "a.npz").unlink()
+    with pytest.raises(ConfigErrors, match=r"calibration: no file 'calib/a.npz' in the workspace"):
+        plan_of(calibrated).check("pair")
+
+
+# Progress
+
+
+class Terminal:
+    """A stream that says it is a terminal."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return True
+
+
+def test_progress_is_read_from_what_a_worker_wrote(calibrated):
+    plan = plan_of(calibrated)
+    (action,) = plan.quantizes("pair").values()
+    assert progress_of(action, plan.workspace) is None
+    path = progress_path(action, plan.workspace)
+    for text, told in (("12 64", (12, 64)), ("", None), ("12", None)):
+        path.write_text(text)
+        assert progress_of(action, plan.workspace) == told
+
+
+def test_a_calibration_under_way_has_a_bar(calibrated, monkeypatch, capsys):
+    from rich import progress as rich_progress
+
+    shown = []
+    original = rich_progress.Progress.add_task
+    monkeypatch.setattr(
+        rich_progress.Progress,
+        "add_task",
+        lambda self, title, **more: (
+            shown.append((title, more["total"])) or original(self, title, **more)
+        ),
+    )
+    (action,) = plan_of(calibrated).quantizes("pair").values()
+    with Reporter(Terminal(), {}).progress([action], lambda each: (12, 64)):
+        limit = time.monotonic() + 20
+        while len(shown) < 2 and time.monotonic() < limit:
+            time.sleep(0.05)
+    assert shown == [("quantize", 1), ("calibrate pair/decode", 64)]

@@ -1,0 +1,451 @@
+"""Quantized programs: near the float program, delegated, and what upstream's own flows give."""
+
+import ast
+import io
+import subprocess
+import sys
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import executorch.export
+import pytest
+import torch
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+    XNNPACKQuantizer,
+    get_symmetric_quantization_config,
+)
+from executorch.backends.xnnpack.recipes import XNNPackRecipeType
+from executorch.export import ExportRecipe
+from executorch.export import export as export_by_recipe
+from torch.export import export
+from torchao.quantization.pt2e import move_exported_model_to_eval
+from torchao.quantization.pt2e.quantize_pt2e import (
+    convert_pt2e,
+    prepare_pt2e,
+    prepare_qat_pt2e,
+)
+
+from pipeline.backends import RECIPES, make_partitioners
+from pipeline.config import parse_config
+from pipeline.delegation import count_delegation
+from pipeline.emission import emit
+from pipeline.errors import ConfigErrors, PipelineError
+from pipeline.inputs import InputSet
+from pipeline.lowering import lower
+from pipeline.programs import load_program, save_programs
+from pipeline.quantize import quantize
+from pipeline.runtime import Package
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(64, 128), torch.nn.Linear(128, 64)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+
+class Text(torch.nn.Module):
+    """Two blocks of linears and a head."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList([Block(), Block()])
+        self.head = torch.nn.Linear(64, 32, bias=False)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)
+
+
+class Image(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv2d(3, 8, 3)
+        self.out = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = torch.relu(self.conv(x))
+        return self.out(x.mean((2, 3)))
+
+
+TEXT, IMAGE = (3, 64), (1, 3, 8, 8)
+
+
+def program_of(model, shape):
+    torch.manual_seed(1)
+    return export(model().eval().requires_grad_(False), (torch.randn(shape),), strict=True)
+
+
+@pytest.fixture(scope="module")
+def text():
+    return program_of(Text, TEXT)
+
+
+@pytest.fixture(scope="module")
+def image():
+    return program_of(Image, IMAGE)
+
+
+def inputs_of(shape, count=4):
+    generator = torch.Generator().manual_seed(7)
+    return [InputSet((torch.randn(shape, generator=generator),)) for _ in range(count)]
+
+
+def spec_of(**options):
+    method = {"partitioners": [], "quantize": options}
+    data = {"model": "m", "methods": {"f": method}}
+    return parse_config("p", data, "p.yaml").methods["f"].quantize
+
+
+def sqnr(program, quantized, inputs):
+    """The least over the inputs, in dB."""
+    found = []
+    for each in inputs:
+        with torch.no_grad():
+            expected, actual = program.module()(*each.args), quantized.module()(*each.args)
+        noise = (expected - actual).pow(2).mean()
+        found.append(10 * torch.log10(expected.pow(2).mean() / noise).item())
+    return min(found)
+
+
+def lowered(program):
+    """The package of a method on XNNPACK, and what is delegated of it."""
+    data = {"model": "m", "methods": {"forward": {"partitioners": ["xnnpack"]}}}
+    (specs,) = (m.partitioners for m in parse_config("p", data, "p.yaml").methods.values())
+    manager = lower({"forward": program}, {"forward": make_partitioners(specs)})
+    delegation = count_delegation(manager.exported_program("forward"))
+    return emit(manager).buffer, delegation
+
+
+def operators(program):
+    return [str(n.target) for n in program.graph.nodes if n.op == "call_function"]
+
+
+def archived(program, folder):
+    """As it comes back from an archive, which is how it is handed on."""
+    file = io.BytesIO()
+    save_programs({"forward": program}, file)
+    (folder / "quantized.pt2").write_bytes(file.getvalue())
+    return load_program(folder / "quantized.pt2", "forward")
+
+
+# The result is near the float program, is delegated, and survives its archive
+
+XNNPACK = {"quantizer": "xnnpack", "per_channel": True}
+INT4 = {"quantizer": "torchao", "scheme": "int8_dynamic_activation_int4_weight"}
+SCHEMES = {
+    "static": (XNNPACK, 25, 0.5),
+    "dynamic": ({**XNNPACK, "dynamic": True}, 30, 0.5),
+    "int8 weights": (
+        {"quantizer": "torchao", "scheme": "int8_dynamic_activation_int8_weight", "group_size": 0},
+        30,
+        0.5,
+    ),
+    "int4 weights in groups": (INT4, 15, 0.35),
+}
+
+
+@pytest.fixture(scope="module")
+def float_package(text):
+    return lowered(text)[0]
+
+
+@pytest.mark.parametrize(("options", "least", "share"), SCHEMES.values(), ids=SCHEMES)
+def test_linears_are_quantized_in_the_delegate(
+    text, float_package, options, least, share, tmp_path
+):
+    spec = spec_of(**options)
+    quantized = quantize(text, spec, inputs_of(TEXT) if spec.calibrates else [])
+    assert sqnr(text, quantized, inputs_of(TEXT)) > least
+    package, delegation = lowered(quantized)
+    assert not [name for name in delegation.undelegated if name.startswith("aten.")]
+    assert len(package) < share * len(float_package)
+    assert lowered(archived(quantized, tmp_path))[0] == package
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group_size", [0, 32])
+def test_embeddings_are_looked_up_quantized(bits, group_size):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 64), torch.nn.Linear(64, 50, bias=False))
+    model[1].weight = model[0].weight  # tied, as in language models
+    program = export(model.eval().requires_grad_(False), (torch.tensor([[1, 2, 3]]),))
+    embedding = {"bits": bits, "group_size": group_size}
+    quantized = quantize(program, spec_of(quantizer="torchao", embedding=embedding), [])
+    inputs = [InputSet((torch.tensor([[7, 49, 0]]),))]
+    assert sqnr(program, quantized, inputs) > {4: 15, 8: 40}[bits]
+    assert any("embedding" in name and "aten" not in name for name in operators(quantized))
+    assert "aten.linear.default" in operators(quantized)  # whose weight stays as it was
+    tables = [t for t in quantized.state_dict.values() if t.dtype in (torch.int8, torch.uint8)]
+    assert [t.numel() for t in tables] == [50 * 64 * bits // 8]
+
+
+def test_weight_only_on_xnnpack_which_would_store_floats_is_refused():
+    method = {"quantize": {"quantizer": "torchao", "scheme": "int8_weight_only"}}
+    for partitioners, refused in (([], False), (["xnnpack"], True)):
+        data = {"model": "m", "methods": {"f": {**method, "partitioners": partitioners}}}
+        if refused:
+            with pytest.raises(ConfigErrors, match="XNNPACK computes on float weights"):
+                parse_config("p", data, "p.yaml")
+        else:
+            assert parse_config("p", data, "p.yaml")
+
+
+def test_a_method_without_what_torchao_quantizes_is_refused(image):
+    program = export(torch.nn.Sequential(torch.nn.ReLU()), (torch.ones(3),))
+    with pytest.raises(PipelineError, match="torchao quantizes nothing in it"):
+        quantize(program, spec_of(**INT4), [])
+
+
+def test_no_batch_is_held_while_others_are_observed(image):
+    """A quantizer goes through the inputs as they come."""
+    alive = weakref.WeakSet()
+    most = 0
+
+    class Reading(Sequence):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            raise NotImplementedError
+
+        def __iter__(self):
+            nonlocal most
+            for each in inputs_of(IMAGE, 6):
+                tensor = each.args[0].clone()
+                alive.add(tensor)
+                most = max(most, len(alive))
+                yield InputSet((tensor,))
+                del tensor, each
+
+    steps = []
+    quantize(image, spec_of(**XNNPACK), Reading(), lambda *step: steps.append(step))
+    assert steps == [(number, 6) for number in range(1, 7)]
+    assert most <= 3
+
+
+# Mixed precision
+
+
+def linears(program):
+    """Of each linear, how it was quantized."""
+    found = []
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten.linear.default:
+            activation, weight = (str(node.args[place].target) for place in range(2))
+            kind = "dynamic" if activation.endswith("per_tensor.tensor") else "static"
+            found.append(kind if "dequantize" in weight else "float")
+    return found
+
+
+OVERRIDES = {
+    "a module": ({"modules": {"layers.0": {"dynamic": True}}}, ["dynamic"] * 2 + ["static"] * 3),
+    "none of it": ({"modules": {"head": "none"}}, ["static"] * 4 + ["float"]),
+    "the innermost counts": (
+        {"modules": {"layers.0": "none", "layers.0.down": {"dynamic": True}}},
+        ["float", "dynamic"] + ["static"] * 3,
+    ),
+    "whatever the order": (
+        {"modules": {"layers.0.down": {"dynamic": True}, "layers.0": "none"}},
+        ["float", "dynamic"] + ["static"] * 3,
+    ),
+    "an operator": ({"operators": {"linear": {"dynamic": True}}}, ["dynamic"] * 5),
+    "a module before an operator": (
+        {"operators": {"linear": "none"}, "modules": {"head": {"per_channel": False}}},
+        ["float"] * 4 + ["static"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("overrides", "expected"), OVERRIDES.values(), ids=OVERRIDES)
+def test_overrides_take_effect(text, overrides, expected):
+    spec = spec_of(**XNNPACK, **overrides)
+    quantized = quantize(text, spec, inputs_of(TEXT))
+    assert linears(quantized) == expected
+    assert sqnr(text, quantized, inputs_of(TEXT)) > 25
+
+
+def test_an_override_leaves_out_what_its_options_do_not_cover(text):
+    """Additions can't be quantized as they come: in a dynamic module they stay as they are."""
+    spec = spec_of(**XNNPACK, operators={"add": "none", "linear": {"dynamic": True}})
+    names = operators(quantize(text, spec, inputs_of(TEXT)))
+    assert "quantized_decomposed.quantize_per_tensor.default" not in names
+
+
+def test_fused_activations_go_with_what_they_follow(image):
+    """The rectifier is in no module of its own, and yet the convolution is quantized with it."""
+    alone = quantize(image, spec_of(**XNNPACK, modules={"out": "none"}), inputs_of(IMAGE))
+    module = spec_of(
+        quantizer="xnnpack", operators={"linear": "none"}, modules={"conv": {"per_channel": True}}
+    )
+    assert operators(quantize(image, module, inputs_of(IMAGE))) == operators(alone)
+
+
+def numbers(program):
+    """Scales, zero points and limits, in the order of the graph."""
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    return [[a for a in node.args if isinstance(a, float | int)] for node in calls]
+
+
+def test_one_override_is_upstreams_set_module_name(text):
+    """Of a module without fused activations, which upstream does not fuse there."""
+    quantizer = XNNPACKQuantizer().set_module_name(
+        "head", get_symmetric_quantization_config(is_per_channel=True)
+    )
+    prepared = prepare_pt2e(text.module(check_guards=False), quantizer)
+    for inputs in inputs_of(TEXT):
+        prepared(*inputs.args)
+    theirs = export(convert_pt2e(prepared), inputs_of(TEXT)[0].args)
+    spec = spec_of(
+        **XNNPACK, modules={"layers.0": "none", "layers.1": "none"}, operators={"add": "none"}
+    )
+    ours = quantize(text, spec, inputs_of(TEXT))
+    assert operators(ours) == operators(theirs)
+    assert numbers(ours) == numbers(theirs)
+
+
+WRONG = {
+    "module": ({"modules": {"layers.7": "none"}}, "no module 'layers.7' in the program; did you"),
+    "operator": ({"operators": {"conv2d": "none"}}, "no operator 'conv2d' in the program"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), WRONG.values(), ids=WRONG)
+def test_an_override_for_nothing_is_refused(text, overrides, message):
+    with pytest.raises(PipelineError, match=message):
+        quantize(text, spec_of(**XNNPACK, **overrides), inputs_of(TEXT))
+
+
+def test_an_override_that_quantizes_nothing_is_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
+    program = export(model.eval().requires_grad_(False), (torch.randn(2, 8),))
+    spec = spec_of(**XNNPACK, modules={"1": {"per_channel": False}})
+    with pytest.raises(PipelineError, match="module '1' has nothing that xnnpack quantizes so"):
+        quantize(program, spec, [InputSet((torch.randn(2, 8),))])
+
+
+def test_ranges_of_activations_take_effect(text):
+    spec = spec_of(**XNNPACK, act_qmin=-100, act_qmax=100)
+    quantized = quantize(text, spec, inputs_of(TEXT))
+    ranges = {
+        n.args[3:5] for n in quantized.graph.nodes if "quantize_per_tensor.default" in str(n.target)
+    }
+    assert ranges == {(-100, 100)}
+
+
+# Recipes of ExecuTorch's
+
+
+def installed_recipes():
+    """The values of all enums of recipes in the installed executorch, read from their sources,
+    since some can't be imported here."""
+    folder = Path(executorch.export.__file__).parent.parent
+    found = set()
+    for path in folder.glob("backends/**/*recipe_types.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and any(
+                isinstance(base, ast.Name) and base.id == "RecipeType" for base in node.bases
+            ):
+                found |= {
+                    s.value.value
+                    for s in node.body
+                    if isinstance(s, ast.Assign) and isinstance(s.value, ast.Constant)
+                }
+    return found
+
+
+def test_recipes_are_the_installed_ones():
+    assert set(RECIPES) == installed_recipes()
+    assert {r.value for r in XNNPackRecipeType} == {
+        name for name, recipe in RECIPES.items() if not recipe.refused
+    }
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = torch.nn.Linear(64, 96), torch.nn.Linear(96, 32)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+
+@pytest.mark.parametrize("kind", XNNPackRecipeType, ids=lambda kind: kind.value)
+def test_a_recipe_gives_upstreams_bytes(kind):
+    inputs = inputs_of((2, 64))
+    session = export_by_recipe(
+        model=Small().eval().requires_grad_(False),
+        example_inputs=[each.args for each in inputs],
+        export_recipe=ExportRecipe.get_recipe(kind),
+    )
+    data = {"model": "m", "methods": {"forward": {"recipe": kind.value}}}
+    method = parse_config("p", data, "p.yaml").methods["forward"]
+    program = export(Small().eval().requires_grad_(False), inputs[0].args, strict=True)
+    if method.quantize is not None:
+        calibration = inputs if method.quantize.calibrates else []
+        program = quantize(program, method.quantize, calibration)
+    manager = lower({"forward": program}, {"forward": make_partitioners(method.partitioners)})
+    assert emit(manager).buffer == session.get_pte_buffer()
+
+
+RECIPE_MISTAKES = {
+    "unknown": ({"recipe": "xnnpack_fp23"}, "methods.f.recipe: unknown recipe 'xnnpack_fp23'; did"),
+    "beside": (
+        {"recipe": "xnnpack_fp32", "partitioners": []},
+        "methods.f.partitioners: stands beside a recipe, which says it; keep one",
+    ),
+    "refused": ({"recipe": "qnn_fp16"}, "methods.f.recipe: 'qnn_fp16' can't be had: it means"),
+}
+
+
+@pytest.mark.parametrize(("method", "message"), RECIPE_MISTAKES.values(), ids=RECIPE_MISTAKES)
+def test_wrong_recipes_are_refused(method, message):
+    with pytest.raises(ConfigErrors) as errors:
+        parse_config("p", {"model": "m", "methods": {"f": method}}, "p.yaml")
+    assert message in str(errors.value)
+
+
+# Programs that are quantized already
+
+
+def test_a_program_that_was_trained_quantized_is_lowered_as_it_is(text, tmp_path):
+    """With quantization-aware training: fake quantizers in training, converted and saved."""
+    quantizer = XNNPACKQuantizer().set_global(
+        get_symmetric_quantization_config(is_per_channel=True, is_qat=True)
+    )
+    torch.manual_seed(0)
+    trained = export(Small().train(), (torch.randn(2, 64),)).module(check_guards=False)
+    prepared = prepare_qat_pt2e(trained, quantizer)
+    optimizer = torch.optim.SGD(prepared.parameters(), lr=0.1)
+    for inputs in inputs_of((2, 64)):
+        optimizer.zero_grad()
+        prepared(*inputs.args).pow(2).mean().backward()
+        optimizer.step()
+    move_exported_model_to_eval(prepared)
+    converted = convert_pt2e(prepared).requires_grad_(False)
+    torch.export.save(export(converted, (torch.randn(2, 64),)), tmp_path / "trained.pt2")
+    loading = (
+        "import sys\nfrom pathlib import Path\nfrom pipeline.programs import load_program\n"
+        "load_program(Path(sys.argv[1]), 'model')"
+    )
+    subprocess.run([sys.executable, "-c", loading, tmp_path / "trained.pt2"], check=True)
+    program = load_program(tmp_path / "trained.pt2", "model")
+    package, delegation = lowered(program)
+    assert delegation.undelegated.keys() <= {
+        "quantized_decomposed.quantize_per_tensor.default",
+        "quantized_decomposed.dequantize_per_tensor.default",
+    }
+    assert len(package) < 0.5 * len(lowered(export(Small().eval(), (torch.randn(2, 64),)))[0])
+    (tmp_path / "trained.pte").write_bytes(package)
+    (x,) = inputs_of((2, 64))[0].args
+    (actual,) = Package(tmp_path / "trained.pte").run("forward", [x])
+    assert torch.allclose(actual, program.module()(x), atol=0.05)
+    with pytest.raises(PipelineError, match="it is quantized already"):
+        quantize(program, spec_of(**XNNPACK), inputs_of((2, 64)))
