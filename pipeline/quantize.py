@@ -22,7 +22,7 @@ from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from pipeline.backends import make_quantizer
-from pipeline.backends.entry import NOT, modules_of, operator_of
+from pipeline.backends.entry import MixedQuantize, modules_of, operator_of
 from pipeline.errors import PipelineError, did_you_mean
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
@@ -116,15 +116,17 @@ def _operator(node: Node) -> str:
 
 def check_overrides(program: ExportedProgram, spec: Any) -> None:
     """Raises PipelineError for overrides of modules and operators that are not in the program."""
+    if not isinstance(spec, MixedQuantize):
+        return
     modules = {name for node in _calls(program.graph_module) for name in modules_of(node)}
     operators = {operator_of(node) for node in _calls(program.graph_module)}
     mistakes = [
         f"no module '{name}' in the program; {did_you_mean(name, sorted(modules - {''}), 10)}"
-        for name in getattr(spec, "modules", {})
+        for name in spec.overrides("modules")
         if name not in modules
     ] + [
         f"no operator '{name}' in the program; leave its override out"
-        for name in getattr(spec, "operators", {})
+        for name in spec.overrides("operators")
         if name not in operators
     ]
     if mistakes:
@@ -133,9 +135,11 @@ def check_overrides(program: ExportedProgram, spec: Any) -> None:
 
 def _check_annotated(module: GraphModule, spec: Any) -> None:
     """Raises PipelineError for an override that asks to quantize where the quantizer did not."""
-    for name, scheme in getattr(spec, "modules", {}).items():
+    if not isinstance(spec, MixedQuantize):
+        return
+    for name, scheme in spec.overrides("modules").items():
         inside = [node for node in _calls(module) if name in modules_of(node)]
-        if scheme != NOT and not any("quantization_annotation" in n.meta for n in inside):
+        if scheme is not None and not any("quantization_annotation" in n.meta for n in inside):
             kinds = ", ".join(sorted({_operator(node) for node in inside} - {""}))
             raise PipelineError(
                 f"module '{name}' has nothing that {spec.quantizer} quantizes so; it has {kinds}"
