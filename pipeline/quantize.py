@@ -62,6 +62,7 @@ def quantize(
         if spec.entry.apply_quantizer is not None:
             state = {name: buffer.clone() for name, buffer in module.named_buffers()}
             converted = spec.entry.apply_quantizer(module, spec, _Arguments(batches, tell))
+            _restore_state(program, module, state)
             _restore_state(program, converted, state)
         else:
             converted = _apply_pt2e(program, module, spec, batches, tell)
@@ -178,12 +179,13 @@ def _unshare_dynamic_quantization(module: GraphModule) -> None:
 def _restore_state(
     program: ExportedProgram, module: torch.nn.Module, state: dict[str, torch.Tensor]
 ) -> None:
-    """Gives the method's own mutable buffers the values that calibration changed back; observers
-    keep theirs."""
-    mutated = set(program.graph_signature.buffers_to_mutate.values())
+    """Gives the method's own buffers the values that calibration changed back; observers keep
+    theirs. `buffers_to_mutate` does not tell which: it is empty until a program is functional, and
+    what `torch.export` gives is not. The module's buffers are the program's."""
+    own = set(program.graph_signature.buffers)
     with torch.no_grad():
         for name, buffer in module.named_buffers():
-            if name in mutated:
+            if name in own and buffer.shape == state[name].shape:
                 buffer.copy_(state[name])
 
 

@@ -4,7 +4,11 @@ Where an extra is not installed its packages are skipped; what VGF needs to run 
 docs/backends.md says.
 """
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 from lowerable import (
     bench_for,
     both,
@@ -45,6 +49,17 @@ LACKS = {
     name: "; ".join(f"{name} needs {need.what}: {need.remedy}" for need in BACKENDS[name].missing())
     for name in ("tosa", "ethos-u", "vgf")
 }
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "backends.md"
+
+
+def documented(backend):
+    """The example of a backend in the documentation."""
+    section = re.search(rf"^## {backend}$(.*?)^## ", DOCS.read_text(), re.M | re.S).group(1)
+    config = yaml.safe_load(re.search(r"^```yaml$(.*?)^```$", section, re.M | re.S).group(1))
+    return {key: value for key, value in config.items() if key != "model"} | CLOSE
+
+
+CONFIGS |= {f"docs-{name}": (name, 0.85, documented(name)) for name in LACKS}
 BUILT = [package for package, (backend, _, _) in CONFIGS.items() if not LACKS[backend]]
 
 

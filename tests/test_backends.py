@@ -30,6 +30,8 @@ from pipeline.backends.xnnpack import (
     XnnpackScheme,
 )
 
+# Options without a default, of partitioner and quantizer.
+NEEDED = {"ethos-u": {"target": "ethos-u55-128"}, "tosa": {"tosa_spec": "TOSA-1.0+INT"}}
 PRECISIONS = xnnpack_config.ConfigPrecisionType
 
 
@@ -54,7 +56,8 @@ def test_entry_agrees_with_the_backend(backend):
     missing = ", ".join(f"{need.what}: {need.remedy}" for need in backend.missing())
     if missing or backend.unsupported:
         pytest.skip(f"{backend.name} needs {missing}" if missing else backend.unsupported)
-    spec = PartitionerSpec(name=backend.name, options=backend.options())
+    needed = NEEDED.get(backend.name, {})
+    spec = PartitionerSpec(name=backend.name, options=backend.options(**needed))
     (made,) = make_partitioners([spec])
     assert made.delegation_spec.backend_id == backend.backend_id
     (details,) = (b for b in BackendDetails.__subclasses__() if b.__name__ == backend.backend_id)
@@ -63,7 +66,7 @@ def test_entry_agrees_with_the_backend(backend):
     assert all(metadata.version(name) for name in backend.distributions)
     if backend.quantizer is not None:
         assert issubclass(backend.quantizer, QuantizeConfig)
-        assert backend.quantizer(quantizer=backend.name).quantizer == backend.name
+        assert backend.quantizer(quantizer=backend.name, **needed).quantizer == backend.name
 
 
 def test_partitioners_keep_the_order_of_the_config():

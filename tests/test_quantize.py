@@ -233,6 +233,29 @@ def test_no_batch_is_held_while_others_are_observed(image):
 # Mixed precision
 
 
+class Sum(torch.nn.Module):
+    """A linear layer over the sum of all that came."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(4, 4)
+        self.register_buffer("total", torch.zeros(1, 4))
+
+    def forward(self, x):
+        self.total.add_(x)
+        return self.layer(self.total)
+
+
+def test_state_is_after_calibration_what_it_was_before():
+    model = Sum().eval().requires_grad_(False)
+    program = export(model, (torch.ones(1, 4),))
+    batches = [InputSet((torch.full((1, 4), float(n)),), {}, "calibration") for n in range(1, 4)]
+    quantized = quantize(program, spec_of(quantizer="xnnpack"), batches)
+    assert quantized.state_dict["total"].tolist() == [[0, 0, 0, 0]]
+    assert program.state_dict["total"].tolist() == [[0, 0, 0, 0]]
+
+
 def linears(program):
     """Of each linear, how it was quantized."""
     found = []
