@@ -163,7 +163,7 @@ class Parser:
             data = self._without_recipe(data, path)
             if data is None:
                 return None
-        return self.section(MethodConfig, data, path)
+        return self.section(MethodConfig, data, path, also=("recipe",))
 
     def _without_recipe(self, data: dict[Any, Any], path: str) -> dict[Any, Any] | None:
         """What a method with a recipe says, written out."""

@@ -218,7 +218,7 @@ def _parts(definitions: dict[str, Any]) -> dict[str, Any]:
             return {**schema, "anyOf": [part(each) for each in schema["anyOf"]]}
         if schema.get("type") != "object":
             return schema
-        skipped = ("required", "minProperties", "title")
+        skipped = ("required", "oneOf", "minProperties", "title")
         result = {key: each for key, each in schema.items() if key not in skipped}
         for key in ("properties", "patternProperties"):
             if key in schema:
