@@ -98,7 +98,7 @@ def bench(tmp_path_factory):
     bench = bench_for(
         tmp_path_factory.mktemp("apple") / "workspace", COREML | MIXED | QUANTIZED | OTHERS
     )
-    assert bench.doit() == 0, bench.output
+    assert bench.doit(timeout=900) == 0, bench.output
     return bench
 
 
@@ -166,7 +166,7 @@ def test_fresh_processes_agree_without_a_cache(bench):
     packages = [*COREML, *MIXED, *QUANTIZED, *OTHERS]
     before = {package: bench.bytes_of(package, "small.pte") for package in packages}
     empty = str(bench.root / ".empty-store")
-    assert bench.doit("-a", "lower", PTE_PIPELINE_STORE=empty, PYTHONHASHSEED="7") == 0
+    assert bench.doit("-a", "lower", timeout=900, PTE_PIPELINE_STORE=empty, PYTHONHASHSEED="7") == 0
     assert before == {package: bench.bytes_of(package, "small.pte") for package in packages}
 
 

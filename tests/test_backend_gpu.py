@@ -64,7 +64,7 @@ WEBGPU = {
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     bench = bench_for(tmp_path_factory.mktemp("gpu") / "workspace", VULKAN | WEBGPU)
-    assert bench.doit() == 0, bench.output
+    assert bench.doit(timeout=900) == 0, bench.output
     return bench
 
 
@@ -101,7 +101,7 @@ def test_fresh_processes_agree_without_a_cache(bench):
     before = [bench.bytes_of(package, "small.pte") for package in packages]
     empty = str(bench.root / ".empty-store")
     tasks = [f"lower:{package}" for package in packages]
-    assert bench.doit("-a", *tasks, PTE_PIPELINE_STORE=empty, PYTHONHASHSEED="7") == 0
+    assert bench.doit("-a", *tasks, timeout=900, PTE_PIPELINE_STORE=empty, PYTHONHASHSEED="7") == 0
     assert before == [bench.bytes_of(package, "small.pte") for package in packages]
 
 
