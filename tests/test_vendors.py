@@ -69,7 +69,7 @@ def test_a_use_is_one_line_that_says_what_is_missing_and_where_to_get_it(tmp_pat
     item = {name: REQUIRED[name]} if name in REQUIRED else name
     bench, _ = bench_with(tmp_path / "used", **{first: {"partitioners": [item]}})
     assert problems(bench) == [
-        f"partition_configs/vendor.yaml: methods.{first}.partitioners[0]: {NEEDS[name]}"
+        f"partition_configs/vendor.yaml:8: methods.{first}.partitioners[0]: {NEEDS[name]}"
     ]
 
 

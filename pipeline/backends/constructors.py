@@ -12,6 +12,8 @@ from typing import Any
 from pipeline.backends.entry import Backend, Constructor, Options, QuantizeConfig
 from pipeline.errors import did_you_mean
 
+# Options of every quantizer that are this package's own: no constructor takes them.
+OURS = frozenset(QuantizeConfig.model_fields) - {"dynamic"}
 FILE = Path(__file__).with_name("constructors.json")
 
 
@@ -55,6 +57,7 @@ def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, s
     known = [name for each in own for name in parameters(each)]
     for option in sorted(options.model_fields_set):
         names = {each.renamed.get(option, option) for each in own}
-        if option not in backend.beyond and names.isdisjoint(known):
+        ours = option in backend.beyond or option in OURS
+        if not ours and names.isdisjoint(known):
             shown = [n for each in own for n in parameters(each) if n not in each.left_out]
             yield option, did_you_mean(option, shown)
