@@ -677,20 +677,47 @@ def test_the_resolved_view_tells_where_each_value_was_written(write, tmp_path):
         p="extends: _base\ntarget: android-${ARCH}\nmethods:\n  f: {}\n  g:\n    quantize:\n",
     )
     lines = list(resolved_view(found.configs["p"], found.documents["p"]))
-    rows = dict(
-        re.split(r"\s+# (?=default|test_)", line.strip()) for line in lines if "  # " in line
-    )
+    told = [re.split(r"\s+# (?=default|test_)", line.strip()) for line in lines]
+    rows = dict(each for each in told if len(each) == 2)
     folder = tmp_path.name
     assert lines[0] == f"# p: {folder}/p.yaml"
     assert rows["target: android-arm64"] == f"{folder}/p.yaml:2, android-${{ARCH}}"
     assert rows["per_channel: false"] == f"{folder}/_base.yaml:5, defaults"
-    assert rows["weight_qmax: 127"] == "default"
+    assert rows["# weight_qmax: 127"] == "default"
     assert rows["# quantize: none"] == "default"
     assert rows["atol: 0.5"] == f"{folder}/_base.yaml:7"
     assert rows["max_size: 1000000"] == f"{folder}/_base.yaml:8"
     assert rows['get_text: "on"'] == f"{folder}/_base.yaml:9"
     assert rows['get_list: [1, true, "a b"]'] == f"{folder}/_base.yaml:9"
     assert parse_document("p", found.documents["p"], ["f", "g"]) == found.configs["p"]
+
+
+MIXED = """\
+model: m
+methods:
+  f: {recipe: xnnpack_pt2e_int8_dynamic_per_channel}
+  g:
+    partitioners: [xnnpack]
+    quantize:
+      quantizer: xnnpack
+      per_channel: false
+      modules: {a.b: {dynamic: true}, c: none}
+"""
+
+
+def test_the_resolved_view_knows_recipes_and_overrides(write):
+    found = write(p=MIXED)
+    view = "\n".join(resolved_view(found.configs["p"], found.documents["p"]))
+    assert write(p=view).configs["p"] == found.configs["p"]
+    lines = [" ".join(re.split(r" # test_\w+/", line)[0].split()) for line in view.splitlines()]
+    assert "recipe: xnnpack_pt2e_int8_dynamic_per_channel" in lines
+    assert "# partitioners: [xnnpack] # default" in lines or any(
+        line.startswith("# partitioners: [{xnnpack: ") for line in lines
+    )
+    override = lines[lines.index("a.b:") :]
+    assert "dynamic: true" in override
+    assert "# per_channel: false # as for the method" in override
+    assert "c: none" in override
 
 
 def test_the_resolved_view_knows_every_key(write):

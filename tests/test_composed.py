@@ -235,7 +235,7 @@ def test_the_resolved_view_is_printed(composed, words):
         "partitioners: [] # partition_configs/_base.yaml:4, defaults",
     ]
     assert "# quantize: none # default" in lines
-    assert "- xnnpack: # partition_configs/phone.yaml:2" in lines
+    assert "- xnnpack # partition_configs/phone.yaml:2" in lines
     assert "get_size: 8 # partition_configs/_base.yaml:5" in lines
 
 
