@@ -131,7 +131,8 @@ methods:
 @pytest.fixture
 def config(tmp_path):
     (tmp_path / "pair.yaml").write_text(CONFIG)
-    return read_configs(tmp_path).configs["pair"]
+    configs = read_configs(tmp_path)
+    return configs.configs["pair"], configs.documents["pair"]
 
 
 def described_otherwise(monkeypatch, change):
@@ -141,7 +142,7 @@ def described_otherwise(monkeypatch, change):
 
 
 def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeypatch):
-    assert list(_unknown(config, "pair.yaml")) == []
+    assert list(_unknown(*config)) == []
 
     def renamed(told):
         for parameters in told["callables"].values():
@@ -150,20 +151,20 @@ def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeyp
                 each["name"] = each["name"].replace("is_per_channel", "channelwise")
 
     described_otherwise(monkeypatch, renamed)
-    partitioner, quantizer = map(str, _unknown(config, "pair.yaml"))
+    partitioner, quantizer = (str(p).partition("/")[2] for p in _unknown(*config))
     assert partitioner == (
-        "pair.yaml: methods.run.partitioners[0].xnnpack.per_op_mode: is no option of xnnpack in "
+        "pair.yaml:6: methods.run.partitioners[0].xnnpack.per_op_mode: is no option of xnnpack in "
         "the installed executorch; did you mean 'op_mode'? known: configs, config_precisions, "
         "op_mode"
     )
-    assert quantizer.startswith("pair.yaml: methods.run.quantize.per_channel: is no option of ")
+    assert quantizer.startswith("pair.yaml:5: methods.run.quantize.per_channel: is no option of ")
 
 
 def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
     config, monkeypatch, built
 ):
     described_otherwise(monkeypatch, lambda told: told.update(executorch="1.3.0", callables={}))
-    assert list(_unknown(config, "pair.yaml")) == []
+    assert list(_unknown(*config)) == []
     told = constructors.outdated()
     assert told == (
         "options were checked against executorch 1.3.0, and 1.4.1 is installed; "
