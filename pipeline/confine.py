@@ -86,6 +86,9 @@ class Confined(Partitioner):
         """Raises SharedConstantsError."""
         result = self.inner.partition(exported_program)
         program = result.tagged_exported_program
+        for node in program.graph.nodes:
+            if _is_branch(node):  # Core ML's takes every `get_attr`
+                node.meta.pop(_TAG, None)
         if self.confines:
             result = PartitionResult(program, self._confine(program, result.partition_tags))
         shared = [n.name for n in program.graph.nodes if _shared_with_branch(n)]
@@ -240,6 +243,13 @@ def _mutated(program: ExportedProgram) -> set[str]:
     signature = program.graph_signature
     targets = set(signature.buffers_to_mutate.values())
     return {name for name, target in signature.inputs_to_buffers.items() if target in targets}
+
+
+def _is_branch(node: Node) -> bool:
+    """Whether it is the sub-graph of a control flow."""
+    return node.op == "get_attr" and any(
+        isinstance(user.target, torch._ops.HigherOrderOperator) for user in node.users
+    )
 
 
 def _shared_with_branch(node: Node) -> bool:

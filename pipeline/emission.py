@@ -24,6 +24,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.config import EmitConfig, LayoutConfig
+from pipeline.control_flow import refuse_views_of_carries
 
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
 _SHAPES = {
@@ -42,9 +43,14 @@ def emit(
 
     Args:
         passes: those of `settings`, loaded.
+
+    Raises:
+        PipelineError: ExecuTorch would emit something else than the program.
     """
     settings = settings or EmitConfig()
     programs = {name: lowered.exported_program(name) for name in lowered.methods}
+    if settings.remove_view_copy:
+        refuse_views_of_carries(programs)
     return lowered.to_executorch(emission_config(settings, passes, programs))
 
 

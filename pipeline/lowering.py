@@ -27,6 +27,7 @@ from torch.export import ExportedProgram
 
 from pipeline.config import EdgeConfig
 from pipeline.confine import SharedConstantsError, refuse_unknown_modules, separate_constants
+from pipeline.control_flow import refuse_unsupported
 from pipeline.errors import PipelineError
 from pipeline.preprocess import cached_preprocess, overrides_multimethod
 from pipeline.store import Store
@@ -193,9 +194,10 @@ def lower(
         passes: those over each method's edge program, loaded.
 
     Raises:
-        PipelineError: a partitioner is confined to a module that is not there, or an operator of
-            `edge` is unknown.
+        PipelineError: a partitioner is confined to a module that is not there, an operator of
+            `edge` is unknown, or a program has control flow that ExecuTorch doesn't emit.
     """
+    refuse_unsupported(programs)
     refuse_unknown_modules(programs, method_to_partitioners)
     own = dict(programs)
     with _lowering_through_to_backend_multiple(store):

@@ -18,6 +18,7 @@ _DECIDING = (
     "calibration",
     "compile",
     "confine",
+    "control_flow",
     "delegation",
     "emission",
     "eager",
