@@ -45,6 +45,8 @@ from pipeline.backends.apple import (
 from pipeline.backends.coreml_bytes import archive, reproducible
 from pipeline.errors import PipelineError
 
+pytestmark = pytest.mark.slow
+
 APART = {"multimethod_weight_sharing_strategy": "disabled"}
 COREML = {
     "fp16": both(partitioners=["coreml"]),

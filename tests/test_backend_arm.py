@@ -22,6 +22,8 @@ from lowerable import (
 
 from pipeline.backends import BACKENDS, arm, arm_emulation
 
+pytestmark = pytest.mark.slow
+
 
 def ethos_u(target):
     device = {"target": target}

@@ -42,6 +42,8 @@ from pipeline.backends.vulkan import (
 )
 from pipeline.errors import PipelineError
 
+pytestmark = pytest.mark.slow
+
 
 def classify_quantized(**options):
     """Only the second method has a linear layer, which is all that the quantizer knows."""

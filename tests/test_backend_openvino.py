@@ -26,6 +26,8 @@ from pipeline.backends.openvino import OpenvinoOptions, OpenvinoQuantize
 from pipeline.backends.openvino_blob import UnknownBlobError, without_counters
 from pipeline.config import ConfigErrors, parse_config
 
+pytestmark = pytest.mark.slow
+
 needs_openvino = pytest.mark.skipif(
     not (find_spec("openvino") and find_spec("nncf")),
     reason="needs openvino and nncf: pip install 'pte-pipeline[openvino]'",

@@ -11,6 +11,7 @@ from pathlib import Path
 import executorch.export
 import pytest
 import torch
+from executorch.backends.apple.coreml.recipes import CoreMLRecipeType
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     XNNPACKQuantizer,
     get_symmetric_quantization_config,
@@ -26,7 +27,7 @@ from torchao.quantization.pt2e.quantize_pt2e import (
     prepare_qat_pt2e,
 )
 
-from pipeline.backends import RECIPES, make_partitioners
+from pipeline.backends import BACKENDS, RECIPES, make_partitioners
 from pipeline.config import parse_config
 from pipeline.delegation import count_delegation
 from pipeline.emission import emit
@@ -385,9 +386,10 @@ def installed_recipes():
 
 def test_recipes_are_the_installed_ones():
     assert set(RECIPES) == installed_recipes()
-    assert {r.value for r in XNNPackRecipeType} == {
-        name for name, recipe in RECIPES.items() if not recipe.refused
-    }
+    assert [name for name, recipe in RECIPES.items() if recipe.refused] == [
+        "coreml_codebook_weight_only",
+        "qnn_fp16",
+    ]
 
 
 class Small(torch.nn.Module):
@@ -400,14 +402,18 @@ class Small(torch.nn.Module):
         return self.down(torch.relu(self.up(x)))
 
 
-@pytest.mark.parametrize("kind", XNNPackRecipeType, ids=lambda kind: kind.value)
+COREML = [kind for kind in CoreMLRecipeType if not RECIPES[kind.value].refused]
+
+
+@pytest.mark.parametrize("kind", [*XNNPackRecipeType, *COREML], ids=lambda kind: kind.value)
 def test_a_recipe_gives_upstreams_bytes(kind):
     inputs = inputs_of((2, 64))
-    session = export_by_recipe(
-        model=Small().eval().requires_grad_(False),
-        example_inputs=[each.args for each in inputs],
-        export_recipe=ExportRecipe.get_recipe(kind),
-    )
+    with BACKENDS["coreml"].deterministic():
+        session = export_by_recipe(
+            model=Small().eval().requires_grad_(False),
+            example_inputs=[each.args for each in inputs],
+            export_recipe=ExportRecipe.get_recipe(kind),
+        )
     data = {"model": "m", "methods": {"forward": {"recipe": kind.value}}}
     method = parse_config("p", data, "p.yaml").methods["forward"]
     program = export(Small().eval().requires_grad_(False), inputs[0].args, strict=True)

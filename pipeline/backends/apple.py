@@ -223,9 +223,10 @@ def _check_passes(names: tuple[str, ...] | None) -> None:
 def _coreml_quantizer(config: CoreMLQuantize) -> Quantizer:
     from pipeline.backends import coreml_quantizer
 
-    options = config.resolved()
-    del options["quantizer"], options["dynamic"]
-    return coreml_quantizer.make_quantizer(options)
+    told = config.resolved().items()
+    return coreml_quantizer.make_quantizer(
+        {name: value for name, value in told if name not in QuantizeConfig.model_fields}
+    )
 
 
 def _coreml_reproducible() -> AbstractContextManager[None]:

@@ -39,7 +39,19 @@ def _int4(group_size: int) -> Recipe:
     return _xnnpack(quantizer="torchao", scheme=scheme, group_size=group_size)
 
 
-_COREML = Recipe(refused="it is not known which of coreml's options give it; write them out")
+def _coreml(quantize: Mapping[str, Any] | None = None, **options: Any) -> Recipe:
+    if options.get("minimum_deployment_target", "ios18") < "ios18":
+        options["take_over_mutable_buffer"] = False
+    return Recipe(({"coreml": options},), quantize)
+
+
+def _weight_only(bits: int, group_size: int) -> Mapping[str, Any]:
+    return {
+        "quantizer": "torchao",
+        "scheme": f"int{bits}_weight_only",
+        "group_size": group_size,
+    }
+
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
@@ -51,14 +63,28 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "xnnpack_pt2e_int8_static_per_tensor": _xnnpack(quantizer="xnnpack", per_channel=False),
         "xnnpack_torchao_int8da_int4w_per_channel": _int4(group_size=0),
         "xnnpack_torchao_int8da_int4w_per_tensor": _int4(group_size=32),
-        "coreml_fp32": _COREML,
-        "coreml_fp16": _COREML,
-        "coreml_pt2e_int8_static": _COREML,
-        "coreml_pt2e_int8_weight_only": _COREML,
-        "coreml_torchao_int4_weight_only_per_channel": _COREML,
-        "coreml_torchao_int4_weight_only_per_group": _COREML,
-        "coreml_torchao_int8_weight_only_per_channel": _COREML,
-        "coreml_torchao_int8_weight_only_per_group": _COREML,
+        "coreml_fp32": _coreml(compute_precision="float32"),
+        "coreml_fp16": _coreml(compute_precision="float16"),
+        "coreml_pt2e_int8_static": _coreml(
+            {"quantizer": "coreml", "activation_dtype": "quint8"},
+            minimum_deployment_target="ios17",
+        ),
+        "coreml_pt2e_int8_weight_only": _coreml(
+            {"quantizer": "coreml", "activation_dtype": "float32"},
+            minimum_deployment_target="ios17",
+        ),
+        "coreml_torchao_int4_weight_only_per_channel": _coreml(
+            _weight_only(4, 0), minimum_deployment_target="ios18"
+        ),
+        "coreml_torchao_int4_weight_only_per_group": _coreml(
+            _weight_only(4, 32), minimum_deployment_target="ios18"
+        ),
+        "coreml_torchao_int8_weight_only_per_channel": _coreml(
+            _weight_only(8, 0), minimum_deployment_target="ios16"
+        ),
+        "coreml_torchao_int8_weight_only_per_group": _coreml(
+            _weight_only(8, 32), minimum_deployment_target="ios18"
+        ),
         "coreml_codebook_weight_only": Recipe(
             refused="it means nothing without `bits` and `block_size`, which a name can't give"
         ),
