@@ -33,7 +33,13 @@ from lowerable import (
 )
 from pydantic import ValidationError
 
-from pipeline.backends import BACKENDS, PartitionerSpec, make_partitioners, make_quantizer
+from pipeline.backends import (
+    BACKENDS,
+    PartitionerSpec,
+    QuantizeConfig,
+    make_partitioners,
+    make_quantizer,
+)
 from pipeline.backends.apple import (
     CoreMLComputeUnit,
     CoreMLOptions,
@@ -441,7 +447,7 @@ def quantization(**options):
 def test_quantizer_options_are_those_that_are_read():
     """CoreMLQuantizer quantizes after training, so it reads nothing of how training goes on."""
     theirs = set(inspect.signature(ModuleLinearQuantizerConfig).parameters)
-    ours = set(CoreMLQuantize.model_fields) - {"quantizer", "dynamic"}
+    ours = set(CoreMLQuantize.model_fields) - set(QuantizeConfig.model_fields)
     assert ours == theirs - {"algorithm", "milestones"}
     assert quantization() == ModuleLinearQuantizerConfig()
 

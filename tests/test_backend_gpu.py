@@ -32,6 +32,7 @@ from lowerable import (
 from pydantic import ValidationError
 
 from pipeline.backends import PartitionerSpec, make_partitioners, make_quantizer
+from pipeline.backends.constructors import OURS
 from pipeline.backends.vulkan import (
     WEBGPU_OPERATORS,
     VulkanLayout,
@@ -214,7 +215,7 @@ def test_bad_options_are_refused(options):
 def test_quantizer_options_are_those_of_the_installed_function():
     function = inspect.unwrap(vulkan_quantizer.get_symmetric_quantization_config)
     theirs = {name.removeprefix("is_") for name in inspect.signature(function).parameters}
-    assert set(VulkanQuantize.model_fields) - {"quantizer"} == theirs - {"act_bits"}
+    assert set(VulkanQuantize.model_fields) - OURS == theirs - {"act_bits"}
     assert make_quantizer(VulkanQuantize(quantizer="vulkan")).global_config == function()
 
 

@@ -158,7 +158,7 @@ def test_torchao_schemes_are_those_of_the_installed_one():
             assert (
                 made.weight_dtype is {"4": torch.int4, "8": torch.int8}[scheme.split("int")[-1][0]]
             )
-            assert made.intx_choose_qparams_algorithm.value == algorithm
+            assert made.intx_choose_qparams_algorithm == algorithm
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

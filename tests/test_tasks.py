@@ -196,6 +196,7 @@ def test_bytes_do_not_depend_on_workers_or_hash_seed(built, jobs):
 def test_listing_and_cleaning(built):
     assert built.doit("list") == 0
     assert [line.split()[0] for line in built.output.splitlines()] == [
+        "backends",
         "cache",
         "compile",
         "explain",
