@@ -104,6 +104,23 @@ def test_mistakes_are_raised_together(built):
     assert [problem.path for problem in errors.value.problems] == ["methods", "methods.enc"]
 
 
+def test_modules_that_a_method_lacks_are_told(built):
+    built.edit(
+        "partition_configs/pair.yaml",
+        "[xnnpack]",
+        "[{xnnpack: {modules: [shared.weight, shared.wait]}}]\n    modules: [head]",
+    )
+    with pytest.raises(ConfigErrors) as errors:
+        plan_of(built).check("pair")
+    known = "known: shared, shared.weight"
+    assert str(errors.value).splitlines() == [
+        "partition_configs/pair.yaml:6: methods.decode.partitioners[0].xnnpack.modules: no module "
+        f"'shared.wait' in the program; did you mean 'shared.weight'? {known}",
+        "partition_configs/pair.yaml:7: methods.decode.modules: no module 'head' in the program; "
+        f"{known}",
+    ]
+
+
 def test_planning_imports_no_torch(built):
     code = (
         "import json, sys\nfrom pathlib import Path\n"
