@@ -108,7 +108,7 @@ def test_modules_that_a_method_lacks_are_told(built):
     built.edit(
         "partition_configs/pair.yaml",
         "[xnnpack]",
-        "[{xnnpack: {modules: [shared.weight, shared.wait]}}]\n    modules: [head]",
+        "[{xnnpack: {modules: [shared.weight, shared.wait]}}]\n    modules: [zzz]",
     )
     with pytest.raises(ConfigErrors) as errors:
         plan_of(built).check("pair")
@@ -116,7 +116,7 @@ def test_modules_that_a_method_lacks_are_told(built):
     assert str(errors.value).splitlines() == [
         "partition_configs/pair.yaml:6: methods.decode.partitioners[0].xnnpack.modules: no module "
         f"'shared.wait' in the program; did you mean 'shared.weight'? {known}",
-        "partition_configs/pair.yaml:7: methods.decode.modules: no module 'head' in the program; "
+        "partition_configs/pair.yaml:7: methods.decode.modules: no module 'zzz' in the program; "
         f"{known}",
     ]
 
