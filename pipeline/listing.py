@@ -6,7 +6,14 @@ import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from pipeline.backends import BACKENDS, PLUGIN_PROBLEMS, Backend, Options, PartitionerSpec
+from pipeline.backends import (
+    BACKENDS,
+    PLUGIN_PROBLEMS,
+    QUANTIZERS,
+    Backend,
+    Options,
+    PartitionerSpec,
+)
 from pipeline.columns import columns
 from pipeline.errors import PipelineError, did_you_mean
 from pipeline.toolchain import version_of
@@ -22,7 +29,7 @@ def list_backends() -> Iterator[str]:
                 backend.name,
                 backend.summary,
                 "no" if _obstacles(backend) else "yes",
-                "no" if _cannot_run(backend) else "yes",
+                _runs(backend),
                 "together" if backend.joint else "apart",
                 "yes" if backend.quantizer is not None else "",
                 "no" if backend.unreproducible else "yes",
@@ -32,19 +39,25 @@ def list_backends() -> Iterator[str]:
     for plugin, problem in PLUGIN_PROBLEMS.items():
         yield f"plugin {plugin} cannot be used: {problem}"
     yield ""
-    yield "doit backends <name> tells of one what it needs and all of its options"
+    others = ", ".join(name for name in QUANTIZERS if name not in BACKENDS)
+    yield f"Without a partitioner, portable kernels run a method. Quantizers alone: {others}."
+    yield "doit backends <name> tells of one what it needs and all of its options."
 
 
 def tell_backend(name: str) -> Iterator[str]:
     """Raises PipelineError for one that is not there."""
+    known = [*BACKENDS, *(each for each in QUANTIZERS if each not in BACKENDS)]
+    if name not in known:
+        raise PipelineError(f"no backend '{name}'; {did_you_mean(name, known)}")
     if name not in BACKENDS:
-        raise PipelineError(f"no backend '{name}'; {did_you_mean(name, BACKENDS)}")
+        yield from _quantizer(name)
+        return
     backend = BACKENDS[name]
     yield f"{backend.name}: {backend.summary}"
     facts = {
         "delegate": backend.backend_id,
         "lowers here": "; ".join(_obstacles(backend)) or "yes",
-        "runs here": _cannot_run(backend) or "yes",
+        "runs here": _cannot_run(backend) or _runs(backend),
         "methods": "lowered together, in one call" if backend.joint else "each lowered by itself",
         "same bytes": backend.unreproducible or "yes, every time",
         "versions": ", ".join(f"{each} {version_of(each)}" for each in backend.distributions),
@@ -59,12 +72,25 @@ def tell_backend(name: str) -> Iterator[str]:
     yield from _options(PartitionerSpec, ("modules",))
     if backend.quantizer is not None:
         yield ""
-        yield f"quantize: {{quantizer: {backend.name}, ...}}"
-        yield from _options(backend.quantizer)
+        yield from _quantizer(name)
+
+
+def _quantizer(name: str) -> Iterator[str]:
+    yield f"quantize: {{quantizer: {name}, ...}}"
+    yield from _options(QUANTIZERS[name].options)
+
+
+def _runs(backend: Backend) -> str:
+    """ "" where that can't be told, since nothing can be lowered to it."""
+    if _cannot_run(backend):
+        return "no"
+    return "" if _obstacles(backend) else "yes"
 
 
 def _obstacles(backend: Backend) -> list[str]:
     """Why nothing can be lowered to it here."""
+    if backend.unsupported:
+        return [f"no: it {backend.unsupported}"]
     return [f"needs {need.what}: {need.remedy}" for need in backend.missing()]
 
 
