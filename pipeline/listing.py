@@ -81,7 +81,7 @@ def _quantizer(name: str) -> Iterator[str]:
 
 
 def _runs(backend: Backend) -> str:
-    """ "" where that can't be told, since nothing can be lowered to it."""
+    """Empty where that can't be told, since nothing can be lowered to it."""
     if _cannot_run(backend):
         return "no"
     return "" if _obstacles(backend) else "yes"
