@@ -193,6 +193,8 @@ from pipeline.workspace import open_workspace
 workspace = open_workspace(Path("."))
 for action in Plan(workspace).quantizes("pair").values():
     perform(action, workspace, Stages(), always=False)  # torch.export, which quantizes, unpickles
+for action in [*Plan(workspace).compiles("pair"), Plan(workspace).link("pair")]:
+    perform(action, workspace, Stages(), always=False)
 
 def refuse(*arguments, **options):
     raise AssertionError("unpickled")
