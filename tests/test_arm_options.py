@@ -450,8 +450,9 @@ def test_a_cached_partition_is_what_a_fresh_one_would_be(backend, options, tmp_p
     import torch
     from torch.export import export
 
+    from pipeline.emission import emit
     from pipeline.inputs import as_input_sets
-    from pipeline.lowering import emit, lower
+    from pipeline.lowering import lower
     from pipeline.preprocess import counted_preprocess
     from pipeline.quantize import quantize
     from pipeline.store import Store
@@ -474,7 +475,7 @@ def test_a_cached_partition_is_what_a_fresh_one_would_be(backend, options, tmp_p
         made = parts.make_partitioner(BACKENDS[backend].options(**options))
         with counted_preprocess() as counts:
             manager = lower({"forward": program}, {"forward": [made]}, store=store)
-        return emit(manager, False, ()).buffer, (counts.hits, counts.misses, counts.uncached)
+        return emit(manager).buffer, (counts.hits, counts.misses, counts.uncached)
 
     store = Store(tmp_path)
     program = quantized(Short())
