@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 
 from pipeline.backends import PartitionerSpec, make_partitioners
 from pipeline.errors import PipelineError, did_you_mean
+from pipeline.graphs import graph_modules
 
 _TAG = "delegation_tag"
 _RANGE = "choose_qparams"
@@ -103,7 +104,7 @@ class Confined(Partitioner):
         """Takes tags from what lies outside, in place. Returns those that are left."""
         left: dict[str, Any] = {}
         held_constants = held_buffers = False
-        for module in _graph_modules(program.graph_module):
+        for module in graph_modules(program.graph_module):
             chosen: dict[str, list[Node]] = defaultdict(list)
             for node in module.graph.nodes:
                 if _TAG not in node.meta:
@@ -188,7 +189,7 @@ def modules_of(program: ExportedProgram) -> list[str]:
     return sorted(
         {
             name
-            for module in _graph_modules(program.graph_module)
+            for module in graph_modules(program.graph_module)
             for node in module.graph.nodes
             for name in _stack(node)
             if name
@@ -231,12 +232,6 @@ def _range_is_computed(node: Node) -> bool:
     return _operator(node).startswith("quantize") and any(
         isinstance(scale, Node) and scale.op == "call_function" for scale in node.args[1:3]
     )
-
-
-def _graph_modules(module: GraphModule) -> Iterator[GraphModule]:
-    yield module
-    for _, branch, _ in get_control_flow_submodules(module):
-        yield from _graph_modules(branch)
 
 
 def _mutated(program: ExportedProgram) -> set[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
-from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.errors import PipelineError
+from pipeline.graphs import graph_modules
 
 # exir/emit/_emitter.py, `_emit_control_flow`.
 _EMITTED = frozenset({"cond", "map_impl", "scan"})
@@ -24,7 +24,7 @@ def refuse_unsupported(programs: Mapping[str, ExportedProgram]) -> None:
         f"{method}: {_operator(node)}{_place(node)} can't be emitted by ExecuTorch; "
         + _INSTEAD.get(_operator(node), f"it emits {', '.join(sorted(_EMITTED))}")
         for method, program in programs.items()
-        for module in _graph_modules(program.graph_module)
+        for module in graph_modules(program.graph_module)
         for node in module.graph.nodes
         if _takes_graphs(node) and _operator(node) not in _EMITTED
     ]
@@ -45,7 +45,7 @@ def refuse_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:
         f"{method}: scan{_place(node)} reads its carry through a view (as a linear layer does), "
         "which ExecuTorch emits wrongly; say `emit: {remove_view_copy: false}`"
         for method, program in programs.items()
-        for module in _graph_modules(program.graph_module)
+        for module in graph_modules(program.graph_module)
         for node in module.graph.nodes
         if _operator(node) == "scan" and _views_a_carry(module, node)
     ]
@@ -62,12 +62,6 @@ def _views_a_carry(module: GraphModule, scan: Node) -> bool:
         for carry in carries
         for user in carry.users
     )
-
-
-def _graph_modules(module: GraphModule) -> Iterator[GraphModule]:
-    yield module
-    for _, branch, _ in get_control_flow_submodules(module):
-        yield from _graph_modules(branch)
 
 
 def _takes_graphs(node: Node) -> bool:

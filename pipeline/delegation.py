@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
 from torch._ops import HigherOrderOperator
 from torch.export import ExportedProgram
+
+from pipeline.graphs import graph_modules
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def count_delegation(program: ExportedProgram) -> Delegation:
     outside: Counter[str] = Counter()
     inside: Counter[str] = Counter()
     partitions: Counter[str] = Counter()
-    for graph_module in _graph_modules(program.graph_module):
+    for graph_module in graph_modules(program.graph_module):
         outside.update(_operators(graph_module.graph))
         for _, lowered, _ in get_lowered_submodules(graph_module):
             partitions[lowered.backend_id] += 1
@@ -55,14 +56,8 @@ def count_delegation(program: ExportedProgram) -> Delegation:
     )
 
 
-def _graph_modules(graph_module: torch.fx.GraphModule) -> Iterator[torch.fx.GraphModule]:
-    yield graph_module
-    for _, submodule, _ in get_control_flow_submodules(graph_module):
-        yield from _graph_modules(submodule)
-
-
 def _operators_inside(lowered: LoweredBackendModule) -> Iterator[str]:
-    for graph_module in _graph_modules(lowered.original_module.graph_module):
+    for graph_module in graph_modules(lowered.original_module.graph_module):
         yield from _operators(graph_module.graph)
 
 

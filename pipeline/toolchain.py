@@ -25,6 +25,7 @@ _DECIDING = (
     "export",
     "gates",
     "generate",
+    "graphs",
     "inputs",
     "link",
     "lowering",
