@@ -24,6 +24,12 @@ from pipeline import actions, sources
 from pipeline.actions import Action
 from pipeline.digest import Digest, of_bytes, of_json
 from pipeline.errors import ConfigErrors, Problem, SourceError, did_you_mean, join
+from pipeline.mistakes import (
+    mixed_edges,
+    places_of_passes,
+    unknown_options_of,
+    unusable_backends,
+)
 from pipeline.passes import FOLDER, source_files
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.toolchain import code, describing_code, host, planning_code, toolchain
@@ -31,9 +37,8 @@ from pipeline.upkeep import Usage
 from pipeline.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
-    from pipeline.backends import Backend, Options
     from pipeline.compose import Composition, Document, Folder
-    from pipeline.config import Configs, MethodConfig, PackageConfig, Use
+    from pipeline.config import Configs, MethodConfig, PackageConfig
 
 
 @dataclass(frozen=True)
@@ -253,14 +258,14 @@ class Plan:
         configs = self._parsed(package)
         found = list(configs.problems.get(package, ()))
         config = configs.configs.get(package)
-        found += _unusable(configs.uses.get(package, ()))
+        found += unusable_backends(configs.uses.get(package, ()))
         if config is None:
             return tuple(found)
         document = configs.documents[package]
-        found += _unknown(config, document)
+        found += unknown_options_of(config, document)
         found += self._missing_passes(package, config, document)
         found += self._missing_files(config, document)
-        found += _mixed_edges(config, document)
+        found += mixed_edges(config, document)
         models, ambiguous = self._sources
         if config.model in ambiguous:
             return (*found, document.problem("model", ambiguous[config.model]))
@@ -348,7 +353,7 @@ class Plan:
         self, package: str, config: PackageConfig, document: Document
     ) -> Iterator[Problem]:
         files = self._passes(package)
-        for path, reference in _places_of_passes(config):
+        for path, reference in places_of_passes(config):
             if not files[reference]:
                 module = reference.partition(":")[0]
                 what = f"no module '{module}' in {FOLDER}/, and none that is installed"
@@ -586,69 +591,11 @@ class Plan:
         return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
 
 
-def _unusable(uses: Iterable[Use]) -> Iterator[Problem]:
-    """What the backends that a config names need and this machine lacks: a line for each use."""
-    from pipeline.backends import BACKENDS
-
-    for document, path, name in uses:
-        backend = BACKENDS[name]
-        needs = list(backend.missing())
-        if backend.unsupported:
-            yield document.problem(path, f"{name} {backend.unsupported}")
-        elif needs:
-            what = " and ".join(need.what for need in needs)
-            remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
-            yield document.problem(path, f"{name} needs {what}", remedies)
-
-
-def _unknown(config: PackageConfig, document: Document) -> Iterator[Problem]:
-    """Options that the described executorch does not take."""
-    from pipeline.backends import BACKENDS
-    from pipeline.backends.constructors import outdated, unknown_options
-
-    if outdated():  # and said to be
-        return
-    for name, method in config.methods.items():
-        given: list[tuple[str, Backend, Options]] = [
-            (join(join(f"methods.{name}.partitioners", n), spec.name), spec.backend, spec.options)
-            for n, spec in enumerate(method.partitioners)
-        ]
-        if method.quantize is not None and method.quantize.quantizer in BACKENDS:
-            path = f"methods.{name}.quantize"
-            given.append((path, BACKENDS[method.quantize.quantizer], method.quantize))
-        for path, backend, options in given:
-            for option, known in unknown_options(backend, options):
-                what = f"is no option of {backend.name} in the installed executorch"
-                yield document.problem(join(path, option), what, known)
-
-
 def _variable(name: str) -> Digest | None:
     """The digest of its value, since what is remembered stands in a file; None where it is not
     set."""
     value = os.environ.get(name)
     return None if value is None else of_bytes(os.fsencode(value))
-
-
-def _places_of_passes(config: PackageConfig) -> Iterator[tuple[str, str]]:
-    """Path and reference of each pass that a config names."""
-    lists = {f"methods.{name}.edge.passes": m.edge.passes for name, m in config.methods.items()}
-    for path, passes in {**lists, "emit.passes": config.emit.passes}.items():
-        for number, each in enumerate(passes):
-            yield join(path, number), each.reference
-
-
-def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
-    """Methods that are lowered in one call become edge programs in one way."""
-    for unit in actions.compile_units(config):
-        ways = {n: config.methods[n].edge.model_copy(update={"passes": ()}) for n in unit}
-        first, *others = unit
-        for name in others:
-            if ways[name] != ways[first]:
-                yield document.problem(
-                    f"methods.{name}.edge",
-                    f"differs from that of '{first}', with which it is lowered together",
-                    "say the same of both; only passes may differ",
-                )
 
 
 @contextmanager

@@ -57,6 +57,7 @@ _PLANNING = (
     "config_models",
     "config_parser",
     "matrix",
+    "mistakes",
     "plan",
     "sizes",
     "strict_yaml",

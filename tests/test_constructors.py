@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 from pipeline.backends import BACKENDS, constructors, describe
 from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
 from pipeline.config import read_configs
-from pipeline.plan import _unknown
+from pipeline.mistakes import unknown_options_of
 
 DESCRIBED = [backend for backend in BACKENDS.values() if backend.constructors]
 ids = {"ids": lambda backend: backend.name}
@@ -142,7 +142,7 @@ def described_otherwise(monkeypatch, change):
 
 
 def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeypatch):
-    assert list(_unknown(*config)) == []
+    assert list(unknown_options_of(*config)) == []
 
     def renamed(told):
         for parameters in told["callables"].values():
@@ -151,7 +151,7 @@ def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeyp
                 each["name"] = each["name"].replace("is_per_channel", "channelwise")
 
     described_otherwise(monkeypatch, renamed)
-    partitioner, quantizer = (str(p).partition("/")[2] for p in _unknown(*config))
+    partitioner, quantizer = (str(p).partition("/")[2] for p in unknown_options_of(*config))
     assert partitioner == (
         "pair.yaml:6: methods.run.partitioners[0].xnnpack.per_op_mode: is no option of xnnpack in "
         "the installed executorch; did you mean 'op_mode'? known: configs, config_precisions, "
@@ -164,7 +164,7 @@ def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
     config, monkeypatch, built
 ):
     described_otherwise(monkeypatch, lambda told: told.update(executorch="1.3.0", callables={}))
-    assert list(_unknown(*config)) == []
+    assert list(unknown_options_of(*config)) == []
     told = constructors.outdated()
     assert told == (
         "options were checked against executorch 1.3.0, and 1.4.1 is installed; "

@@ -1,0 +1,72 @@
+"""What is wrong with a config that only the catalogue, this machine or other methods tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pipeline import actions
+from pipeline.errors import Problem, join
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.backends import Backend, Options
+    from pipeline.compose import Document
+    from pipeline.config import PackageConfig, Use
+
+
+def unusable_backends(uses: Iterable[Use]) -> Iterator[Problem]:
+    """What the backends that a config names need and this machine lacks: a line for each use."""
+    from pipeline.backends import BACKENDS
+
+    for document, path, name in uses:
+        backend = BACKENDS[name]
+        needs = list(backend.missing())
+        if backend.unsupported:
+            yield document.problem(path, f"{name} {backend.unsupported}")
+        elif needs:
+            what = " and ".join(need.what for need in needs)
+            remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
+            yield document.problem(path, f"{name} needs {what}", remedies)
+
+
+def unknown_options_of(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Options that the described executorch does not take."""
+    from pipeline.backends import BACKENDS
+    from pipeline.backends.constructors import outdated, unknown_options
+
+    if outdated():  # and said to be
+        return
+    for name, method in config.methods.items():
+        given: list[tuple[str, Backend, Options]] = [
+            (join(join(f"methods.{name}.partitioners", n), spec.name), spec.backend, spec.options)
+            for n, spec in enumerate(method.partitioners)
+        ]
+        if method.quantize is not None and method.quantize.quantizer in BACKENDS:
+            path = f"methods.{name}.quantize"
+            given.append((path, BACKENDS[method.quantize.quantizer], method.quantize))
+        for path, backend, options in given:
+            for option, known in unknown_options(backend, options):
+                what = f"is no option of {backend.name} in the installed executorch"
+                yield document.problem(join(path, option), what, known)
+
+
+def places_of_passes(config: PackageConfig) -> Iterator[tuple[str, str]]:
+    """Path and reference of each pass that a config names."""
+    lists = {f"methods.{name}.edge.passes": m.edge.passes for name, m in config.methods.items()}
+    for path, passes in {**lists, "emit.passes": config.emit.passes}.items():
+        for number, each in enumerate(passes):
+            yield join(path, number), each.reference
+
+
+def mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Methods that are lowered in one call become edge programs in one way."""
+    for unit in actions.compile_units(config):
+        ways = {n: config.methods[n].edge.model_copy(update={"passes": ()}) for n in unit}
+        first, *others = unit
+        for name in others:
+            if ways[name] != ways[first]:
+                yield document.problem(
+                    f"methods.{name}.edge",
+                    f"differs from that of '{first}', with which it is lowered together",
+                    "say the same of both; only passes may differ",
+                )
