@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
-from pipeline.backends.entry import MODULE_PATTERN, Distinct, Modules
+from pipeline.backends.options import MODULE_PATTERN, Distinct, Modules
 from pipeline.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)

@@ -23,7 +23,7 @@ from pipeline.backends import (
     PartitionerSpec,
     QuantizeConfig,
 )
-from pipeline.backends.entry import NOT, MixedQuantize
+from pipeline.backends.quantize_options import NOT, MixedQuantize
 from pipeline.config_models import (
     METHOD_PATTERN,
     REFERENCE_PATTERN,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import re
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,11 +24,11 @@ from torch.fx import GraphModule, Node
 
 from pipeline.backends import PartitionerSpec, make_partitioners
 from pipeline.errors import PipelineError, did_you_mean
-from pipeline.graphs import graph_modules
+from pipeline.graphs import graph_modules, module_names
+from pipeline.nodes import modules_of, operator_of
 
 _TAG = "delegation_tag"
 _RANGE = "choose_qparams"
-_CALL = re.compile(r"@\d+")  # how torch marks the second and later calls of one module
 
 
 class SharedConstantsError(Exception):
@@ -146,7 +146,7 @@ def refuse_unknown_modules(
     wrong = []
     for method, own in partitioners.items():
         confines = {n for p in own if isinstance(p, Confined) for c in p.confines for n in c}
-        there = modules_of(programs[method]) if confines else []
+        there = module_names(programs[method]) if confines else []
         wrong += [
             f"{method}: no module '{name}'; {did_you_mean(name, there)}"
             for name in sorted(confines.difference(there))
@@ -184,52 +184,27 @@ def separate_constants(program: ExportedProgram, names: Collection[str]) -> Expo
     return program._update(module, signature, state_dict=state, constants=constants)
 
 
-def modules_of(program: ExportedProgram) -> list[str]:
-    """The qualified names of the sub-modules that a program's nodes stand in, sorted."""
-    return sorted(
-        {
-            name
-            for module in graph_modules(program.graph_module)
-            for node in module.graph.nodes
-            for name in _stack(node)
-            if name
-        }
-    )
-
-
-def _stack(node: Node) -> Iterator[str]:
-    for path, _ in (node.meta.get("nn_module_stack") or {}).values():
-        yield _CALL.sub("", path).removeprefix("L['self'].")
-
-
 def _belongs(node: Node, modules: Collection[str]) -> bool:
     """Whether a node stands in one of these modules.
 
     Quantization puts its nodes between modules: a dequantize goes with what reads it, a quantize
     with what it quantizes, and with its reader where that has the range computed as it runs.
     """
-    name = _operator(node)
+    name = operator_of(node)
+    item = node.target is operator.getitem
     source = node.args[0] if node.args and isinstance(node.args[0], Node) else None
-    if name == "getitem" and source is not None and not _operator(source).startswith(_RANGE):
+    if item and source is not None and not operator_of(source).startswith(_RANGE):
         return _belongs(source, modules)
-    if name.startswith(("dequantize", _RANGE)) or name == "getitem" or _range_is_computed(node):
+    if name.startswith(("dequantize", _RANGE)) or item or _range_is_computed(node):
         return any(_belongs(user, modules) for user in node.users)
     if name.startswith("quantize"):
         return source is not None and _belongs(source, modules)
-    return any(path in modules for path in _stack(node))
-
-
-def _operator(node: Node) -> str:
-    """As `quantize_per_tensor`, whatever its namespace and overload; "" for what is no call."""
-    if node.op != "call_function":
-        return ""
-    parts = getattr(node.target, "__name__", "").split(".")  # [[namespace,] name,] overload
-    return parts[-2] if len(parts) > 1 else parts[0]
+    return any(path in modules for path in modules_of(node))
 
 
 def _range_is_computed(node: Node) -> bool:
     """Whether it quantizes with a range that is computed as it runs."""
-    return _operator(node).startswith("quantize") and any(
+    return operator_of(node).startswith("quantize") and any(
         isinstance(scale, Node) and scale.op == "call_function" for scale in node.args[1:3]
     )
 

@@ -22,10 +22,12 @@ from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from pipeline.backends import make_quantizer
-from pipeline.backends.entry import MixedQuantize, modules_of, operator_of
+from pipeline.backends.quantize_options import MixedQuantize
 from pipeline.errors import PipelineError, did_you_mean
 from pipeline.generate import generate_inputs
+from pipeline.graphs import module_names
 from pipeline.inputs import InputSet
+from pipeline.nodes import modules_of, operator_of
 from pipeline.signature import bounds, expression, signature
 
 Tell = Callable[[int, int], None]
@@ -119,10 +121,10 @@ def check_overrides(program: ExportedProgram, spec: Any) -> None:
     """Raises PipelineError for overrides of modules and operators that are not in the program."""
     if not isinstance(spec, MixedQuantize):
         return
-    modules = {name for node in _calls(program.graph_module) for name in modules_of(node)}
+    modules = module_names(program)
     operators = {operator_of(node) for node in _calls(program.graph_module)}
     mistakes = [
-        f"no module '{name}' in the program; {did_you_mean(name, sorted(modules - {''}), 10)}"
+        f"no module '{name}' in the program; {did_you_mean(name, modules, 10)}"
         for name in spec.overrides("modules")
         if name not in modules
     ] + [

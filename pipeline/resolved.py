@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pipeline.backends import Options, PartitionerSpec
-from pipeline.backends.entry import NOT, MixedQuantize
+from pipeline.backends.quantize_options import NOT, MixedQuantize
 from pipeline.compose import Document
 from pipeline.config import MethodConfig, PackageConfig, PassSpec
 from pipeline.errors import join

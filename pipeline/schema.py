@@ -22,7 +22,8 @@ from pipeline.backends import (
     PartitionerSpec,
     QuantizeConfig,
 )
-from pipeline.backends.entry import MODULE_PATTERN, NOT, MixedQuantize
+from pipeline.backends.options import MODULE_PATTERN
+from pipeline.backends.quantize_options import NOT, MixedQuantize
 from pipeline.config import EmitConfig, MethodConfig, PackageConfig, PassSpec
 from pipeline.config_models import REFERENCE_PATTERN
 from pipeline.matrix import AXIS_PATTERN

@@ -30,6 +30,7 @@ _DECIDING = (
     "link",
     "lowering",
     "metrics",
+    "nodes",
     "objects",
     "package",
     "partitions",

@@ -19,11 +19,11 @@ from pipeline.confine import (
     Confined,
     _split,
     confined_partitioners,
-    modules_of,
     separate_constants,
 )
 from pipeline.emission import emit
 from pipeline.errors import PipelineError
+from pipeline.graphs import module_names
 from pipeline.inputs import InputSet
 from pipeline.lowering import lower
 from pipeline.quantize import quantize
@@ -190,7 +190,7 @@ def test_an_unknown_module_is_refused_with_those_that_are_there():
     words = r"run: no module 'layer\.1'; did you mean 'layers\.1'\? known: head"
     with pytest.raises(PipelineError, match=words):
         lowered(program, xnnpack(["layer.1"]))
-    assert modules_of(program)[:3] == ["head", "head.fc", "layers.0"]
+    assert module_names(program)[:3] == ["head", "head.fc", "layers.0"]
 
 
 @pytest.mark.parametrize("shared", [False, True])

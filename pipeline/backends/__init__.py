@@ -23,16 +23,10 @@ from pipeline.backends import (
     vulkan,
     xnnpack,
 )
-from pipeline.backends.entry import (
-    Backend,
-    Modules,
-    Options,
-    Quantization,
-    QuantizeConfig,
-    Requirement,
-    Sight,
-)
+from pipeline.backends.entry import Backend, Quantization, Requirement, Sight
+from pipeline.backends.options import Modules, Options
 from pipeline.backends.plugins import find_plugins
+from pipeline.backends.quantize_options import QuantizeConfig
 from pipeline.backends.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import Backend, Distinct, Options, QuantizeConfig, Requirement
+from pipeline.backends.entry import Backend, Requirement
 from pipeline.backends.operators import OperatorName, edge_operators
+from pipeline.backends.options import Distinct, Options
+from pipeline.backends.quantize_options import QuantizeConfig
 from pipeline.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:

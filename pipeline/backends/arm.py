@@ -18,14 +18,9 @@ from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, fiel
 from pydantic_core import PydanticCustomError
 
 from pipeline import digest
-from pipeline.backends.entry import (
-    Backend,
-    Distinct,
-    Options,
-    QuantizeConfig,
-    Requirement,
-    extra,
-)
+from pipeline.backends.entry import Backend, Requirement, extra
+from pipeline.backends.options import Distinct, Options
+from pipeline.backends.quantize_options import QuantizeConfig
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner

@@ -9,7 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.entry import Backend, Constructor, Options, QuantizeConfig
+from pipeline.backends.entry import Backend, Constructor
+from pipeline.backends.options import Options
+from pipeline.backends.quantize_options import QuantizeConfig
 from pipeline.errors import did_you_mean
 
 # Options of every quantizer that are this package's own: no constructor takes them.

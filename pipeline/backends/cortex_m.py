@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from pipeline.backends.entry import Backend, Constructor, Options
+from pipeline.backends.entry import Backend, Constructor
+from pipeline.backends.options import Options
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:

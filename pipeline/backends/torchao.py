@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import Options, Quantization, QuantizeConfig
+from pipeline.backends.entry import Quantization
+from pipeline.backends.options import Options
+from pipeline.backends.quantize_options import QuantizeConfig
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -21,18 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import (
-    Backend,
-    Constructor,
-    Distinct,
-    Options,
-    QuantizeConfig,
-    Requirement,
-    Static,
-    built,
-    importable,
-    sdk,
-)
+from pipeline.backends.entry import Backend, Constructor, Requirement, built, importable, sdk
+from pipeline.backends.options import Distinct, Options
+from pipeline.backends.quantize_options import QuantizeConfig, Static
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import Backend, Distinct, Options, QuantizeConfig
+from pipeline.backends.entry import Backend
 from pipeline.backends.operators import OperatorName, edge_operators
+from pipeline.backends.options import Distinct, Options
+from pipeline.backends.quantize_options import QuantizeConfig
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner

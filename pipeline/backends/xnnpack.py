@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import (
-    Backend,
-    Constructor,
-    Distinct,
-    MixedQuantize,
-    ModuleName,
-    Options,
-    Sight,
-)
+from pipeline.backends.entry import Backend, Constructor, Sight
+from pipeline.backends.options import Distinct, ModuleName, Options
+from pipeline.backends.quantize_options import MixedQuantize
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner

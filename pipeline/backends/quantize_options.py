@@ -1,0 +1,198 @@
+"""How a method is quantized: what every quantizer is told, and what can differ by module and by
+operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from pipeline.backends.options import Options
+from pipeline.nodes import modules_of, operator_of
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+    from pipeline.backends.entry import Quantization
+
+
+NOT = "none"  # what stands for a module or an operator that is not quantized
+
+# The formats of files of calibration inputs, by suffix.
+CALIBRATION_SUFFIXES = (".npz", ".pt", ".safetensors")
+
+
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _of_workspace(paths: tuple[str, ...]) -> tuple[str, ...]:
+    for path in paths:
+        parts = path.split("/")
+        if path.startswith("/") or "\\" in path or {"", ".", ".."} & set(parts):
+            raise PydanticCustomError("rule", "must be files by their path in the workspace")
+        if not path.endswith(CALIBRATION_SUFFIXES):
+            raise PydanticCustomError("rule", f"must end in {', '.join(CALIBRATION_SUFFIXES)}")
+    return paths
+
+
+_FILE = {"type": "string", "pattern": r"^[^/\\].*\.(npz|pt|safetensors)$"}
+# A name or a list of names in YAML, a tuple here.
+Files = Annotated[
+    tuple[str, ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(_one_or_more),
+    AfterValidator(_of_workspace),
+    WithJsonSchema({"anyOf": [_FILE, {"type": "array", "items": _FILE, "minItems": 1}]}),
+]
+
+
+def _static(value: Any) -> Any:
+    if value is not False:
+        raise PydanticCustomError(
+            "rule", "must be false: this quantizer has no dynamic quantization"
+        )
+    return value
+
+
+# `dynamic` of a quantizer that has none.
+Static = Annotated[
+    Literal[False],
+    BeforeValidator(_static),
+    Field(description="This quantizer has no dynamic quantization: must be false."),
+]
+
+
+class QuantizeConfig(Options):
+    """How a method is quantized. Each quantizer adds its own options to these.
+
+    `partitioners_own`: options that a partitioner of the same name has too, and which must say the
+    same there, since both mean one device.
+    """
+
+    partitioners_own: ClassVar[tuple[str, ...]] = ()
+
+    quantizer: str = Field(description="The quantizer that annotates the method.")
+    dynamic: bool = Field(
+        default=False,
+        description="Quantize activations as they come. If false, their ranges are observed on "
+        "calibration inputs.",
+    )
+    # Files count in keys by their content, wherever they stand.
+    calibration: Files | None = Field(
+        default=None,
+        exclude=True,
+        description="Files of calibration inputs, by their path in the workspace, instead of the "
+        "model's own: .npz or .safetensors, whose tensors are named as the method's arguments and "
+        "stacked batch by batch on a first dimension, or .pt with a list of tuples or of dicts.",
+    )
+    batches: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many calibration inputs are observed at most; by default all of them.",
+    )
+
+    @model_validator(mode="after")
+    def _reads_what_it_is_given(self) -> Self:
+        if not self.calibrates and (self.calibration is not None or self.batches is not None):
+            name = "calibration" if self.calibration is not None else "batches"
+            raise PydanticCustomError(
+                "rule", "must not hold `{name}`, since it observes no inputs", {"name": name}
+            )
+        return self
+
+    @property
+    def entry(self) -> Quantization:
+        from pipeline.backends import QUANTIZERS  # the table, of which this is a part
+
+        return QUANTIZERS[self.quantizer]
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it observes inputs."""
+        return not self.dynamic
+
+    @property
+    def quantizes_as_it_comes(self) -> bool:
+        """Whether any of it is dynamic."""
+        return self.dynamic
+
+    @property
+    def depends_on_host(self) -> bool:
+        """Whether what it makes can depend on the instruction sets of this machine, as everything
+        does that a model computed in eager mode."""
+        return self.calibrates
+
+    @property
+    def calibration_files(self) -> tuple[str, ...]:
+        return self.calibration or ()
+
+
+class MixedQuantize(QuantizeConfig):
+    """A quantizer whose options can differ by module and by operator.
+
+    A subclass declares `modules` and `operators`, mappings of names to its `scheme`, those of its
+    options that can differ, or to "none". What an override leaves out is as for the whole method.
+    """
+
+    scheme: ClassVar[type[Options]]
+
+    def global_scheme(self) -> Any:
+        names = type(self).scheme.model_fields
+        return self.scheme.model_construct(**{name: getattr(self, name) for name in names})
+
+    def scheme_of(self, override: Any) -> Any:
+        """An override with what it leaves out; None where nothing is quantized."""
+        if override == NOT:
+            return None
+        given = {name: getattr(override, name) for name in override.model_fields_set}
+        return self.global_scheme().model_copy(update=given)
+
+    def overrides(self, kind: str) -> dict[str, Any]:
+        """`modules` or `operators` by name, each with its whole scheme."""
+        return {name: self.scheme_of(each) for name, each in getattr(self, kind).items()}
+
+    def schemes(self) -> list[Any]:
+        """All that occur."""
+        own = [each for kind in ("modules", "operators") for each in self.overrides(kind).values()]
+        return [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
+
+    def resolved(self) -> dict[str, Any]:
+        values = super().resolved()
+        for kind in ("modules", "operators"):
+            values[kind] = {
+                name: NOT if scheme is None else scheme.resolved()
+                for name, scheme in sorted(self.overrides(kind).items())
+            }
+        return values
+
+    @property
+    def calibrates(self) -> bool:
+        return any(not scheme.dynamic for scheme in self.schemes())
+
+    @property
+    def quantizes_as_it_comes(self) -> bool:
+        return any(scheme.dynamic for scheme in self.schemes())
+
+    def which(self, node: Node) -> Any:
+        """The scheme of a node: that of the innermost module with an override, else that of its
+        operator, else that of the method. Activations that are fused into what they follow go
+        with it."""
+        leader = _leader(node)
+        modules = self.overrides("modules")
+        for name in reversed(modules_of(leader)):
+            if name in modules:
+                return modules[name]
+        operators = self.overrides("operators")
+        name = operator_of(leader)
+        return operators[name] if name in operators else self.global_scheme()
+
+
+_FUSED = frozenset({"relu", "relu_", "hardtanh", "hardtanh_", "batch_norm"})
+
+
+def _leader(node: Node) -> Node:
+    while operator_of(node) in _FUSED and hasattr(node.args[0], "args"):
+        node = node.args[0]
+    return node

@@ -1,0 +1,25 @@
+"""What the nodes of a program are called: their operators, and the modules they are from."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+_CALL = re.compile(r"@\d+")  # how torch can mark the second and later calls of one module
+
+
+def operator_of(node: Node) -> str:
+    """The name of an operator, of ATen's dialect or the edge dialect, without its library and
+    overload: `linear`; "" for other nodes."""
+    parts = getattr(node.target, "__name__", "").split(".")  # [[library,] name,] overload
+    return parts[-2] if node.op == "call_function" and len(parts) > 1 else ""
+
+
+def modules_of(node: Node) -> list[str]:
+    """The qualified names of the modules that a node is from, outermost first, of which the first
+    is "", the method's own."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [_CALL.sub("", path).removeprefix("L['self'].") for path, _ in stack.values()]
