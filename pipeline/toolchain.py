@@ -59,6 +59,7 @@ _PLANNING = (
     "matrix",
     "mistakes",
     "plan",
+    "remembered",
     "sizes",
     "strict_yaml",
     "variables",
