@@ -70,12 +70,12 @@ def _resolved(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     problems: list[Problem] = []
     blank = False
     for package in packages:
-        found = plan.config_problems(package)
+        found = plan.configs.problems(package)
         problems += found
         if not found:
             yield from [""] if blank else []
             blank = True
-            yield from resolved_view(plan.config(package), plan.document(package))
+            yield from resolved_view(plan.config(package), plan.configs.document(package))
     if problems:
         raise ConfigErrors(problems)
 

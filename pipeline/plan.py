@@ -4,25 +4,20 @@ It reads configs, sources, the workspace's state and action results, and changes
 the workspace remembers of its own files. It never imports torch: what only torch can tell (which
 methods an exporter has) is asked of the result of the export action, and a plan made before that
 result exists says that it waits for it.
-
-Where nothing changed, not even a config is parsed: what was worked out from one is remembered with
-the digests of all that it was worked out from.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import actions, sources
 from pipeline.actions import Action
-from pipeline.digest import Digest, of_bytes, of_json
+from pipeline.digest import Digest
 from pipeline.errors import ConfigErrors, Problem, SourceError, did_you_mean, join
 from pipeline.mistakes import (
     mixed_edges,
@@ -31,38 +26,15 @@ from pipeline.mistakes import (
     unusable_backends,
 )
 from pipeline.passes import FOLDER, source_files
+from pipeline.remembered import Outline, Remembered
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
-from pipeline.toolchain import code, describing_code, host, planning_code, toolchain
+from pipeline.toolchain import describing_code, host, toolchain
 from pipeline.upkeep import Usage
-from pipeline.workspace import Workspace, config_files, makes_packages
+from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pipeline.compose import Composition, Document, Folder
-    from pipeline.config import Configs, MethodConfig, PackageConfig
-
-
-@dataclass(frozen=True)
-class Outline:
-    """What a config says by itself: its model, its compile units, the distributions whose versions
-    count for them, the backends for which this machine counts, the passes that it names, which
-    methods are quantized, and the files of their calibration inputs."""
-
-    model: str
-    units: tuple[tuple[str, ...], ...]
-    distributions: tuple[str, ...]
-    backends: tuple[str, ...]
-    passes: tuple[str, ...]
-    quantized: tuple[str, ...]
-    files: tuple[str, ...]
-
-    @property
-    def machine(self) -> dict[str, Any]:
-        """What of this machine counts."""
-        if not self.backends:
-            return {}
-        from pipeline.backends import BACKENDS  # pydantic, which most no-op runs do without
-
-        return {name: BACKENDS[name].machine for name in self.backends}
+    from pipeline.compose import Document
+    from pipeline.config import MethodConfig, PackageConfig
 
 
 class Plan:
@@ -73,10 +45,7 @@ class Plan:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._known: dict[Path, dict[str, Any] | None] = {}
-        self._digests: dict[str, Digest | None] = {}
-        self._configs: dict[str, Configs] = {}
-        self._outlines: dict[str, Outline | None] = {}
+        self.configs = Remembered(workspace)
         self._methods: dict[str, dict[str, MethodSource] | None] = {}
         self._exports: dict[str, Action] = {}
         self._problems: dict[str, tuple[Problem, ...]] = {}
@@ -89,159 +58,22 @@ class Plan:
 
     # What is there
 
-    @cached_property
-    def _files(self) -> dict[str, list[Path]]:
-        """The configs by the packages that they make; more than one for a package is a mistake."""
-        files: dict[str, list[Path]] = {}
-        for stem, paths in config_files(self.workspace.configs).items():
-            for path in paths if makes_packages(stem) else ():
-                composed = self._composed(path)
-                for package in composed["packages"] if composed else self._compose(path).packages:
-                    files.setdefault(package, []).append(path)
-        return files
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """All packages that a config asks for, those with mistakes too."""
+        return self.configs.packages
 
-    @cached_property
-    def _folder(self) -> Folder:
-        from pipeline.compose import Folder  # YAML, which a no-op run does without
+    def config(self, package: str) -> PackageConfig:
+        """Raises KeyError where it has mistakes."""
+        return self.configs.parsed(package).configs[package]
 
-        return Folder(self.workspace.configs, os.environ)
-
-    def _compose(self, path: Path) -> Composition:
-        return self._folder.compose(path)
-
-    def _composed(self, path: Path) -> dict[str, Any] | None:
-        """The packages that a file makes, and all that they were made from beside it: files and
-        variables of the environment, by digest. None for a file with mistakes, which is looked at
-        again every time."""
-
-        def compute(path: Path) -> dict[str, Any] | None:
-            composition = self._compose(path)
-            if composition.problems:
-                return None
-            return {
-                "code": planning_code(),
-                "packages": composition.packages,
-                "files": composition.reads,
-                "variables": {name: _variable(name) for name in composition.variables},
-            }
-
-        if path not in self._known:
-            digests = self.workspace.file_digests
-            self._known[path] = None
-            with suppress(OSError):  # a file that can't be read; `_parsed` says why
-                self._known[path] = digests.traced(path, "composed", compute, self._still_so)
-        return self._known[path]
-
-    def _still_so(self, composed: Mapping[str, Any]) -> bool:
-        files, variables = composed["files"], composed["variables"]
-        return (
-            composed["code"] == planning_code()
-            and all(self._digest(name) == digest for name, digest in files.items())
-            and all(_variable(name) == digest for name, digest in variables.items())
-        )
-
-    def _digest(self, name: str) -> Digest | None:
-        """Of a file beside the configs; many of them can extend one."""
-        if name not in self._digests:
-            path = self.workspace.configs / name
-            self._digests[name] = self.workspace.file_digests.find(path)
-        return self._digests[name]
+    def outline(self, package: str) -> Outline | None:
+        """None where the config has mistakes."""
+        return self.configs.outline(package)
 
     @cached_property
     def _sources(self) -> tuple[dict[str, ModelSource], dict[str, str]]:
         return sources.find_sources(self.workspace.models)
-
-    @cached_property
-    def packages(self) -> tuple[str, ...]:
-        """All packages that a config asks for, those with mistakes too."""
-        return tuple(sorted(self._files))
-
-    def _parsed(self, package: str) -> Configs:
-        from pipeline.config import Configs  # pydantic, which a no-op run does without
-
-        if package not in self._configs:
-            found = self._configs[package] = Configs()
-            for path in self._files[package]:
-                found.add(self._compose(path), package)
-        return self._configs[package]
-
-    def config(self, package: str) -> PackageConfig:
-        """Raises KeyError where it has mistakes."""
-        return self._parsed(package).configs[package]
-
-    def document(self, package: str) -> Document:
-        """What `config` was made of. Raises KeyError where it has mistakes."""
-        return self._parsed(package).documents[package]
-
-    def config_problems(self, package: str) -> tuple[Problem, ...]:
-        """What is wrong with a package's config, its model aside."""
-        return self._parsed(package).problems.get(package, ())
-
-    def outline(self, package: str) -> Outline | None:
-        """None where the config has mistakes."""
-        if package not in self._outlines:
-            told = None
-            with suppress(OSError):  # a file that can't be read; `_parsed` says why
-                told = self._recalled_outline(package)
-            self._outlines[package] = (
-                Outline(told[0], _tuples(told[1]), *map(tuple, told[2:])) if told else None
-            )
-        return self._outlines[package]
-
-    def _recalled_outline(self, package: str) -> list[Any] | None:
-        """As `_remember` does it, and given by the versions of what the outline itself names: a
-        plugin's backend can be there no more, or be another one."""
-        path, *others = self._files[package]
-        composed = self._composed(path)
-        if others or composed is None:
-            return self._outline(package)
-        given = of_json([code(), composed])
-
-        def compute(path: Path) -> dict[str, Any] | None:
-            told = self._outline(package)
-            if told is None:
-                return None
-            return {"given": given, "versions": toolchain(told[2]), "told": told}
-
-        def still_so(known: Mapping[str, Any]) -> bool:
-            return known["given"] == given and known["versions"] == toolchain(known["told"][2])
-
-        digests = self.workspace.file_digests
-        known = digests.traced(path, f"outline {package}", compute, still_so)
-        return known and known["told"]
-
-    def _outline(self, package: str) -> list[Any] | None:
-        config = self._parsed(package).configs.get(package)
-        if config is None:
-            return None
-        from pipeline.backends import BACKENDS
-
-        specs = [method.quantize for method in config.methods.values() if method.quantize]
-        distributions = {name for spec in specs for name in spec.entry.distributions}
-        used = {b.name: b for b in actions.backends_of(config, config.methods)}
-        used |= {s.quantizer: BACKENDS[s.quantizer] for s in specs if s.quantizer in BACKENDS}
-        asking = [n for n, b in sorted(used.items()) if b.facts or b.cannot_run or b.requirements]
-        return [
-            config.model,
-            actions.compile_units(config),
-            sorted({*distributions, *actions.distributions_of(config, config.methods)}),
-            asking,
-            sorted(set(actions.references_of(config, config.methods))),
-            actions.quantized_methods(config),
-            sorted({file for spec in specs for file in spec.calibration_files}),
-        ]
-
-    def _remember(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:
-        """What follows from a package's config, this package's code and `inputs`. What follows
-        from mistakes is not remembered."""
-        path, *others = self._files[package]
-        composed = self._composed(path)
-        if others or composed is None:
-            return compute()
-        given = of_json([code(), composed, inputs])  # and on nothing else may `compute` depend
-        return self.workspace.file_digests.derived(
-            path, f"{what} {package}", lambda _: compute(), given
-        )
 
     def model(self, package: str) -> str | None:
         outline = self.outline(package)
@@ -255,7 +87,7 @@ class Plan:
         return self._problems[package]
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
-        configs = self._parsed(package)
+        configs = self.configs.parsed(package)
         found = list(configs.problems.get(package, ()))
         config = configs.configs.get(package)
         found += unusable_backends(configs.uses.get(package, ()))
@@ -291,7 +123,7 @@ class Plan:
         """Methods that config and model do not agree on, and quantizers without inputs."""
         from pipeline.config import parse_document
 
-        configs = self._parsed(package)
+        configs = self.configs.parsed(package)
         document = configs.documents[package]
         try:
             parse_document(package, document, known_methods=tuple(methods))
@@ -550,7 +382,7 @@ class Plan:
             return None
         if methods is None:
             return None
-        return self._remember(
+        return self.configs.derived(
             package,
             "link",
             [
@@ -578,7 +410,7 @@ class Plan:
         outline = self.outline(package)
         if methods is None or outline is None or not files:
             return None
-        return self._remember(
+        return self.configs.derived(
             package,
             "validate",
             [_identities(methods), files, toolchain(), outline.machine, host()],
@@ -589,13 +421,6 @@ class Plan:
         """The files of a linked package that a device loads."""
         files = self.workspace.state(package).get("link", {}).get("files", {})
         return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
-
-
-def _variable(name: str) -> Digest | None:
-    """The digest of its value, since what is remembered stands in a file; None where it is not
-    set."""
-    value = os.environ.get(name)
-    return None if value is None else of_bytes(os.fsencode(value))
 
 
 @contextmanager
@@ -611,10 +436,6 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:
     return [[n, m.program, m.names, m.examples, m.calibration] for n, m in methods.items()]
-
-
-def _tuples(units: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(unit) for unit in units)
 
 
 def _digest_of(action: Action | None) -> Digest | None:

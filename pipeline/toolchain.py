@@ -60,6 +60,7 @@ _PLANNING = (
     "matrix",
     "mistakes",
     "plan",
+    "remembered",
     "sizes",
     "strict_yaml",
     "variables",

@@ -12,11 +12,21 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from pipeline.backends import BACKENDS, QuantizeConfig, arm, arm_emulation
+from pipeline.backends import BACKENDS, QuantizeConfig, arm_emulation
+from pipeline.backends.arm import TOSA_EXTENSIONS, PassOptions
+from pipeline.backends.ethos_u import (
+    EthosUMemory,
+    EthosUOptions,
+    EthosUQuantize,
+    EthosUSystem,
+    EthosUTarget,
+)
+from pipeline.backends.tosa import TosaOptions, TosaQuantize
+from pipeline.backends.vgf import VgfOptions, VgfQuantize, converter
 from pipeline.config import parse_config
 from pipeline.errors import ConfigErrors, PipelineError
 
-PASSES = set(arm._Passes.model_fields)
+PASSES = set(PassOptions.model_fields)
 U55 = {"target": "ethos-u55-128"}
 
 
@@ -59,9 +69,9 @@ def problems(quantize=None, **partitioner):
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        (arm.TosaOptions, "TosaCompileSpec"),
-        (arm.EthosUOptions, "EthosUCompileSpec"),
-        (arm.VgfOptions, "VgfCompileSpec"),
+        (TosaOptions, "TosaCompileSpec"),
+        (EthosUOptions, "EthosUCompileSpec"),
+        (VgfOptions, "VgfCompileSpec"),
     ],
 )
 def test_partitioner_options_are_the_compile_specs(options, name):
@@ -78,32 +88,32 @@ def test_pass_options_are_the_pipeline_configs():
     assert names - {"quantize_inf"} | infinities == PASSES
     softmax = [e.name.lower() for e in upstream.SoftmaxDecompositionConfig]
     leaky_relu = [e.name.lower() for e in upstream.LeakyReLULoweringConfig]
-    assert softmax == list(get_args(get_args(arm._Passes.model_fields["softmax"].annotation)[0]))
-    assert leaky_relu == list(get_args(arm._Passes.model_fields["leaky_relu"].annotation))
+    assert softmax == list(get_args(get_args(PassOptions.model_fields["softmax"].annotation)[0]))
+    assert leaky_relu == list(get_args(PassOptions.model_fields["leaky_relu"].annotation))
     default = upstream.ArmPassPipelineConfig()
-    options = arm.VgfOptions()
+    options = VgfOptions()
     assert default.leaky_relu.name.lower() == options.leaky_relu
     assert default.quantize_inf.neg_inf == options.quantize_neg_inf
     assert default.quantize_inf.pos_inf == options.quantize_pos_inf
 
 
-@pytest.mark.parametrize("target", get_args(arm.EthosUTarget))
+@pytest.mark.parametrize("target", get_args(EthosUTarget))
 def test_ethos_u_defaults_are_the_compile_specs(target):
     parts, spec = of("arm_parts", "EthosUCompileSpec")
-    made = parts.compile_spec(arm.EthosUOptions(target=target))
+    made = parts.compile_spec(EthosUOptions(target=target))
     assert made._to_list() == spec(target)._to_list()
 
 
 def test_tosa_and_vgf_defaults_are_the_compile_specs():
     parts, tosa, vgf = of("arm_parts", "TosaCompileSpec", "VgfCompileSpec")
-    made = parts.compile_spec(arm.TosaOptions(tosa_spec="TOSA-1.0+FP"))
+    made = parts.compile_spec(TosaOptions(tosa_spec="TOSA-1.0+FP"))
     assert made._to_list() == tosa("TOSA-1.0+FP")._to_list()
-    assert parts.compile_spec(arm.VgfOptions())._to_list() == vgf()._to_list()
+    assert parts.compile_spec(VgfOptions())._to_list() == vgf()._to_list()
 
 
 def test_every_option_reaches_the_compile_spec():
     (parts,) = of("arm_parts")
-    options = arm.EthosUOptions(
+    options = EthosUOptions(
         target="ethos-u85-256",
         system_config="Ethos_U85_SYS_DRAM_High",
         memory_mode="Dedicated_Sram_512KB",
@@ -119,7 +129,7 @@ def test_every_option_reaches_the_compile_spec():
         "--system-config=Ethos_U85_SYS_DRAM_High",
         "--memory-mode=Dedicated_Sram_512KB",
     ]
-    vgf = arm.VgfOptions(tosa_spec="TOSA-1.0+FP", compiler_flags=["--require-static-shape"])
+    vgf = VgfOptions(tosa_spec="TOSA-1.0+FP", compiler_flags=["--require-static-shape"])
     specs = {s.key: bytes(s.value) for s in parts.compile_spec(vgf)._to_list()}
     assert specs["compile_flags"] == b"--require-static-shape"
     assert specs["tosa_spec"] == b"TOSA-1.0+FP"
@@ -130,11 +140,11 @@ def test_pass_options_keep_the_targets_own_defaults(target):
     """What comes back of the compile specs, as preprocess reads them, is what was asked for."""
     parts, spec = of("arm_parts", "EthosUCompileSpec")
     plain = spec._from_list(spec(target)._to_list())._get_pass_pipeline_config()
-    options = arm.EthosUOptions(target=target, leaky_relu="table", quantize_neg_inf=-8.0)
+    options = EthosUOptions(target=target, leaky_relu="table", quantize_neg_inf=-8.0)
     made = spec._from_list(parts.compile_spec(options)._to_list())._get_pass_pipeline_config()
     assert made.softmax == plain.softmax
     assert (made.leaky_relu.name, made.quantize_inf.neg_inf) == ("TABLE", -8.0)
-    stable = arm.EthosUOptions(target=target, softmax="stable")
+    stable = EthosUOptions(target=target, softmax="stable")
     made = spec._from_list(parts.compile_spec(stable)._to_list())._get_pass_pipeline_config()
     assert made.softmax.name == "STABLE"
 
@@ -144,13 +154,13 @@ def test_names_are_velas():
     import ethosu.vela
     from ethosu.vela.architecture_features import CONFIG_FILES_PATH, Accelerator
 
-    assert list(get_args(arm.EthosUTarget)) == Accelerator.member_list()
-    (ini,) = get_args(arm.EthosUOptions.model_fields["config_ini"].annotation)
+    assert list(get_args(EthosUTarget)) == Accelerator.member_list()
+    (ini,) = get_args(EthosUOptions.model_fields["config_ini"].annotation)
     sections = configparser.ConfigParser()
     assert sections.read(Path(CONFIG_FILES_PATH) / ini), ethosu.vela.__file__
     named = [section.partition(".")[::2] for section in sections.sections()]
-    assert [n for kind, n in named if kind == "System_Config"] == list(get_args(arm.EthosUSystem))
-    assert [n for kind, n in named if kind == "Memory_Mode"] == list(get_args(arm.EthosUMemory))
+    assert [n for kind, n in named if kind == "System_Config"] == list(get_args(EthosUSystem))
+    assert [n for kind, n in named if kind == "Memory_Mode"] == list(get_args(EthosUMemory))
 
 
 def test_flags_that_are_given_anyway_are_velas():
@@ -168,7 +178,7 @@ def test_tosa_extensions_are_the_specifications():
     from executorch.backends.arm.tosa.specification import Tosa_1_00, Tosa_1_1
 
     for version, upstream in {"1.0": Tosa_1_00, "1.1": Tosa_1_1}.items():
-        ours = {profile: set(names) for profile, names in arm.TOSA_EXTENSIONS[version].items()}
+        ours = {profile: set(names) for profile, names in TOSA_EXTENSIONS[version].items()}
         assert ours == {p: set(names) for p, names in upstream.valid_extensions.items()}
         assert set(ours) == set(upstream.available_profiles)
 
@@ -188,7 +198,7 @@ def test_tosa_specs_are_accepted_as_upstream_accepts_them():
                 except ValueError:
                     theirs = ""
                 try:
-                    ours = arm.TosaOptions(tosa_spec=text).tosa_spec
+                    ours = TosaOptions(tosa_spec=text).tosa_spec
                 except ValidationError:
                     ours = ""
                 if chosen[:1] == ("FP",) and "u55" in chosen:
@@ -212,7 +222,7 @@ def test_quantizer_options_are_those_of_the_installed_functions():
         for n in inspect.signature(function).parameters
     }
     own = {*QuantizeConfig.model_fields, "activations", "tosa_spec", "target", *PASSES}
-    for model in (arm.TosaQuantize, arm.EthosUQuantize, arm.VgfQuantize):
+    for model in (TosaQuantize, EthosUQuantize, VgfQuantize):
         assert set(model.model_fields) - own == names - {"qat", "epsilon", "dynamic"}
 
 
@@ -222,7 +232,7 @@ def test_quantizer_defaults_are_the_functions():
         "int8": quantizer.get_symmetric_quantization_config(),
         "int16": quantizer.get_symmetric_a16w8_quantization_config(),
     }.items():
-        config = arm.EthosUQuantize(quantizer="ethos-u", activations=activations, **U55)
+        config = EthosUQuantize(quantizer="ethos-u", activations=activations, **U55)
         # As text, since the observers' constructors are equal to none but themselves.
         assert str(parts.quantization(config)) == str(theirs)
 
@@ -230,7 +240,7 @@ def test_quantizer_defaults_are_the_functions():
 def test_quantizer_options_take_effect():
     (parts,) = of("arm_parts")
     made = parts.quantization(
-        arm.VgfQuantize(
+        VgfQuantize(
             quantizer="vgf",
             per_channel=False,
             act_qmin=-100,
@@ -251,9 +261,9 @@ def test_quantizer_options_take_effect():
 @pytest.mark.parametrize(
     ("config", "kind"),
     [
-        (arm.TosaQuantize(quantizer="tosa", tosa_spec="TOSA-1.0+INT"), "TOSAQuantizer"),
-        (arm.EthosUQuantize(quantizer="ethos-u", **U55), "EthosUQuantizer"),
-        (arm.VgfQuantize(quantizer="vgf"), "VgfQuantizer"),
+        (TosaQuantize(quantizer="tosa", tosa_spec="TOSA-1.0+INT"), "TOSAQuantizer"),
+        (EthosUQuantize(quantizer="ethos-u", **U55), "EthosUQuantizer"),
+        (VgfQuantize(quantizer="vgf"), "VgfQuantizer"),
     ],
 )
 def test_each_backend_has_its_quantizer(config, kind):
@@ -351,7 +361,7 @@ def test_integers_need_no_quantizer():
         def forward(self, x):
             return x + x
 
-    made = parts.make_partitioner(arm.EthosUOptions(**U55))
+    made = parts.make_partitioner(EthosUOptions(**U55))
     assert made.partition(edge_program(Add(), torch.ones(4, dtype=torch.int32))).partition_tags
 
 
@@ -375,7 +385,7 @@ def test_partitions_are_in_order_whatever_the_set_gives(monkeypatch):
         return [*unordered, *sorted(found - set(unordered))]
 
     monkeypatch.setattr(TOSAPartitioner, "_tag_module", tag)
-    made = parts.make_partitioner(arm.TosaOptions(tosa_spec="TOSA-1.0+FP"))
+    made = parts.make_partitioner(TosaOptions(tosa_spec="TOSA-1.0+FP"))
     tags = made.partition(edge_program(Apart(), torch.ones(4))).partition_tags
     assert list(tags) == [f"tag{number}" for number in range(12)]
 
@@ -421,7 +431,7 @@ def test_parts_of_a_partition_are_numbered_as_the_graph_goes(monkeypatch):
             return found[::order]
 
         monkeypatch.setattr(upstream, "_find_connected_components", shuffled)
-        made = parts.make_partitioner(arm.TosaOptions(tosa_spec="TOSA-1.0+INT"))
+        made = parts.make_partitioner(TosaOptions(tosa_spec="TOSA-1.0+INT"))
         result = made.partition(edge)
         assert fallen == [5]
         return [node.meta.get("delegation_tag") for node in edge.graph.nodes], result
@@ -496,7 +506,7 @@ def test_another_converter_counts_and_is_called(monkeypatch, tmp_path):
     monkeypatch.delenv("MODEL_CONVERTER_PATH", raising=False)
     assert vgf.facts() == {}
     with vgf.deterministic():
-        assert os.environ["MODEL_CONVERTER_PATH"] == arm.converter()
+        assert os.environ["MODEL_CONVERTER_PATH"] == converter()
     assert "MODEL_CONVERTER_PATH" not in os.environ
     own = tmp_path / "converter"
     own.write_text("#!/bin/sh\n")

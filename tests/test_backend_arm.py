@@ -20,7 +20,7 @@ from lowerable import (
     check_ran,
 )
 
-from pipeline.backends import BACKENDS, arm, arm_emulation
+from pipeline.backends import BACKENDS, arm_emulation, vgf
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +112,7 @@ def test_vgf_runs(bench, package):
 @needs_one
 def test_bytes_are_those_of_the_joint_call(bench, monkeypatch):
     if not LACKS["vgf"]:
-        monkeypatch.setenv("MODEL_CONVERTER_PATH", arm.converter())  # else it must be on PATH
+        monkeypatch.setenv("MODEL_CONVERTER_PATH", vgf.converter())  # else it must be on PATH
     check_joint_bytes(bench, *BUILT)
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from conftest import bench_of
 
-from pipeline.backends import BACKENDS, cortex_m, describe, vendors
+from pipeline.backends import BACKENDS, by_passes, describe, mediatek, qualcomm, samsung
 from pipeline.errors import PipelineError
 from pipeline.plan import Plan
 from pipeline.store import Store
@@ -139,7 +139,7 @@ def test_quantizers_are_refused_too(name):
 
 def test_a_folder_for_the_sdk_is_what_the_variable_asks_for(monkeypatch, tmp_path):
     def missing():
-        return [need.what for need in vendors.QUALCOMM.missing()]
+        return [need.what for need in qualcomm.QUALCOMM.missing()]
 
     monkeypatch.setenv("QNN_SDK_ROOT", str(tmp_path / "none"))
     assert any("SDK" in what for what in missing())
@@ -152,48 +152,53 @@ def test_another_sdk_is_another_key(monkeypatch, tmp_path):
     library.parent.mkdir(parents=True)
     library.write_bytes(b"one")
     monkeypatch.setenv("QNN_SDK_ROOT", str(tmp_path))
-    before = vendors.QUALCOMM.machine["facts"]
+    before = qualcomm.QUALCOMM.machine["facts"]
     library.write_bytes(b"another")
-    after = vendors.QUALCOMM.machine["facts"]
+    after = qualcomm.QUALCOMM.machine["facts"]
     assert before != after
     assert set(before) == {"lib/x86_64-linux-clang/libQnnHtp.so"}
 
 
 QUALCOMM = "executorch.backends.qualcomm."
 MEMBERS = [
-    (vendors.QualcommChipset, f"{QUALCOMM}serialization.qc_schema:QcomChipset", "", {"UNKNOWN_SM"}),
     (
-        vendors.QualcommPerformance,
+        qualcomm.QualcommChipset,
+        f"{QUALCOMM}serialization.qc_schema:QcomChipset",
+        "",
+        {"UNKNOWN_SM"},
+    ),
+    (
+        qualcomm.QualcommPerformance,
         f"{QUALCOMM}serialization.qc_schema:QnnExecuTorchHtpPerformanceMode",
         "kHtp",
         set(),
     ),
     (
-        vendors.QualcommGpuPrecision,
+        qualcomm.QualcommGpuPrecision,
         f"{QUALCOMM}serialization.qc_schema:QnnExecuTorchGpuPrecision",
         "kGpuPrecision",
         set(),
     ),
     (
-        vendors.QualcommDtype,
+        qualcomm.QualcommDtype,
         f"{QUALCOMM}quantizer.quantizer:QuantDtype",
         "use_",
         {"16a4w_block", "fp16a8w", "16a2w"},
     ),
     (
-        vendors.MediatekQuantize.model_fields["precision"].annotation,
+        mediatek.MediatekQuantize.model_fields["precision"].annotation,
         "executorch.backends.mediatek.quantizer.qconfig:Precision",
         "",
         set(),
     ),
     (
-        vendors.SamsungOptions.model_fields["chipset"].annotation,
+        samsung.SamsungOptions.model_fields["chipset"].annotation,
         "executorch.backends.samsung.serialization.compile_options:SamsungChipset",
         "",
         {"UNDEFINED_CHIP_V"},
     ),
     (
-        cortex_m.CortexMOptions.model_fields["cpu"].annotation,
+        by_passes.CortexMOptions.model_fields["cpu"].annotation,
         "executorch.backends.cortex_m.target_config:CortexM",
         "",
         set(),
@@ -214,7 +219,7 @@ def test_platforms_of_mediatek_are_the_installed_ones():
         for node in tree.body
         if isinstance(node, ast.Assign) and node.targets[0].id == "SUPPORTED_PLATFORM_CONFIGS"
     )
-    platforms = vendors.MediatekOptions.model_fields["platform"].annotation
+    platforms = mediatek.MediatekOptions.model_fields["platform"].annotation
     assert set(get_args(platforms)) == found
 
 

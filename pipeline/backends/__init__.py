@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING
 from pydantic import SerializeAsAny
 
 from pipeline.backends import (
+    aoti,
     apple,
-    arm,
-    cortex_m,
+    by_passes,
+    ethos_u,
+    mediatek,
+    nxp,
     openvino,
+    qualcomm,
+    samsung,
     torchao,
-    vendors,
+    tosa,
+    vgf,
     vulkan,
     xnnpack,
 )
@@ -56,9 +62,15 @@ _ENTRIES = (
     *vulkan.ENTRIES,
     *apple.ENTRIES,
     *openvino.ENTRIES,
-    *arm.ENTRIES,
-    *cortex_m.ENTRIES,
-    *vendors.ENTRIES,
+    *ethos_u.ENTRIES,
+    *vgf.ENTRIES,
+    *tosa.ENTRIES,
+    *by_passes.ENTRIES,
+    *qualcomm.ENTRIES,
+    *mediatek.ENTRIES,
+    *samsung.ENTRIES,
+    *nxp.ENTRIES,
+    *aoti.ENTRIES,
 )
 _OWN = {backend.name: backend for backend in _ENTRIES}
 _PLUGINS = find_plugins(_OWN)

@@ -35,24 +35,26 @@ from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from pipeline.backends import arm
+from pipeline.backends.arm import PassOptions
+from pipeline.backends.ethos_u import EthosUOptions, EthosUQuantize
+from pipeline.backends.vgf import VgfOptions, VgfQuantize
 from pipeline.errors import PipelineError
 
-_PASSES = tuple(arm._Passes.model_fields)
+_PASSES = tuple(PassOptions.model_fields)
 
 
 def compile_spec(options: Any) -> ArmCompileSpec:
     """That of a partitioner's options or a quantizer's."""
-    if isinstance(options, arm.EthosUOptions):
+    if isinstance(options, EthosUOptions):
         flags = list(options.extra_flags) if options.extra_flags else None
         spec = EthosUCompileSpec(
             options.target, options.system_config, options.memory_mode, flags, options.config_ini
         )
-    elif isinstance(options, arm.EthosUQuantize):
+    elif isinstance(options, EthosUQuantize):
         spec = EthosUCompileSpec(options.target)
-    elif isinstance(options, arm.VgfOptions):
+    elif isinstance(options, VgfOptions):
         spec = VgfCompileSpec(options.tosa_spec, list(options.compiler_flags or ()))
-    elif isinstance(options, arm.VgfQuantize):
+    elif isinstance(options, VgfQuantize):
         spec = VgfCompileSpec(options.tosa_spec)
     else:
         spec = TosaCompileSpec(options.tosa_spec)
@@ -74,11 +76,11 @@ def _set_passes(spec: ArmCompileSpec, options: Any) -> None:
 
 def make_partitioner(options: Any) -> TOSAPartitioner:
     spec = compile_spec(options)
-    if isinstance(options, arm.EthosUOptions):
+    if isinstance(options, EthosUOptions):
         made, name, target = EthosUPartitioner(spec), "ethos-u", f"target: {options.target}"
     else:
         target = f"tosa_spec: {options.tosa_spec}"
-        if isinstance(options, arm.VgfOptions):
+        if isinstance(options, VgfOptions):
             made, name = VgfPartitioner(spec), "vgf"
         else:
             made, name = TOSAPartitioner(spec), "tosa"
