@@ -23,7 +23,7 @@ from pipeline.backends import (
     QuantizeConfig,
 )
 from pipeline.backends.entry import MODULE_PATTERN, NOT, MixedQuantize
-from pipeline.config import EmitConfig, MethodConfig, PackageConfig, PassSpec
+from pipeline.config import EmitConfig, MethodConfig, PackageConfig, PassSpec, ValidateConfig
 from pipeline.config_models import REFERENCE_PATTERN
 from pipeline.matrix import AXIS_PATTERN
 
@@ -69,11 +69,12 @@ def json_schema() -> dict[str, Any]:
     _name_overrides(definitions)
     _add_recipes(definitions[MethodConfig.__name__])
     del definitions[Options.__name__]
-    emit = definitions[EmitConfig.__name__]
+    emit, validation = (definitions[model.__name__] for model in (EmitConfig, ValidateConfig))
     for mapping in (
         package["properties"]["methods"],
         package["properties"]["constant_methods"],
         emit["properties"]["external_files"],
+        validation["properties"]["methods"],
     ):
         mapping["additionalProperties"] = False
     definitions = {name: _with_variables(part) for name, part in definitions.items()}
