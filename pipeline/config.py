@@ -163,6 +163,10 @@ def _disagreements(
     for name in _names(document.get("constant_methods")):
         if name in methods or name in (known_methods or ()):
             yield join("constant_methods", name), "is a method of the model too", "rename it"
+    validation = document.get("validate")
+    for name in _names(validation.get("methods")) if isinstance(validation, dict) else ():
+        if name not in methods:
+            yield join("validate.methods", name), "is no method here", did_you_mean(name, methods)
     if known_methods is None or "methods" not in document:
         return
     for name in methods:

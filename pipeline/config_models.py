@@ -280,15 +280,50 @@ class Gates(Options):
     )
 
 
-class ValidateConfig(Options):
-    """How the package is proved against its source programs."""
+class Limits(Options):
+    """How far an output may be from the source program's. All that are given must hold."""
 
     atol: Tolerance = Field(default=1e-4, description="Absolute tolerance of an output's values.")
     rtol: Tolerance = Field(default=1e-3, description="Relative tolerance of an output's values.")
+    max_mean_abs: Tolerance | None = Field(
+        default=None, description="The greatest mean of an output's absolute errors."
+    )
+    max_p999_abs: Tolerance | None = Field(
+        default=None,
+        description="What 99.9 % of an output's absolute errors may not exceed.",
+    )
+    max_relative: Tolerance | None = Field(
+        default=None,
+        description="The greatest sum of an output's absolute errors over that of its values.",
+    )
     min_sqnr: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
         default=None,
         description="The least ratio of signal to quantization noise of an output, in dB.",
     )
+    min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = Field(
+        default=None, description="The least cosine of an output with the source program's."
+    )
+    min_agreement: Share | None = Field(
+        default=None,
+        description="The least share of rows along an output's last dimension whose greatest value "
+        "stands where the source program's does, 0 to 1; for classifiers.",
+    )
+
+
+class MethodLimits(Limits):
+    """Those of one method, instead of the package's."""
+
+    atol: Tolerance | None = Field(  # type: ignore[assignment]
+        default=None, description=Limits.model_fields["atol"].description
+    )
+    rtol: Tolerance | None = Field(  # type: ignore[assignment]
+        default=None, description=Limits.model_fields["rtol"].description
+    )
+
+
+class ValidateConfig(Limits):
+    """How the package is proved against its source programs."""
+
     inputs: int = Field(
         default=3,
         ge=0,
@@ -304,7 +339,20 @@ class ValidateConfig(Options):
         le=2**31 - 1,
         description="How often a method with state is called in a row.",
     )
+    methods: dict[MethodName, MethodLimits] = Field(
+        default={}, description="By method: limits that differ from the package's."
+    )
     gates: Gates = Gates()
+
+    def of(self, method: str) -> Limits:
+        """The limits of a method: its own, and the package's for the others."""
+        own = self.methods.get(method, MethodLimits())
+        return Limits(
+            **{
+                name: getattr(self if getattr(own, name) is None else own, name)
+                for name in Limits.model_fields
+            }
+        )
 
 
 class PackageConfig(Options):

@@ -34,6 +34,7 @@ from pipeline.config_models import (
     LayoutConfig,
     MemoryPlanning,
     MethodConfig,
+    MethodLimits,
     PackageConfig,
     PassSpec,
     ValidateConfig,
@@ -94,7 +95,7 @@ class Parser:
                 "memory_planning": partial(self.section, MemoryPlanning),
                 "layout": partial(self.section, LayoutConfig),
             },
-            ValidateConfig: {"gates": partial(self.section, Gates)},
+            ValidateConfig: {"gates": partial(self.section, Gates), "methods": self._limits},
         }
 
     def wrong(self, path: str, what: str, known: str = "", at: str = "") -> None:
@@ -180,6 +181,12 @@ class Parser:
         else:
             return {**rest, **recipe.expanded()}
         return None
+
+    def _limits(self, data: Any, path: str) -> dict[Any, MethodLimits | None] | None:
+        if not isinstance(data, dict):
+            self.wrong(path, f"is {shown(data)}, must be a mapping of methods")
+            return None
+        return {n: self.section(MethodLimits, value, join(path, n)) for n, value in data.items()}
 
     def _partitioners(self, data: Any, path: str) -> tuple[PartitionerSpec | None, ...] | None:
         if not isinstance(data, list):

@@ -1,14 +1,16 @@
 """How far an output is from what it should be, and whether that is near enough.
 
-Correlation hides errors, so the figures are the greatest and the mean absolute error and the ratio
-of signal to quantization noise. All are computed in float64, a part of the tensor at a time.
+Correlation hides errors, so it is one figure among others: the greatest, the mean and the 99.9th
+percentile of the absolute error, the error relative to the signal, the ratio of signal to
+quantization noise, and, for classifiers, how often both choose the same class. All are computed in
+float64, a part of the tensor at a time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,16 +23,33 @@ _CHUNK = 1 << 20
 class OutputError:
     """The distance of an output from the expected one.
 
-    `max_abs` and `mean_abs` run over the places where both are finite. `sqnr_db` is
-    10 log10(sum e^2 / sum (a - e)^2): infinite where nothing differs, None where it is undefined
-    because every expected value is zero. `nonfinite` counts the places where both are NaN, or the
-    same infinity, which agree; `disagreeing` those where one is NaN or infinite and the other is
-    something else. With any such, or a `mismatch` of kind, dtype or shape, the errors are infinite.
+    Figures run over the places where both are finite. Where every expected value is zero, those
+    that compare with the signal are undefined, and None.
+
+    Attributes:
+        max_abs: the greatest |a - e|.
+        mean_abs: the mean of |a - e|.
+        sqnr_db: 10 log10(sum e^2 / sum (a - e)^2), in dB; infinite where nothing differs.
+        p999_abs: the least |a - e| that 99.9 % of the places don't exceed (nearest rank).
+        relative: sum |a - e| / sum |e|.
+        cosine: sum a e / sqrt(sum a^2 sum e^2), from -1 to 1; undefined too where every actual
+            value is zero.
+        agreement: the share of rows along the last dimension whose greatest value stands at the
+            same place, from 0 to 1; a row whose expected values have several greatest takes any
+            of them. None for what is no floating-point tensor with at least two values in a row.
+        nonfinite: places where both are NaN, or the same infinity, which agree.
+        disagreeing: places where one is NaN or infinite and the other is something else. With
+            any such, or a mismatch, the errors are infinite.
+        mismatch: of kind, dtype or shape.
     """
 
     max_abs: float
     mean_abs: float
     sqnr_db: float | None
+    p999_abs: float = 0.0
+    relative: float | None = 0.0
+    cosine: float | None = 1.0
+    agreement: float | None = None
     nonfinite: int = 0
     disagreeing: int = 0
     mismatch: str | None = None
@@ -40,10 +59,18 @@ class OutputError:
             "max_abs": json_number(self.max_abs),
             "mean_abs": json_number(self.mean_abs),
             "sqnr_db": json_number(self.sqnr_db),
+            "p999_abs": json_number(self.p999_abs),
+            "relative": json_number(self.relative),
+            "cosine": json_number(self.cosine),
+            "agreement": json_number(self.agreement),
             "nonfinite": self.nonfinite,
             "disagreeing": self.disagreeing,
             "mismatch": self.mismatch,
         }
+
+
+# That of an output that can't be compared.
+INFINITE = OutputError(math.inf, math.inf, -math.inf, math.inf, math.inf, -1.0, 0.0)
 
 
 def json_number(value: float | None) -> float | str | None:
@@ -62,7 +89,7 @@ def compare(actual: Any, expected: Any) -> OutputError:
     """
     mismatch = _mismatch(actual, expected)
     if mismatch is not None:
-        return OutputError(math.inf, math.inf, -math.inf, mismatch=mismatch)
+        return replace(INFINITE, mismatch=mismatch)
     if expected is None or isinstance(expected, str):
         return OutputError(0.0, 0.0, math.inf)
     return _measure(torch.as_tensor(actual), torch.as_tensor(expected))
@@ -92,26 +119,66 @@ def _described(value: Any) -> str:
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
     scale = _greatest(actual, expected)
-    greatest = total = noise = signal = 0.0
+    greatest = total = noise = signal = power = product = magnitude = 0.0
     finite_places = nonfinite = disagreeing = 0
-    silent = True
+    distances = []
     for a, e, distance in _chunks(actual, expected):
         agree = (a == e) | (a.isnan() & e.isnan())
         finite = a.isfinite() & e.isfinite()
         nonfinite += int((~finite & agree).sum())
         disagreeing += int((~finite & ~agree).sum())
-        e, distance = e[finite], distance[finite]
+        # Divided by the greatest value first, since squares overflow and vanish.
+        a, e, distance = a[finite] / scale, e[finite] / scale, distance[finite]
         finite_places += e.numel()
-        silent = silent and not bool(e.any())
         greatest = max(greatest, float(distance.max()) if e.numel() else 0.0)
         total += float(distance.sum())
-        # Divided by the greatest value first, since squares overflow and vanish.
         noise += float((distance / scale).square().sum())
-        signal += float((e / scale).square().sum())
+        signal += float(e.square().sum())
+        power += float(a.square().sum())
+        product += float((a * e).sum())
+        magnitude += float(e.abs().sum())
+        distances.append(distance)
     if disagreeing:
-        return OutputError(math.inf, math.inf, -math.inf, nonfinite, disagreeing)
-    sqnr = math.inf if greatest == 0 else None if silent else _decibel(signal, noise)
-    return OutputError(greatest, total / max(finite_places, 1), sqnr, nonfinite)
+        return replace(INFINITE, nonfinite=nonfinite, disagreeing=disagreeing)
+    agreement = _agreement(actual, expected)
+    if greatest == 0:
+        return OutputError(0.0, 0.0, math.inf, agreement=agreement, nonfinite=nonfinite)
+    return OutputError(
+        greatest,
+        total / finite_places,
+        _decibel(signal, noise) if magnitude else None,
+        p999_abs=_percentile(torch.cat(distances)),
+        relative=total / scale / magnitude if magnitude else None,
+        cosine=_cosine(product, signal, power),
+        agreement=agreement,
+        nonfinite=nonfinite,
+    )
+
+
+def _cosine(product: float, signal: float, power: float) -> float | None:
+    length = math.sqrt(signal) * math.sqrt(power)
+    return max(-1.0, min(1.0, product / length)) if length else None
+
+
+def _percentile(values: Tensor) -> float:
+    """The 99.9th, by nearest rank."""
+    rank = max(1, math.ceil(values.numel() * 0.999))
+    return float(values.kthvalue(rank).values)
+
+
+def _agreement(actual: Tensor, expected: Tensor) -> float | None:
+    if not expected.dtype.is_floating_point or expected.ndim == 0 or expected.shape[-1] < 2:
+        return None
+    if expected.numel() == 0:
+        return None
+    rows, given = (
+        tensor.detach().cpu().double().reshape(-1, expected.shape[-1])
+        for tensor in (expected, actual)
+    )
+    chosen = rows.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
+    greatest = rows.amax(1)
+    same = (chosen == greatest) | (chosen.isnan() & greatest.isnan())
+    return float(same.double().mean())
 
 
 def _decibel(signal: float, noise: float) -> float:

@@ -18,7 +18,7 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
     manifest = manifest or {}
     parts = [
         _verdict(validation),
-        _limits(validation["settings"]),
+        _limits(validation),
         _methods(validation["methods"]),
         _failures(validation),
         _skipped(validation["methods"]),
@@ -40,13 +40,47 @@ def _verdict(validation: Json) -> str:
     return f"# {validation['package']}: FAILED, {failures}{where}"
 
 
-def _limits(settings: Json) -> str:
-    sqnr = settings.get("min_sqnr")
-    parts = [f"absolute error at most {settings['atol']:g} + {settings['rtol']:g} x |expected|"]
-    parts += [f"SQNR at least {sqnr:g} dB"] if sqnr is not None else []
-    parts += [f"{_count(settings['inputs'], 'generated input set')} (seed {settings['seed']})"]
+# Limits but for the tolerances, as they are read in a sentence.
+_LIMITS = {
+    "max_mean_abs": "mean absolute error at most {:g}",
+    "max_p999_abs": "99.9th percentile of the absolute error at most {:g}",
+    "max_relative": "relative error at most {:g}",
+    "min_sqnr": "SQNR at least {:g} dB",
+    "min_cosine": "cosine at least {:g}",
+    "min_agreement": "greatest values at the same place in at least {:.1%} of rows",
+}
+
+
+def _limits(validation: Json) -> str:
+    settings = validation["settings"]
+    common = _limits_of(settings)
+    parts = [*common, f"{_count(settings['inputs'], 'generated input set')}"]
+    parts[-1] += f" (seed {settings['seed']})"
     parts += [f"{_count(settings['steps'], 'call')} in sequence where a method has state"]
-    return "Limits: " + "; ".join(parts) + "."
+    lines = ["Limits: " + "; ".join(parts) + "."]
+    for method in validation["methods"]:
+        own = _limits_of(method["limits"]) if method["limits"] else common
+        if own != common:
+            lines.append(f"Limits of {_code(method['method'])}: {'; '.join(own)}.")
+    return "\n\n".join(lines)
+
+
+def _limits_of(limits: Json) -> list[str]:
+    told = [f"absolute error at most {limits['atol']:g} + {limits['rtol']:g} x |expected|"]
+    given = ((words, limits.get(name)) for name, words in _LIMITS.items())
+    return told + [words.format(limit) for words, limit in given if limit is not None]
+
+
+# The columns of figures: their names, titles and formats.
+_FIGURES = (
+    ("max_abs", "max abs error", "{:.3g}"),
+    ("p999_abs", "99.9 % abs error", "{:.3g}"),
+    ("mean_abs", "mean abs error", "{:.3g}"),
+    ("relative", "relative error", "{:.3g}"),
+    ("sqnr_db", "worst SQNR", "{:.1f} dB"),
+    ("cosine", "cosine", "{:.6f}"),
+    ("agreement", "agreement", "{:.1%}"),
+)
 
 
 def _methods(methods: Sequence[Json]) -> str:
@@ -55,14 +89,16 @@ def _methods(methods: Sequence[Json]) -> str:
             _code(method["method"]),
             "with state" if method["state"] else method["kind"],
             str(len(method["runs"])),
-            *(_figure(method[name]) if method["runs"] else "-" for name in ("max_abs", "mean_abs")),
-            _figure(method["sqnr_db"], "dB") if method["runs"] else "-",
+            *(
+                _figure(method[name], style) if method["runs"] else "-"
+                for name, _, style in _FIGURES
+            ),
             _outcome(method),
         )
         for method in methods
     ]
-    head = ("method", "kind", "runs", "max abs error", "mean abs error", "worst SQNR", "verdict")
-    return _table(head, rows, numbers=range(2, 6))
+    head = ("method", "kind", "runs", *(title for _, title, _ in _FIGURES), "verdict")
+    return _table(head, rows, numbers=range(2, 3 + len(_FIGURES)))
 
 
 def _outcome(method: Json) -> str:
@@ -128,13 +164,13 @@ def _sizes(sizes: Mapping[str, int]) -> str:
     return _section("Sizes", _table(("file", "bytes", "MiB"), rows, numbers=range(1, 3)))
 
 
-def _figure(value: float | str | None, unit: str = "") -> str:
+def _figure(value: float | str | None, style: str) -> str:
     """A figure of the record, in which infinities are strings."""
     if value is None:
         return "-"
     if isinstance(value, str):
-        return "exact" if unit and value == "inf" else value
-    return f"{value:.1f} {unit}" if unit else f"{value:.3g}"
+        return "exact" if "dB" in style and value == "inf" else value
+    return style.format(value)
 
 
 def _count(number: int, what: str) -> str:

@@ -24,7 +24,7 @@ from pipeline.backends import (
 )
 from pipeline.backends.options import MODULE_PATTERN
 from pipeline.backends.quantize_options import NOT, MixedQuantize
-from pipeline.config import EmitConfig, MethodConfig, PackageConfig, PassSpec
+from pipeline.config import EmitConfig, MethodConfig, PackageConfig, PassSpec, ValidateConfig
 from pipeline.config_models import REFERENCE_PATTERN
 from pipeline.matrix import AXIS_PATTERN
 
@@ -70,11 +70,12 @@ def json_schema() -> dict[str, Any]:
     _name_overrides(definitions)
     _add_recipes(definitions[MethodConfig.__name__])
     del definitions[Options.__name__]
-    emit = definitions[EmitConfig.__name__]
+    emit, validation = (definitions[model.__name__] for model in (EmitConfig, ValidateConfig))
     for mapping in (
         package["properties"]["methods"],
         package["properties"]["constant_methods"],
         emit["properties"]["external_files"],
+        validation["properties"]["methods"],
     ):
         mapping["additionalProperties"] = False
     definitions = {name: _with_variables(part) for name, part in definitions.items()}

@@ -27,26 +27,52 @@ from pipeline.runtime import DeclaredTensor, ExecutorchError, Package
 from pipeline.signature import bounds, check_inputs, expression, flatten, signature
 from pipeline.validation import Failure, MethodValidation, Run, Validation
 
-_LIMITS = ("atol", "rtol", "min_sqnr", "inputs", "seed", "steps")
+# Limits but for the tolerances: of which figure of an `OutputError`, and how it is called.
+_FIGURES = {
+    "max_mean_abs": ("mean_abs", "mean absolute error"),
+    "max_p999_abs": ("p999_abs", "99.9th percentile of the absolute error"),
+    "max_relative": ("relative", "relative error"),
+    "min_sqnr": ("sqnr_db", "SQNR"),
+    "min_cosine": ("cosine", "cosine"),
+    "min_agreement": ("agreement", "agreement of the greatest values"),
+}
+LIMITS = ("atol", "rtol", *_FIGURES)
+_AMOUNTS = ("inputs", "seed", "steps")
 
 
-class Settings(Protocol):
-    """Limits and amounts: an output passes where |a - e| <= atol + rtol |e| everywhere and, with
-    `min_sqnr`, its SQNR in dB is at least that. `inputs` sets are generated from `seed`; a method
-    with state is called `steps` times in a row."""
+class Limits(Protocol):
+    """An output passes where |a - e| <= atol + rtol |e| everywhere and its figures (`OutputError`)
+    are at most, or at least, what is given of the others. A figure that is undefined passes."""
 
     @property
     def atol(self) -> float: ...
     @property
     def rtol(self) -> float: ...
     @property
+    def max_mean_abs(self) -> float | None: ...
+    @property
+    def max_p999_abs(self) -> float | None: ...
+    @property
+    def max_relative(self) -> float | None: ...
+    @property
     def min_sqnr(self) -> float | None: ...
+    @property
+    def min_cosine(self) -> float | None: ...
+    @property
+    def min_agreement(self) -> float | None: ...
+
+
+class Settings(Limits, Protocol):
+    """Limits and amounts: `inputs` sets are generated from `seed`; a method with state is called
+    `steps` times in a row; a method keeps to the limits that `of` gives."""
+
     @property
     def inputs(self) -> int: ...
     @property
     def seed(self) -> int: ...
     @property
     def steps(self) -> int: ...
+    def of(self, method: str) -> Limits: ...
 
 
 def validate_package(
@@ -66,7 +92,7 @@ def validate_package(
     Args:
         not_run: by method, why this machine can't run it. Only what it declares is compared.
     """
-    limits = {name: getattr(settings, name) for name in _LIMITS}
+    limits = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     try:
         present = Package(pte, ptds).methods()
     except PipelineError as error:
@@ -122,6 +148,7 @@ class _Trial:
         self.program = program
         self.open_package = open_package
         self.settings = settings
+        self.limits = settings.of(method)
         self.state: tuple[str, ...] = ()
         self.examples: list[InputSet] = []
         self.runs: list[Run] = []
@@ -140,6 +167,7 @@ class _Trial:
         return MethodValidation(
             self.method,
             state=self.state,
+            limits={name: getattr(self.limits, name) for name in LIMITS},
             runs=tuple(self.runs),
             skipped=tuple(self.skipped),
             failures=tuple(self.failures),
@@ -243,7 +271,7 @@ class _Trial:
         for (name, _), error, a, e in zip(
             self.source.outputs, errors, actual, expected, strict=True
         ):
-            for what in _excesses(error, a, e, self.settings):
+            for what in _excesses(error, a, e, self.limits):
                 self._fail(what + hint, where, name)
 
 
@@ -251,12 +279,12 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _excesses(error: OutputError, actual: Any, expected: Any, settings: Settings) -> Iterator[str]:
+def _excesses(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Iterator[str]:
     """What is wrong with an output, each with its figure and its limit."""
     if error.mismatch is not None:
         yield error.mismatch
         return
-    worst = within(error, actual, expected, settings.atol, settings.rtol)
+    worst = within(error, actual, expected, limits.atol, limits.rtol)
     at = f" at {list(worst.index)}" if worst.index else ""
     values = f"({worst.actual:.6g}, must be {worst.expected:.6g})"
     if error.disagreeing:
@@ -266,9 +294,18 @@ def _excesses(error: OutputError, actual: Any, expected: Any, settings: Settings
     if not worst.ok:
         distance = abs(worst.actual - worst.expected)
         yield f"absolute error {distance:.3g}{at} {values} exceeds {worst.allowed:.3g}"
-    least = settings.min_sqnr
-    if least is not None and error.sqnr_db is not None and error.sqnr_db < least:
-        yield f"SQNR {error.sqnr_db:.1f} dB is below {least:g} dB"
+    for name, (figure, words) in _FIGURES.items():
+        found, limit = getattr(error, figure), getattr(limits, name)
+        if found is None or limit is None:
+            continue
+        if name == "min_sqnr":
+            shown, limited = f"{found:.1f} dB", f"{limit:g} dB"
+        else:
+            shown, limited = f"{found:.6g}", f"{limit:g}"
+        if name.startswith("max_") and found > limit:
+            yield f"{words} {shown} exceeds {limited}"
+        elif name.startswith("min_") and found < limit:
+            yield f"{words} {shown} is below {limited}"
 
 
 def _differences(

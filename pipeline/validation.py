@@ -1,10 +1,20 @@
 """What a validation finds, as records: of a package, a method, a call, a failure."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pipeline.metrics import OutputError, json_number
+
+# Figures of an `OutputError` beside the greatest error, and which of several is the worst.
+_WORST = {
+    "mean_abs": max,
+    "p999_abs": max,
+    "relative": max,
+    "sqnr_db": min,
+    "cosine": min,
+    "agreement": min,
+}
 
 
 @dataclass(frozen=True)
@@ -43,13 +53,15 @@ class Run:
 @dataclass(frozen=True)
 class MethodValidation:
     """What became of one method. `kind` is `program`, `constant` or `unknown`; `state` names the
-    buffers that it changes; `skipped` the generated input sets on which the source program itself
-    fails, and why; `not_run` why this machine can't run it, so that only what it declares was
-    looked at; `seconds` is the package's running time over all runs."""
+    buffers that it changes; `limits` is what its outputs were held to; `skipped` the generated
+    input sets on which the source program itself fails, and why; `not_run` why this machine can't
+    run it, so that only what it declares was looked at; `seconds` is the package's running time
+    over all runs."""
 
     method: str
     kind: str = "program"
     state: tuple[str, ...] = ()
+    limits: Mapping[str, float | None] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -68,14 +80,16 @@ class MethodValidation:
     def max_abs(self) -> float:
         return max((error.max_abs for error in self.errors), default=0.0)
 
-    @property
-    def mean_abs(self) -> float:
-        return max((error.mean_abs for error in self.errors), default=0.0)
+    def worst(self) -> dict[str, float | None]:
+        """Figures by name, each of the output that is worst by it; None where no output has it."""
+        return {"max_abs": self.max_abs} | {
+            name: pick(found) if (found := self._figures(name)) else None
+            for name, pick in _WORST.items()
+        }
 
-    @property
-    def sqnr_db(self) -> float | None:
-        """The lowest; None where no output has one."""
-        return min((e.sqnr_db for e in self.errors if e.sqnr_db is not None), default=None)
+    def _figures(self, name: str) -> list[float]:
+        figures = (getattr(error, name) for error in self.errors)
+        return [figure for figure in figures if figure is not None]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -83,9 +97,8 @@ class MethodValidation:
             "kind": self.kind,
             "ok": self.ok,
             "state": list(self.state),
-            "max_abs": json_number(self.max_abs),
-            "mean_abs": json_number(self.mean_abs),
-            "sqnr_db": json_number(self.sqnr_db),
+            "limits": dict(self.limits),
+            **{name: json_number(value) for name, value in self.worst().items()},
             "runs": [run.to_json() for run in self.runs],
             "skipped": [{"origin": origin, "reason": reason} for origin, reason in self.skipped],
             "failures": [failure.to_json() for failure in self.failures],

@@ -29,6 +29,64 @@ def test_figures_of_a_known_error():
     assert error.sqnr_db == pytest.approx(10 * math.log10(14 / 0.25))
 
 
+def test_figures_beside_the_greatest_error():
+    error = compare(torch.tensor([1.0, 2.0, 3.5]), torch.tensor([1.0, -2.0, 3.0]))
+    assert error.relative == pytest.approx(4.5 / 6)
+    assert error.cosine == pytest.approx(7.5 / math.sqrt(17.25 * 14))
+    same = compare(torch.ones(3), torch.ones(3))
+    assert (same.relative, same.cosine, same.p999_abs) == (0.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("places", "bad", "percentile"), [(10000, 10, 0), (10000, 11, 1), (3, 1, 1)]
+)
+def test_the_percentile_leaves_out_one_place_of_a_thousand(places, bad, percentile):
+    expected = torch.zeros(places)
+    actual = expected.clone()
+    actual[:bad] = 1
+    assert compare(actual, expected).p999_abs == percentile
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "share"),
+    [
+        ([[1.0, 2.0], [4.0, 3.0]], [[0.0, 9.0], [1.0, 2.0]], 0.5),
+        ([1.0, 2.0], [1.0, 9.0], 1.0),
+        ([[5.0, 1.0, 0.0]], [[2.0, 2.0, 1.0]], 1.0),  # a tie takes either
+        ([[0.0, 1.0, 9.0]], [[2.0, 2.0, 1.0]], 0.0),
+        ([[NAN, 1.0]], [[NAN, 1.0]], 1.0),
+        ([[1.0], [2.0]], [[5.0], [6.0]], None),
+        (3.0, 2.0, None),
+    ],
+)
+def test_agreement_is_of_the_greatest_value_of_each_row(actual, expected, share):
+    assert compare(torch.tensor(actual), torch.tensor(expected)).agreement == share
+
+
+def test_classes_are_chosen_by_floating_point_values_only():
+    assert compare(torch.tensor([1, 2]), torch.tensor([1, 2])).agreement is None
+    assert compare(torch.ones(0, 3), torch.ones(0, 3)).agreement is None
+
+
+def test_what_compares_with_the_signal_is_undefined_without_one():
+    error = compare(torch.ones(4), torch.zeros(4))
+    assert (error.relative, error.cosine) == (None, None)
+    error = compare(torch.zeros(4), torch.ones(4))
+    assert (error.relative, error.cosine) == (1.0, None)
+
+
+@given(st.lists(st.tuples(*[st.floats(-1e3, 1e3, width=32)] * 2), min_size=1, max_size=50))
+def test_figures_keep_to_their_bounds(pairs):
+    a, e = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    error = compare(a, e)
+    assert 0 <= error.p999_abs <= error.max_abs
+    assert error.mean_abs <= error.max_abs * (1 + 1e-12)
+    assert error.cosine is None or -1 <= error.cosine <= 1
+    assert error.relative is None or error.relative >= 0
+    flipped = compare(-a, -e)
+    assert (flipped.max_abs, flipped.cosine) == (error.max_abs, error.cosine)
+
+
 def test_the_worst_place_is_told_with_its_limit():
     worst = closeness(torch.tensor([[0.0, 10.0], [5.0, 1.0]]), torch.ones(2, 2), 0.5, 1.0)
     assert (worst.index, worst.actual, worst.expected) == ((0, 1), 10.0, 1.0)
@@ -60,6 +118,7 @@ def test_nan_or_infinity_on_one_side_is_never_close(actual, expected):
     error = compare(a, e)
     assert (error.disagreeing, error.nonfinite) == (1, 0)
     assert (error.max_abs, error.mean_abs, error.sqnr_db) == (INF, INF, -INF)
+    assert (error.p999_abs, error.relative, error.cosine, error.agreement) == (INF, INF, -1, 0)
     worst = closeness(a, e, atol=INF, rtol=1.0)
     assert not worst.ok
     assert worst.index == (1,)
@@ -139,7 +198,9 @@ def test_an_empty_tensor_is_close_to_another():
 @pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
 def test_ratios_survive_very_small_and_very_large_values(scale):
     e = torch.tensor([1.0, 2.0], dtype=torch.float64) * scale
-    assert compare(e * 1.1, e).sqnr_db == pytest.approx(20.0)
+    error = compare(e * 1.1, e)
+    assert error.sqnr_db == pytest.approx(20.0)
+    assert (error.relative, error.cosine) == (pytest.approx(0.1), pytest.approx(1.0))
 
 
 def test_layout_does_not_matter():

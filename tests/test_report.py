@@ -16,7 +16,12 @@ def method(name, **changes):
         "state": [],
         "max_abs": 1.2e-7,
         "mean_abs": 3.4e-8,
-        "sqnr_db": 142.234,
+        "p999_abs": 9.8e-8,
+        "relative": 2e-7,
+        "sqnr_db": 142.2,
+        "cosine": 0.99,
+        "agreement": None,
+        "limits": {},
         "runs": [{}, {}],
         "skipped": [],
         "not_run": "",
@@ -38,7 +43,16 @@ def validation(*methods, failures=()):
 
 PASSED = validation(
     method("encode"),
-    method("decode", state=["cache"], sqnr_db="inf", max_abs=0.0, mean_abs=0.0, runs=[{}]),
+    method(
+        "decode",
+        state=["cache"],
+        limits={"atol": 0.5, "rtol": 0.001, "min_cosine": 0.9, "min_agreement": 0.99},
+        sqnr_db="inf",
+        max_abs=0.0,
+        mean_abs=0.0,
+        agreement=0.995,
+        runs=[{}],
+    ),
     method("get_length", kind="constant", sqnr_db=None),
 )
 UNRUN = validation(method("encode", runs=[], not_run="VulkanBackend: no device"), method("decode"))
@@ -85,11 +99,16 @@ GOLDEN = """\
 Limits: absolute error at most 0.0001 + 0.001 x |expected|; SQNR at least 40 dB; \
 1 generated input set (seed 7); 2 calls in sequence where a method has state.
 
-| method | kind | runs | max abs error | mean abs error | worst SQNR | verdict |
-| --- | --- | ---: | ---: | ---: | ---: | --- |
-| `encode` | program | 2 | 1.2e-07 | 3.4e-08 | 142.2 dB | passed |
-| `decode` | with state | 1 | 0 | 0 | exact | passed |
-| `get_length` | constant | 2 | 1.2e-07 | 3.4e-08 | - | passed |
+Limits of `decode`: absolute error at most 0.5 + 0.001 x |expected|; cosine at least 0.9; \
+greatest values at the same place in at least 99.0% of rows.
+
+| method | kind | runs | max abs error | 99.9 % abs error | mean abs error | relative error | \
+worst SQNR | cosine | agreement | verdict |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |
+| `encode` | program | 2 | 1.2e-07 | 9.8e-08 | 3.4e-08 | 2e-07 | 142.2 dB | 0.990000 | - \
+| passed |
+| `decode` | with state | 1 | 0 | 9.8e-08 | 0 | 2e-07 | exact | 0.990000 | 99.5% | passed |
+| `get_length` | constant | 2 | 1.2e-07 | 9.8e-08 | 3.4e-08 | 2e-07 | - | 0.990000 | - | passed |
 
 ## Delegation
 
@@ -118,14 +137,15 @@ def test_a_report_without_a_manifest_ends_after_the_methods():
 def test_a_report_tells_what_did_not_run_and_why():
     lines = markdown(UNRUN).splitlines()
     assert lines[0] == "# seq2seq.pte: passed, 2 methods, 1 not run"
-    assert "| `encode` | program | 0 | - | - | - | not run |" in lines
+    assert "| `encode` | program | 0 | - | - | - | - | - | - | - | not run |" in lines
     assert "| `encode` | all | VulkanBackend: no device |" in lines
 
 
 def test_a_report_of_a_package_that_failed():
     lines = markdown(FAILED).splitlines()
     assert lines[0] == "# seq2seq.pte: FAILED, 2 failures in 1 of 2 methods"
-    assert "| `encode` | program | 2 | inf | 3.4e-08 | -inf | FAILED |" in lines
+    figures = "inf | 9.8e-08 | 3.4e-08 | 2e-07 | -inf | 0.990000 | -"
+    assert f"| `encode` | program | 2 | {figures} | FAILED |" in lines
     escaped = WHAT.replace("|", "\\|")
     assert f"| `encode` | example 0 | output[1] | {escaped} |" in lines
     assert "| `encode` | - | - | no such `thing` |" in lines
@@ -148,7 +168,7 @@ def test_failures_beside_the_methods_come_last():
 
 def test_a_method_that_never_ran_has_no_figures():
     text = markdown(validation(method("encode", ok=False, runs=[])))
-    assert "| `encode` | program | 0 | - | - | - | FAILED |" in text
+    assert "| `encode` | program | 0 | - | - | - | - | - | - | - | FAILED |" in text
 
 
 def test_running_times_leave_no_trace():
@@ -159,7 +179,7 @@ def test_running_times_leave_no_trace():
 def test_every_row_has_as_many_cells_as_its_head():
     for line in markdown(FAILED, MANIFEST).splitlines():
         if line.startswith("|"):
-            assert line.replace("\\|", "").count("|") in (4, 5, 6, 8)
+            assert line.replace("\\|", "").count("|") in (4, 5, 6, 12)
 
 
 def test_a_report_needs_no_torch():

@@ -1,6 +1,5 @@
 import copy
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -21,29 +20,26 @@ from test_runtime import (
 from torch import nn
 from torch.export import Dim
 
+from pipeline.config import ValidateConfig
 from pipeline.eager import Source
 from pipeline.inputs import InputSet
 from pipeline.report import markdown
 from pipeline.validate import validate_package
 
-
-@dataclass(frozen=True)
-class Limits:
-    atol: float = 1e-5
-    rtol: float = 1e-5
-    min_sqnr: float | None = None
-    inputs: int = 3
-    seed: int = 0
-    steps: int = 3
-
-
+LIMITS = {"atol": 1e-5, "rtol": 1e-5, "steps": 3}
 sources = cache(programs)
 packed = cache(lambda name, build: write(f"{name}.pte", build().buffer))
 
 
-def validate(pte, methods, examples=None, constants=None, ptds=(), not_run=None, **limits):
+def validate(pte, sources, /, examples=None, constants=None, ptds=(), not_run=None, **limits):
     return validate_package(
-        pte, ptds, methods, examples or {}, Limits(**limits), constants or {}, not_run
+        pte,
+        ptds,
+        sources,
+        examples or {},
+        ValidateConfig(**LIMITS | limits),
+        constants or {},
+        not_run,
     )
 
 
@@ -74,7 +70,7 @@ def test_a_faithful_package_passes(whole):
     assert [m.method for m in whole.methods] == [*sources(), *CONSTANTS]
     assert all(m.ok for m in whole.methods)
     assert method(whole, "encode").max_abs < 1e-6
-    assert method(whole, "encode").sqnr_db > 100
+    assert method(whole, "encode").worst()["sqnr_db"] > 100
 
 
 def test_every_input_set_runs(whole):
@@ -137,12 +133,48 @@ def test_the_limits_decide():
     pte = packed("seed", lambda: lowered({"encode": exported(Encoder(1), torch.ones(2, 4))}))
     program = {"encode": exported(Encoder(0), torch.ones(2, 4))}
     assert validate(pte, program, atol=100.0).ok
-    sqnr = method(validate(pte, program, atol=100.0), "encode").sqnr_db
+    sqnr = method(validate(pte, program, atol=100.0), "encode").worst()["sqnr_db"]
     assert validate(pte, program, atol=100.0, min_sqnr=sqnr - 0.1).ok
     validation = validate(pte, program, atol=100.0, min_sqnr=sqnr + 0.1)
     (sentence,) = validation.failures
     assert sentence.startswith("encode: generated ")
     assert sentence.endswith(f"SQNR {sqnr:.1f} dB is below {sqnr + 0.1:g} dB")
+
+
+@pytest.mark.parametrize(
+    ("limit", "figure", "words"),
+    [
+        ("max_mean_abs", "mean_abs", "mean absolute error {} exceeds {}"),
+        ("max_p999_abs", "p999_abs", "99.9th percentile of the absolute error {} exceeds {}"),
+        ("max_relative", "relative", "relative error {} exceeds {}"),
+        ("min_cosine", "cosine", "cosine {} is below {}"),
+        ("min_agreement", "agreement", "agreement of the greatest values {} is below {}"),
+    ],
+)
+def test_every_figure_has_a_limit_that_decides(limit, figure, words):
+    pte = packed("seed", lambda: lowered({"encode": exported(Encoder(1), torch.ones(2, 4))}))
+    program = {"encode": exported(Encoder(0), torch.ones(2, 4))}
+    worst = method(validate(pte, program, atol=100.0, inputs=1), "encode").worst()[figure]
+    assert worst is not None
+    stricter, looser = (0.9, 1.1) if limit.startswith("max_") else (1.1, 0.9)
+    if worst < 0:
+        stricter, looser = looser, stricter
+    assert validate(pte, program, atol=100.0, inputs=1, **{limit: worst * looser}).ok
+    wanted = worst * stricter if worst else 0.25
+    (sentence, *_) = validate(pte, program, atol=100.0, inputs=1, **{limit: wanted}).failures
+    assert sentence.endswith(words.format(f"{worst:.6g}", f"{wanted:g}"))
+
+
+def test_a_method_has_limits_of_its_own():
+    pte = packed("seed", lambda: lowered({"encode": exported(Encoder(1), torch.ones(2, 4))}))
+    program = {"encode": exported(Encoder(0), torch.ones(2, 4))}
+    assert not validate(pte, program).ok
+    validation = validate(pte, program, methods={"encode": {"atol": 100.0}})
+    assert validation.ok
+    assert validation.settings["atol"] == 1e-5
+    limits = method(validation, "encode").to_json()["limits"]
+    assert (limits["atol"], limits["rtol"], limits["min_sqnr"]) == (100.0, 1e-5, None)
+    assert not validate(pte, program, atol=100.0, methods={"encode": {"atol": 1e-5}}).ok
 
 
 def test_methods_that_are_missing_or_not_asked_for():
