@@ -16,16 +16,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data, tag_mutated_buffer
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import PartitionerSpec, make_partitioners
-from pipeline.errors import PipelineError, did_you_mean
-from pipeline.graphs import graph_modules, module_names
-from pipeline.nodes import modules_of, operator_of
+from pipeline.errors import PipelineError
+from pipeline.graphs import graph_modules
+from pipeline.nodes import operator_of
+from pipeline.selection import Choice, Frame, Outline, make_outline, mistakes
 
 _TAG = "delegation_tag"
 _RANGE = "choose_qparams"
@@ -59,7 +61,7 @@ class Confined(Partitioner):
     def __init__(self, inner: Partitioner, confines: Iterable[Sequence[str] | None] = ()) -> None:
         super().__init__()
         self.inner = inner
-        self.confines = [tuple(modules) for modules in confines if modules is not None]
+        self.confines = [Choice(tuple(modules)) for modules in confines if modules is not None]
         if hasattr(inner, "delegation_spec"):
             self.delegation_spec = inner.delegation_spec
 
@@ -139,20 +141,53 @@ class Confined(Partitioner):
         return left
 
 
-def refuse_unknown_modules(
+class OneBackend(Partitioner):
+    """Delegates the whole of some sub-modules to one backend, whatever they hold: each module is a
+    delegate, or several where what is called in between would depend on itself."""
+
+    def __init__(
+        self, backend_id: str, compile_specs: list[CompileSpec], modules: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self.delegation_spec = DelegationSpec(backend_id, compile_specs)
+        self.modules = tuple(modules)
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        tags: dict[str, Any] = {}
+        for module in graph_modules(exported_program.graph_module):
+            for name in self.modules:
+                choice = Choice((name,))
+                nodes = [n for n in module.graph.nodes if _delegable(n) and _belongs(n, choice)]
+                for part in _split(module, nodes):
+                    tag = f"{name}_{len(tags)}"
+                    tags[tag] = self.delegation_spec
+                    for node in part:
+                        node.meta[_TAG] = tag
+        tag_constant_data(exported_program)
+        return PartitionResult(exported_program, tags)
+
+
+def _delegable(node: Node) -> bool:
+    """Whether it calls an operator that no other delegate has; a control flow itself is none."""
+    moves = isinstance(node.target, torch._ops.HigherOrderOperator)
+    return node.op == "call_function" and not moves and _TAG not in node.meta
+
+
+def refuse_wrong_modules(
     programs: Mapping[str, ExportedProgram], partitioners: Mapping[str, Sequence[Partitioner]]
 ) -> None:
-    """Raises PipelineError where a partitioner is confined to a module that its method lacks."""
+    """Raises PipelineError where a partitioner is confined to a module that its method lacks, to
+    what is no module, or to one of several calls without saying which. All of it is told."""
     wrong = []
     for method, own in partitioners.items():
-        confines = {n for p in own if isinstance(p, Confined) for c in p.confines for n in c}
-        there = module_names(programs[method]) if confines else []
-        wrong += [
-            f"{method}: no module '{name}'; {did_you_mean(name, there)}"
-            for name in sorted(confines.difference(there))
-        ]
+        confines = [each for p in own if isinstance(p, Confined) for each in p.confines]
+        if confines:
+            outline = outline_of(programs[method])
+            told = [each for choice in confines for each in mistakes(choice.names, outline)]
+            where = f"{method}: " if method else ""  # one program by itself has no name
+            wrong += [f"{where}{what}; {known}" for what, known in dict.fromkeys(told)]
     if wrong:
-        raise PipelineError("; ".join(wrong))
+        raise PipelineError("\n".join(wrong))
 
 
 def separate_constants(program: ExportedProgram, names: Collection[str]) -> ExportedProgram:
@@ -166,7 +201,7 @@ def separate_constants(program: ExportedProgram, names: Collection[str]) -> Expo
     for spec in signature.input_specs:
         specs.append(spec)
         name = getattr(spec.arg, "name", "")
-        if name not in names:
+        if name not in names or not _of_control_flow(placeholders[name]):
             continue
         with module.graph.inserting_after(placeholders[name]):
             own = module.graph.placeholder(f"{name}_of_branches")
@@ -184,7 +219,40 @@ def separate_constants(program: ExportedProgram, names: Collection[str]) -> Expo
     return program._update(module, signature, state_dict=state, constants=constants)
 
 
-def _belongs(node: Node, modules: Collection[str]) -> bool:
+def outline_of(program: ExportedProgram) -> Outline:
+    """What a program says of its modules."""
+    nodes = (n for module in graph_modules(program.graph_module) for n in module.graph.nodes)
+    tensors = {**program.constants, **program.state_dict}
+    kinds = {name: _kind(name, program) for name, t in tensors.items() if torch.is_tensor(t)}
+    storages = {name: _storage(tensors[name]) for name in kinds}
+    listed = [entry.fqn for entry in program.module_call_graph]
+    return make_outline(map(_stack, nodes), listed, kinds, storages)
+
+
+def _kind(name: str, program: ExportedProgram) -> str:
+    if isinstance(program.state_dict.get(name), torch.nn.Parameter):
+        return "parameter"
+    signature = program.graph_signature
+    of = ((signature.parameters, "parameter"), (signature.buffers, "buffer"))
+    found = (kind for names, kind in of if name in names)
+    return next(found, "buffer" if name in program.state_dict else "constant")
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    place = tensor.untyped_storage()._cdata
+    return place, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+
+
+def _stack(node: Node) -> list[Frame]:
+    stack = node.meta.get("nn_module_stack") or {}
+    return [Frame(str(key), path, _class(kind)) for key, (path, kind) in stack.items()]
+
+
+def _class(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else str(kind)
+
+
+def _belongs(node: Node, modules: Choice) -> bool:
     """Whether a node stands in one of these modules.
 
     Quantization puts its nodes between modules: a dequantize goes with what reads it, a quantize
@@ -199,7 +267,7 @@ def _belongs(node: Node, modules: Collection[str]) -> bool:
         return any(_belongs(user, modules) for user in node.users)
     if name.startswith("quantize"):
         return source is not None and _belongs(source, modules)
-    return any(path in modules for path in modules_of(node))
+    return modules.holds(_stack(node))
 
 
 def _range_is_computed(node: Node) -> bool:
@@ -217,20 +285,19 @@ def _mutated(program: ExportedProgram) -> set[str]:
 
 def _is_branch(node: Node) -> bool:
     """Whether it is the sub-graph of a control flow."""
-    return node.op == "get_attr" and any(
-        isinstance(user.target, torch._ops.HigherOrderOperator) for user in node.users
-    )
+    return node.op == "get_attr" and _of_control_flow(node)
 
 
 def _shared_with_branch(node: Node) -> bool:
     """Whether a constant that a delegate takes is an operand of a control flow as well. ExecuTorch
     copies a constant for each of its users, but doesn't see those operands, which stand in a
     list."""
-    return (
-        node.op == "placeholder"
-        and _TAG in node.meta
-        and any(isinstance(user.target, torch._ops.HigherOrderOperator) for user in node.users)
-    )
+    return node.op == "placeholder" and _TAG in node.meta and _of_control_flow(node)
+
+
+def _of_control_flow(node: Node) -> bool:
+    """Whether it is an operand of one."""
+    return any(isinstance(user.target, torch._ops.HigherOrderOperator) for user in node.users)
 
 
 def _split(module: GraphModule, nodes: Sequence[Node]) -> list[list[Node]]:
@@ -239,7 +306,8 @@ def _split(module: GraphModule, nodes: Sequence[Node]) -> list[list[Node]]:
 
     Each node gets the number of times that a path from the partition to it leaves the partition
     and comes back. Numbers never fall along a path, so nodes of one number have no way out and in
-    again.
+    again. A node that nothing outside reads goes with the first that reads it: the transposed
+    weight of a layer with its product, wherever that stands.
     """
     own = set(nodes)
     order = _in_order(module, own)
@@ -255,6 +323,9 @@ def _split(module: GraphModule, nodes: Sequence[Node]) -> list[list[Node]]:
             before = [i for node in group for i in node.all_input_nodes if i not in group]
             numbers = [returns[i] if i in own else reached[_unit(i, own)] for i in before]
             reached[_unit(group[0], own)] = max([-1, *numbers])
+    for group in reversed(order):
+        if len(group) == 1 and group[0] in own and own.issuperset(group[0].users):
+            returns[group[0]] = min((returns[u] for u in group[0].users), default=returns[group[0]])
     return _connected(nodes, returns)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.actions import Action, unit_name
+from pipeline.actions import Action, backends_of, unit_name
 from pipeline.changes import differences
 from pipeline.columns import columns
 from pipeline.digest import Digest
@@ -90,6 +90,7 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     told: dict[Problem, str] = {}
     rows: list[tuple[str, str, str, str]] = []
     faulty = 0
+    notes: dict[str, None] = {}
     for package in packages or plan.packages:
         problems = plan.problems(package)
         for line in told_once(problems, package, told):
@@ -109,6 +110,8 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
                 first = seen.setdefault(each.action.digest, each.title)
                 reason += f"; the same as {first}" if first != each.title else ""
             rows.append((each.kind, each.title, _VERDICTS[each.status.state], reason))
+            if each.kind == "compile":
+                notes.update(dict.fromkeys(_overridden(plan, package)))
     for line in columns(rows):
         yield line.strip()
     sums = [f"{count} {_VERDICTS[state]}" for state, count in counts.items() if count]
@@ -117,7 +120,16 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
         from pipeline.backends.constructors import outdated  # pydantic
 
         yield from filter(None, [outdated()])
+    yield from notes
     yield ", ".join(sums) or "no packages"
+
+
+def _overridden(plan: Plan, package: str) -> Iterator[str]:
+    """What is to be said of backends that have a preprocess function beside their class."""
+    config = plan.config(package)
+    for backend in backends_of(config, config.methods):
+        if backend.overridden:
+            yield backend.overridden
 
 
 def explain(plan: Plan, target: str) -> Iterator[str]:

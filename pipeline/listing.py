@@ -59,6 +59,7 @@ def tell_backend(name: str) -> Iterator[str]:
         "lowers here": "; ".join(_obstacles(backend)) or "yes",
         "runs here": _cannot_run(backend) or _runs(backend),
         "methods": "lowered together, in one call" if backend.joint else "each lowered by itself",
+        "preprocess": _preprocess(backend),
         "same bytes": backend.unreproducible or "yes, every time",
         "versions": ", ".join(f"{each} {version_of(each)}" for each in backend.distributions),
         "from": backend.plugin,
@@ -73,6 +74,12 @@ def tell_backend(name: str) -> Iterator[str]:
     if backend.quantizer is not None:
         yield ""
         yield from _quantizer(name)
+
+
+def _preprocess(backend: Backend) -> str:
+    """What makes its payloads, and what does not though it is there."""
+    both = backend.preprocess and backend.details
+    return (backend.preprocess or backend.details) + (f", not {backend.details}" if both else "")
 
 
 def _quantizer(name: str) -> Iterator[str]:

@@ -27,6 +27,7 @@ from pipeline.mistakes import (
 )
 from pipeline.passes import FOLDER, source_files
 from pipeline.remembered import Outline, Remembered
+from pipeline.selection import mistakes, outline_from_json
 from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.toolchain import describing_code, host, toolchain
 from pipeline.upkeep import Usage
@@ -131,7 +132,7 @@ class Plan:
             return list(errors.problems)
         specs = configs.configs[package].methods
         found = [
-            p for name in specs for p in self._unknown_modules(document, name, specs[name], methods)
+            p for name in specs for p in self._wrong_modules(document, name, specs[name], methods)
         ]
         return found + [
             document.problem(
@@ -146,33 +147,37 @@ class Plan:
             and actions.calibration_of(method.quantize, methods[name]) is None
         ]
 
-    def _unknown_modules(
+    def _wrong_modules(
         self,
         document: Document,
         name: str,
         config: MethodConfig,
         methods: Mapping[str, MethodSource],
     ) -> Iterator[Problem]:
-        """Modules that a config names and a method lacks, if it is known which it has."""
-        named = [
-            (f"methods.{name}.quantize.modules", getattr(config.quantize, "modules", {})),
-            (f"methods.{name}.modules", config.modules or ()),
-        ]
-        named += [
+        """Modules that a config names and a method lacks or has in several places, if it is known
+        what it has."""
+        quantized = getattr(config.quantize, "modules", None) or {}
+        confines = [(f"methods.{name}.modules", config.modules or ())]
+        confines += [
             (f"{join(f'methods.{name}.partitioners', n)}.{spec.name}.modules", spec.modules or ())
             for n, spec in enumerate(config.partitioners)
         ]
-        if not any(modules for _, modules in named):
+        if not quantized and not any(modules for _, modules in confines):
             return
         parts = self.workspace.store.result_of(actions.program_key(methods[name].program))
         if parts is None:
             return
         known = sources.modules_of(parts["modules"])
-        for where, modules in named:
-            for module in modules:
-                if module not in known:
-                    hint = did_you_mean(module, known, 10)
-                    yield document.problem(where, f"no module '{module}' in the program", hint)
+        for module in quantized:
+            if module not in known:
+                hint, where = did_you_mean(module, known, 10), f"methods.{name}.quantize.modules"
+                yield document.problem(where, f"no module '{module}' in the program", hint)
+        if "outline" not in parts:  # described by an earlier version; told when it is compiled
+            return
+        outline = outline_from_json(parts["outline"])
+        for where, modules in confines:
+            for what, hint in mistakes(modules, outline):
+                yield document.problem(where, what, hint)
 
     def _missing_files(self, config: PackageConfig, document: Document) -> Iterator[Problem]:
         for name, method in config.methods.items():

@@ -9,6 +9,7 @@ on, and partitions that have no digest, are preprocessed every time.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from executorch.exir.backend import backend_api
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
@@ -26,8 +27,18 @@ from torch.export import ExportedProgram
 
 from pipeline import digest
 from pipeline.backends import BACKENDS, Backend, Sight
+from pipeline.errors import PipelineError
 from pipeline.partitions import Partition, describe
 from pipeline.preprocessed import from_json, to_json
+from pipeline.preprocessors import (
+    entry_with_function,
+    own_function,
+    own_functions,
+    reference,
+    registered,
+    registered_here,
+    unknown_backend,
+)
 from pipeline.spelling import UndescribableError
 from pipeline.store import MissingBlobError, Store
 from pipeline.toolchain import code, toolchain
@@ -36,6 +47,7 @@ Programs = Mapping[str, Sequence[ExportedProgram]]
 Specs = Mapping[str, Sequence[list[CompileSpec]]]
 Results = dict[str, list[PreprocessResult]]
 _T = TypeVar("_T")
+_NOT_FOUND = re.compile(r"Backend (.+) was not found\.")  # as ExecuTorch says it
 _log = logging.getLogger(__name__)
 
 
@@ -77,21 +89,79 @@ def cached_preprocess(store: Store | None) -> Iterator[PreprocessCounts]:
     without a store it makes all of them.
 
     `backend_api` finds backends through `BackendDetails.__subclasses__()` and takes no others, so
-    a stand-in gives it each backend behind its cache. This can go when it has a registry.
+    a stand-in gives it each backend of the registry behind its cache. This can go when it has a
+    registry.
     """
     counts = _counts.get() or PreprocessCounts()
     cache = _Cache(store, counts)
     original = backend_api.BackendDetails
-    stand_in = SimpleNamespace(__subclasses__=lambda: [cache.behind(b) for b in _backends()])
+    stand_in = SimpleNamespace(__subclasses__=cache.backends)
     backend_api.BackendDetails = stand_in  # type: ignore[assignment, misc]
     try:
         yield counts
+    except NotImplementedError as error:
+        missing = _NOT_FOUND.fullmatch(str(error))
+        if missing is None:
+            raise
+        raise unknown_backend(missing[1]) from error
     finally:
         backend_api.BackendDetails = original  # type: ignore[misc]
 
 
-def _backends() -> list[type[BackendDetails]]:
-    return BackendDetails.__subclasses__()
+def preprocess_programs(
+    backend_id: str, programs: Programs, specs: Specs, store: Store | None
+) -> Results:
+    """What a backend gives for these partitions, of each method in their order, from the store
+    where that has it. The backend may change the programs. Raises UnknownBackendError."""
+    cache = _Cache(store, _counts.get() or PreprocessCounts())
+    backend = {each.__name__: each for each in cache.backends()}.get(backend_id)
+    if backend is None:
+        raise unknown_backend(backend_id)
+    results: Results = backend.preprocess_multimethod(programs, specs)
+    return results
+
+
+def sees_all_methods(backend_id: str) -> bool:
+    """Whether a backend is given all methods in one call. One that has a function is not, whatever
+    its class does."""
+    if backend_id in own_functions():
+        return False
+    details = _details().get(backend_id)
+    return details is not None and overrides_multimethod(details)
+
+
+def _details() -> dict[str, type[BackendDetails]]:
+    return {each.__name__: each for each in BackendDetails.__subclasses__()}
+
+
+class _OfFunction:
+    """A backend that is nothing but a function, in the place of a `BackendDetails` class."""
+
+    def __init__(self, backend_id: str) -> None:
+        self.__name__ = backend_id
+
+    def preprocess(self, program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
+        function = own_function(self.__name__)
+        assert function is not None, self.__name__
+        result = function(program, specs)
+        if not isinstance(result, PreprocessResult):
+            raise PipelineError(
+                f"{self.__name__}: the preprocess function {reference(function)} must return a "
+                f"PreprocessResult, not {type(result).__name__}"
+            )
+        return result
+
+    def preprocess_multimethod(self, programs: Programs, specs: Specs) -> Results:
+        return {
+            method: [
+                self.preprocess(p, own)
+                for p, own in zip(programs[method], specs[method], strict=True)
+            ]
+            for method in programs
+        }
+
+
+_Details: TypeAlias = type[BackendDetails] | _OfFunction
 
 
 class _Cache:
@@ -102,51 +172,83 @@ class _Cache:
         self._counts = counts
         self._told: set[str] = set()
 
-    def behind(self, backend: type[BackendDetails]) -> Any:
+    def backends(self) -> list[Any]:
+        """All that can be lowered to, as ExecuTorch is to find them. A function goes before a class
+        of the same name."""
+        classes = _details()
+        functions = own_functions()
+        both = [name for name in functions if name in classes]
+        for name in both:
+            self._tell(
+                f"{name} is preprocessed by {registered()[name]}, and not by "
+                f"{reference(classes[name])}"
+            )
+        own: dict[str, _Details] = {name: _OfFunction(name) for name in functions}
+        return [self.behind(each) for each in {**classes, **own}.values()]
+
+    def behind(self, backend: _Details) -> Any:
         """What stands in for a backend while ExecuTorch lowers."""
-        entry = next((e for e in BACKENDS.values() if e.backend_id == backend.__name__), None)
+        name = backend.__name__
+        entry = None if registered_here(name) else _entry_of(name)
+        one = partial(self._one, self._store, backend, entry)
         if entry is None:
-            preprocess = partial(self._unknown, backend)
-        elif overrides_multimethod(backend):
-            preprocess = partial(self._joint, self._store, backend, entry)
+            together = partial(self._unknown, backend)
+        elif isinstance(backend, type) and overrides_multimethod(backend):
+            together = partial(self._joint, self._store, backend, entry)
         else:
-            preprocess = partial(self._apart, self._store, backend, entry)
+            together = partial(self._apart, one)
         return SimpleNamespace(
-            __name__=backend.__name__,
-            preprocess=backend.preprocess,  # of `to_backend` with a backend's name; not cached
-            preprocess_multimethod=preprocess,
+            __name__=name,
+            preprocess=one,  # of `to_backend` with a backend's name
+            preprocess_multimethod=together,
         )
 
-    def _unknown(self, backend: type[BackendDetails], programs: Programs, specs: Specs) -> Results:
-        self._tell(f"{backend.__name__} is not in the catalogue, so its results are not cached")
+    def _uncacheable(self, backend: _Details) -> None:
+        name = backend.__name__
+        what = (
+            "was registered in this process" if registered_here(name) else "is not in the catalogue"
+        )
+        self._tell(f"{name} {what}, so its results are not cached")
+
+    def _unknown(self, backend: _Details, programs: Programs, specs: Specs) -> Results:
+        self._uncacheable(backend)
         number = sum(map(len, programs.values()))
         return self._uncached(number, lambda: backend.preprocess_multimethod(programs, specs))
 
-    def _apart(
+    def _one(
         self,
         store: Store | None,
-        backend: type[BackendDetails],
-        entry: Backend,
+        backend: _Details,
+        entry: Backend | None,
+        program: ExportedProgram,
+        specs: list[CompileSpec],
+    ) -> PreprocessResult:
+        """One partition, through the backend's `preprocess`."""
+        if entry is None:
+            self._uncacheable(backend)
+            return self._uncached(1, lambda: backend.preprocess(program, specs))
+        sight = entry.make_sight()
+
+        def make() -> list[PreprocessResult]:
+            with entry.deterministic():
+                return [backend.preprocess(program, specs)]
+
+        if store is None:
+            return self._uncached(1, make)[0]
+        try:
+            partition = describe(program, specs, sight)
+        except UndescribableError as reason:
+            self._tell(f"a partition of {backend.__name__} is not cached: it holds {reason}")
+            return self._uncached(1, make)[0]
+        key = _key(entry, partition.to_json())
+        return self._cached(store, key, [partition], sight, make)[0]
+
+    def _apart(
+        self,
+        one: Callable[[ExportedProgram, list[CompileSpec]], PreprocessResult],
         programs: Programs,
         specs: Specs,
     ) -> Results:
-        sight = entry.make_sight()
-
-        def one(program: ExportedProgram, own: list[CompileSpec]) -> PreprocessResult:
-            def make() -> list[PreprocessResult]:
-                with entry.deterministic():
-                    return [backend.preprocess(program, own)]
-
-            if store is None:
-                return self._uncached(1, make)[0]
-            try:
-                partition = describe(program, own, sight)
-            except UndescribableError as reason:
-                self._tell(f"a partition of {backend.__name__} is not cached: it holds {reason}")
-                return self._uncached(1, make)[0]
-            key = _key(entry, partition.to_json())
-            return self._cached(store, key, [partition], sight, make)[0]
-
         return {
             method: [one(p, own) for p, own in zip(programs[method], specs[method], strict=True)]
             for method in programs
@@ -155,7 +257,7 @@ class _Cache:
     def _joint(
         self,
         store: Store | None,
-        backend: type[BackendDetails],
+        backend: _Details,
         entry: Backend,
         programs: Programs,
         specs: Specs,
@@ -267,10 +369,17 @@ class _Cache:
             _log.warning("%s", what)
 
 
+def _entry_of(backend_id: str) -> Backend | None:
+    """The entry of the catalogue that says what a backend's results depend on."""
+    entries = (entry for entry in BACKENDS.values() if entry.backend_id == backend_id)
+    return entry_with_function(backend_id) or next(entries, None)
+
+
 def _key(entry: Backend, partitions: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "kind": "preprocess",
         "backend": entry.backend_id,
+        "function": entry.preprocess,
         "toolchain": toolchain(entry.distributions),
         "facts": entry.machine.get("facts", {}),
         "code": code(),

@@ -20,6 +20,7 @@ from pipeline import digest
 from pipeline.canonical import canonical_program, parts_of
 from pipeline.digest import Digest
 from pipeline.errors import SourceError
+from pipeline.selection import outline_of_archive
 
 Form = Literal["archive", "folder", "exporter"]
 
@@ -220,7 +221,10 @@ class _Archive:
             digest.of_json({"program": canonical.program, **tensors}),
             digest.of_json(canonical.names),
             self._examples(entry),
-            parts_of(canonical, tensors),
+            {
+                **parts_of(canonical, tensors),
+                "outline": outline_of_archive(serialized, tensors).to_json(),
+            },
         )
 
     def _examples(self, entry: str) -> Digest | None:

@@ -38,10 +38,12 @@ _DECIDING = (
     "perform",
     "preprocess",
     "preprocessed",
+    "preprocessors",
     "programs",
     "quantize",
     "report",
     "runtime",
+    "selection",
     "signature",
     "spelling",
     "validate",
@@ -61,11 +63,12 @@ _PLANNING = (
     "mistakes",
     "plan",
     "remembered",
+    "selection",
     "sizes",
     "strict_yaml",
     "variables",
 )
-_DESCRIBING = ("canonical", "sources")
+_DESCRIBING = ("canonical", "selection", "sources")
 
 # What every compiled method depends on. flatbuffers lays out the bytes of a .pte file.
 CORE = ("executorch", "flatbuffers", "numpy", "torch", "torchao")

@@ -154,3 +154,63 @@ def test_packages_are_built_with_it_and_follow_its_code(site, tmp_path):
     assert json.loads(bench.bytes_of("board", "validation.json"))["ok"]
     assert bench.doit() == 1  # uninstalled
     assert "unknown partitioner 'acme'" in bench.output
+
+
+# Nothing but a partitioner and a preprocess function
+FUNCTION = """
+def partitioner(options):
+    from executorch.exir.backend.test.op_partitioner_demo import AddMulPartitionerDemo
+    from executorch.exir.backend.partitioner import DelegationSpec
+
+    made = AddMulPartitionerDemo()
+    made.delegation_spec = DelegationSpec(BACKEND.backend_id, [])
+    return made
+
+
+def preprocess(program, compile_specs):
+    from executorch.exir.backend.backend_details import PreprocessResult
+
+    operators = [n.target.__name__ for n in program.graph.nodes if n.op == "call_function"]
+    return PreprocessResult(processed_bytes="+".join(operators).encode())
+"""
+
+
+def with_function(backend_id, details=""):
+    start, entry = PLUGIN.split("BACKEND = ")
+    entry = entry.replace("BackendWithCompilerDemo", backend_id).replace(
+        "make_partitioner=make_partitioner",
+        f"make_partitioner=partitioner,\n    preprocess='acme_backend:preprocess',"
+        f"\n    details={details!r}",
+    )
+    return f"{start}{FUNCTION}\nBACKEND = {entry}"
+
+
+def test_a_backend_needs_nothing_but_a_function(site, tmp_path):
+    install(site, with_function("AcmeBackend"))
+    bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])})
+    (bench.root / "models" / "small.py").write_text(MODEL)
+    path = {"PYTHONPATH": python_path(site)}
+    assert bench.doit(**path) == 0, bench.output
+    counts = manifest_of(bench, "board")["methods"]["features"]["delegation"]
+    assert counts["partitions"] == {"AcmeBackend": 1}
+    assert b"aten.mul.Tensor+aten.add.Tensor" in bench.bytes_of("board", "small.pte")
+    check_not_run(bench, "board", "needs a board of Acme's")
+    # A class beside it: the plan says which of the two is called.
+    install(site, with_function("AcmeBackend", details="acme_sdk.delegate:AcmeBackend"))
+    assert bench.doit("plan", **path) == 0
+    said = "acme is preprocessed by acme_backend:preprocess, and not by acme_sdk.delegate:AcmeB"
+    assert said in bench.output
+
+
+def test_a_function_for_somebody_elses_delegate_is_refused(site):
+    """Packages that use the other's entry would be lowered by it, and their keys not know."""
+    install(site, with_function("XnnpackBackend"))
+    out = python(
+        site,
+        """
+        from pipeline.backends import BACKENDS, PLUGIN_PROBLEMS
+        assert "acme" not in BACKENDS
+        print(PLUGIN_PROBLEMS["acme-delegate:acme"])
+        """,
+    )
+    assert "brings another preprocess function for XnnpackBackend than 'xnnpack' has" in out

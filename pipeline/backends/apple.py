@@ -277,6 +277,7 @@ ENTRIES: tuple[Backend, ...] = (
     Backend(
         name="coreml",
         backend_id="CoreMLBackend",
+        details="executorch.backends.apple.coreml.compiler.coreml_preprocess:CoreMLBackend",
         summary="Apple's devices: neural engine, GPU, CPU",
         options=CoreMLOptions,
         quantizer=CoreMLQuantize,
@@ -298,6 +299,7 @@ ENTRIES: tuple[Backend, ...] = (
     Backend(
         name="mps",
         backend_id="MPSBackend",
+        details="executorch.backends.apple.mps.mps_preprocess:MPSBackend",
         summary="Apple's GPUs; deprecated upstream, use coreml",
         options=MPSOptions,
         make_partitioner=_mps_partitioner,

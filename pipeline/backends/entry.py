@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -121,6 +122,9 @@ class Constructor:
     defaults: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
 @dataclass(frozen=True)
 class Backend:
     """One entry of the catalogue.
@@ -154,6 +158,10 @@ class Backend:
         beyond: options that are no parameter of a constructor, and what they are.
         cannot_run: gives why this machine can't run what it makes, or "". None where every
             machine that builds can.
+        preprocess: its preprocess function as `module:function`, which is imported when something
+            is lowered: of a program and its compile specs to a `PreprocessResult`. A backend that
+            has it needs no `BackendDetails` class; where both are there, the function is called.
+        details: its `BackendDetails` class as `module:Class`, if one is installed.
     """
 
     name: str
@@ -180,6 +188,26 @@ class Backend:
     constructors: tuple[Constructor, ...] = ()
     beyond: Mapping[str, str] = field(default_factory=dict, hash=False)
     cannot_run: Callable[[], str] | None = None
+    preprocess: str = ""
+    details: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("preprocess", "details"):
+            target = getattr(self, name)
+            if target and not _TARGET.fullmatch(target):
+                raise ValueError(f"{self.name}: {name} must be `module:name`, not {target!r}")
+        if self.preprocess and self.joint:
+            raise ValueError(
+                f"{self.name}: a preprocess function sees one partition at a time, so this backend "
+                "can't be joint"
+            )
+
+    @property
+    def overridden(self) -> str:
+        """What is to be said of a backend that ships both a function and a class; else ""."""
+        if not (self.preprocess and self.details):
+            return ""
+        return f"{self.name} is preprocessed by {self.preprocess}, and not by {self.details}"
 
     @property
     def machine(self) -> dict[str, Any]:

@@ -107,6 +107,7 @@ ENTRIES = (
     backend(
         name="ethos-u",
         backend_id="EthosUBackend",
+        details="executorch.backends.arm.ethosu.backend:EthosUBackend",
         summary="Ethos-U55, U65 and U85 NPUs of microcontrollers; quantized operators only",
         options=EthosUOptions,
         quantizer=EthosUQuantize,

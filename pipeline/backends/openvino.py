@@ -270,6 +270,7 @@ ENTRIES = (
     Backend(
         name="openvino",
         backend_id="OpenvinoBackend",
+        details="executorch.backends.openvino.preprocess:OpenvinoBackend",
         summary="Intel CPUs, GPUs and NPUs",
         options=OpenvinoOptions,
         quantizer=OpenvinoQuantize,

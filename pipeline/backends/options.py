@@ -39,6 +39,7 @@ Modules = Annotated[
     Distinct[Annotated[str, Field(min_length=1)]],
     Field(
         description="Delegate only what stands in these sub-modules, by their qualified names such "
-        "as decoder.layers.0; by default everything."
+        "as decoder.layers.0; by default everything. A module that is called several times is "
+        "named call by call, such as shared@0, or as shared@* for all of its calls."
     ),
 ]

@@ -8,7 +8,7 @@ no earlier than the built-in ones do: in the functions that build a part.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -28,12 +28,12 @@ class Plugins:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def find_plugins(known: Collection[str]) -> Plugins:
+def find_plugins(known: Mapping[str, Backend]) -> Plugins:
     """All plugins that are installed, in the order of their distributions' names. One that is wrong
     takes nothing from the others.
 
     Args:
-        known: names that are taken.
+        known: entries that are there, whose names are taken.
     """
     found = Plugins()
     points = {(p.dist.name if p.dist else "", p.name): p for p in entry_points(group=GROUP)}
@@ -43,6 +43,7 @@ def find_plugins(known: Collection[str]) -> Plugins:
             for backend in _entries(point):
                 if backend.name in known or backend.name in found.backends:
                     raise ValueError(f"brings backend '{backend.name}', which is there already")
+                _check_function(backend, [*known.values(), *found.backends.values()])
                 found.backends[backend.name] = _of_plugin(backend, distribution, point)
         except Exception as error:  # whatever the plugin's code raises
             found.problems[label] = f"{type(error).__name__}: {error}"
@@ -56,6 +57,18 @@ def _entries(point: EntryPoint) -> Iterable[Backend]:
         if not isinstance(entry, Backend):
             raise TypeError(f"{point.value} is a {type(entry).__name__}, not a Backend")
     return entries
+
+
+def _check_function(backend: Backend, others: Iterable[Backend]) -> None:
+    """Entries of one delegate are preprocessed in one way: packages that use another entry would
+    follow this plugin's function and not know it."""
+    for other in others:
+        ways = {other.preprocess, backend.preprocess}
+        if other.backend_id == backend.backend_id and len(ways) > 1:
+            raise ValueError(
+                f"brings another preprocess function for {backend.backend_id} than '{other.name}' "
+                f"has: {backend.preprocess or 'none'}, and there {other.preprocess or 'none'}"
+            )
 
 
 def _of_plugin(backend: Backend, distribution: str, point: EntryPoint) -> Backend:

@@ -39,6 +39,7 @@ ENTRIES = (
     backend(
         name="tosa",
         backend_id="TOSABackend",
+        details="executorch.backends.arm.tosa.backend:TOSABackend",
         summary="TOSA itself, as compilers for other devices read it",
         options=TosaOptions,
         quantizer=TosaQuantize,

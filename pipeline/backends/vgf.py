@@ -117,6 +117,7 @@ ENTRIES = (
     backend(
         name="vgf",
         backend_id="VgfBackend",
+        details="executorch.backends.arm.vgf.backend:VgfBackend",
         summary="GPUs and NPUs with Vulkan's ML extensions for tensors and data graphs",
         options=VgfOptions,
         quantizer=VgfQuantize,

@@ -317,6 +317,7 @@ ENTRIES = (
     Backend(
         name="vulkan",
         backend_id="VulkanBackend",
+        details="executorch.backends.vulkan.vulkan_preprocess:VulkanBackend",
         summary="GPUs of Android and desktops",
         options=VulkanOptions,
         quantizer=VulkanQuantize,
@@ -327,6 +328,7 @@ ENTRIES = (
     Backend(
         name="webgpu",
         backend_id="VulkanBackend",  # its runtime registers under this name and reads its payload
+        details="executorch.backends.vulkan.vulkan_preprocess:VulkanBackend",
         summary="GPUs in browsers, for the few operators that its runtime has",
         options=WebGpuOptions,
         make_partitioner=_webgpu_partitioner,

@@ -181,6 +181,7 @@ ENTRIES = (
     Backend(
         name="xnnpack",
         backend_id="XnnpackBackend",
+        details="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend",
         summary="CPUs: Arm, x86-64, RISC-V",
         options=XnnpackOptions,
         quantizer=XnnpackQuantize,

@@ -1,0 +1,30 @@
+"""The examples of the documentation run as they stand there: the Python blocks of a file are one
+program, in a process and a folder of its own."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import REPOSITORY
+
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["python-api.md"])
+def test_examples_run(name, tmp_path):
+    text = (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+    blocks = list(_BLOCK.finditer(text))
+    assert blocks
+    # On the lines on which they stand, so that a traceback leads to them
+    lines = [""] * len(text.splitlines())
+    for block in blocks:
+        first = text[: block.start(1)].count("\n")
+        own = block[1].splitlines()
+        lines[first : first + len(own)] = own
+    script = tmp_path / f"{name}.py"
+    script.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
