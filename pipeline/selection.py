@@ -36,7 +36,7 @@ class Frame:
 
     @property
     def name(self) -> str:
-        return _CALL.sub("", self.path).removeprefix("L['self'].")
+        return _CALL.sub("", self.path).removeprefix("L['self']").removeprefix(".")
 
     @property
     def call(self) -> int:
