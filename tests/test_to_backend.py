@@ -20,6 +20,8 @@ from programs import shared_programs
 from torch.export import export
 
 from pipeline import preprocessors, to_backend, to_backend_multiple, validation_disabled
+from pipeline.config import parse_config
+from pipeline.confine import confined_partitioners
 from pipeline.errors import PipelineError
 from pipeline.preprocess import counted_preprocess
 from pipeline.store import Store
@@ -226,3 +228,18 @@ def test_tags_of_an_unknown_backend(methods):
 
     with pytest.raises(NotImplementedError, match=r"Backend Nowhere was not found; .*known: "):
         to_backend(methods["plain"], Nowhere())
+
+
+def test_a_config_gives_methods_compile_specs_of_their_own():
+    methods = {"encode": ["vulkan"], "decode": [{"vulkan": {"force_fp16": True}}]}
+    data = {"model": "m", "methods": {n: {"partitioners": p} for n, p in methods.items()}}
+    config = parse_config("p", data, "p.yaml")
+    specs = {
+        name: [
+            {spec.key: spec.value for spec in partitioner.delegation_spec.compile_specs}
+            for partitioner in confined_partitioners(method.partitioners)
+        ]
+        for name, method in config.methods.items()
+    }
+    assert specs["decode"][0]["force_fp16"] == (1).to_bytes(1, "little")
+    assert "force_fp16" not in specs["encode"][0]
