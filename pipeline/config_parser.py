@@ -259,6 +259,8 @@ class Parser:
         for name, value in data.items():
             if value == NOT:
                 found[name] = NOT
+            elif not scheme.model_fields:
+                self.wrong(join(path, name), f"is {shown(value)}, must be {NOT}")
             elif isinstance(value, dict) and value:
                 found[name] = self.section(scheme, value, join(path, name))
             else:
