@@ -11,7 +11,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.entry import Backend, Constructor, Sight, extra, importable
@@ -132,6 +132,15 @@ class OpenvinoQuantize(MixedQuantize):
     operators: dict[OpenvinoOperator, Literal["none"]] = Field(
         default={}, description="`none` leaves operators of a type as they are."
     )
+
+    @field_validator("modules", "operators")
+    @classmethod
+    def _is_left_alone(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if overrides and info.data.get("smooth_quant"):
+            raise PydanticCustomError(
+                "rule", "can't stand beside smooth_quant, which changes what they leave as well"
+            )
+        return overrides
 
     @property
     def weight_only(self) -> bool:
