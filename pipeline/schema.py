@@ -23,7 +23,7 @@ from pipeline.backends import (
     QuantizeConfig,
 )
 from pipeline.backends.options import MODULE_PATTERN
-from pipeline.backends.quantize_options import NOT, MixedQuantize
+from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config import EmitConfig, MethodConfig, PackageConfig, PassSpec, ValidateConfig
 from pipeline.config_models import REFERENCE_PATTERN
 from pipeline.matrix import AXIS_PATTERN
@@ -302,7 +302,7 @@ def _name_overrides(definitions: dict[str, Any]) -> None:
             operators = names.get("enum") or [names["const"]]
             of["operators"]["properties"] = dict.fromkeys(operators, reference)
             of["modules"]["patternProperties"] = {MODULE_PATTERN: reference}
-            for kind in ("modules", "operators"):
+            for kind in OVERRIDES:
                 of[kind]["additionalProperties"] = False
 
 

@@ -192,6 +192,11 @@ class ArmScheme(Options):
         return value
 
 
+def _lacks_int16(info: ValidationInfo) -> bool:
+    spec = info.data.get("tosa_spec")  # an NPU has it anyway
+    return spec is not None and "int16" not in spec.split("+")
+
+
 class ArmQuantize(ArmScheme, MixedQuantize):
     scheme: ClassVar[type[Options]] = ArmScheme
     fused: ClassVar[frozenset[str]] = frozenset({"relu", "hardtanh", "batch_norm"})
@@ -226,8 +231,7 @@ class ArmQuantize(ArmScheme, MixedQuantize):
     @field_validator("activations", "io")
     @classmethod
     def _has_the_extension(cls, value: str | None, info: ValidationInfo) -> str | None:
-        spec = info.data.get("tosa_spec")
-        if value == "int16" and spec is not None and "int16" not in spec.split("+"):
+        if value == "int16" and _lacks_int16(info):
             raise rule("must be int8, or tosa_spec have the extension int16")
         return value
 
@@ -241,7 +245,8 @@ class ArmQuantize(ArmScheme, MixedQuantize):
                 raise rule(f"must say {NOT} of {name}, which else is quantized as its neighbours")
             given = override.model_fields_set
             if "activations" in given:
-                cls._has_the_extension(override.activations, info)
+                if override.activations == "int16" and _lacks_int16(info):
+                    raise rule(f"must not say int16 of {name}, or tosa_spec have that extension")
             elif info.data.get("activations") == "int16" and given & _RANGES:
                 option = sorted(given & _RANGES)[0]
                 raise rule(f"must not say {option} of {name}, whose int16 activations take none")

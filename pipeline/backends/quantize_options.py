@@ -130,6 +130,7 @@ class QuantizeConfig(Options):
         return self.calibration or ()
 
 
+OVERRIDES = ("modules", "operators")
 # What is said of `modules` and `operators` in the schema.
 OF_MODULES = (
     "Other options for the operators of a module, by its qualified name, or `none` to leave it as "
@@ -172,18 +173,18 @@ class MixedQuantize(QuantizeConfig):
 
     def schemes(self) -> list[Any]:
         """Those that occur, each once, that of the whole method first."""
-        own = [each for kind in ("modules", "operators") for each in self.overrides(kind).values()]
+        own = [each for kind in OVERRIDES for each in self.overrides(kind).values()]
         every = [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
         return [scheme for place, scheme in enumerate(every) if scheme not in every[:place]]
 
     @property
     def mixed(self) -> bool:
         """Whether anything differs."""
-        return bool(self.overrides("modules") or self.overrides("operators"))
+        return any(getattr(self, kind) for kind in OVERRIDES)
 
     def resolved(self) -> dict[str, Any]:
         values = super().resolved()
-        for kind in ("modules", "operators"):
+        for kind in OVERRIDES:
             values[kind] = {
                 name: NOT if scheme is None else scheme.resolved()
                 for name, scheme in sorted(self.overrides(kind).items())
