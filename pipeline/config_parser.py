@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from pipeline.backends import (
@@ -23,7 +23,7 @@ from pipeline.backends import (
     PartitionerSpec,
     QuantizeConfig,
 )
-from pipeline.backends.quantize_options import NOT, MixedQuantize
+from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config_models import (
     METHOD_PATTERN,
     REFERENCE_PATTERN,
@@ -242,23 +242,35 @@ class Parser:
         if name in QUANTIZERS:
             options = QUANTIZERS[name].options
             if issubclass(options, MixedQuantize):
-                overrides = partial(self._overrides, options.scheme)
-                self._parts[options] = {"modules": overrides, "operators": overrides}
+                self._parts[options] = {
+                    kind: partial(self._overrides, options, kind) for kind in OVERRIDES
+                }
             return self.section(options, data, path)
         there = "quantizer" in data
         what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
         self.wrong(join(path, "quantizer"), what, did_you_mean(name, QUANTIZERS))
         return None
 
-    def _overrides(self, scheme: type[Options], data: Any, path: str) -> dict[Any, Any] | None:
+    def _overrides(
+        self, options: type[MixedQuantize], kind: str, data: Any, path: str
+    ) -> dict[Any, Any] | None:
         """Options by the name of a module or an operator, or that it is not quantized."""
         if not isinstance(data, dict):
             self.wrong(path, f"is {shown(data)}, must be a mapping of names")
             return None
+        scheme = options.scheme
+        names = TypeAdapter(get_args(options.model_fields[kind].annotation)[0])
+        for name in data:
+            try:
+                names.validate_python(name)
+            except ValidationError as invalid:
+                self.wrong(join(path, name), *_told(invalid.errors(include_url=False)[0]))
         found: dict[Any, Any] = {}
         for name, value in data.items():
             if value == NOT:
                 found[name] = NOT
+            elif not scheme.model_fields:
+                self.wrong(join(path, name), f"is {shown(value)}, must be {NOT}")
             elif isinstance(value, dict) and value:
                 found[name] = self.section(scheme, value, join(path, name))
             else:
@@ -286,7 +298,9 @@ def _told(error: ErrorDetails) -> tuple[str, str]:
         return "is missing", _REMEDIES.get(str(error["loc"][-1]), "")
     if kind == "literal_error":
         names = re.findall(r"'([^']*)'", context["expected"])
-        return f"is {shown(value)}, must be one of those known", did_you_mean(_word(value), names)
+        return f"is {shown(value)}, must be one of those known", did_you_mean(
+            _word(value), names, 60
+        )
     if kind == "disagreement":
         return error["msg"].partition("; ")[0], error["msg"].partition("; ")[2]
     if kind == "rule":

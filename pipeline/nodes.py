@@ -13,9 +13,12 @@ _CALL = re.compile(r"@\d+")  # how torch can mark the second and later calls of 
 
 def operator_of(node: Node) -> str:
     """The name of an operator, of ATen's dialect or the edge dialect, without its library and
-    overload: `linear`; "" for other nodes."""
+    overload, and the same where it works in place: `add` of `aten.add_.Tensor`; "" for other
+    nodes."""
     parts = getattr(node.target, "__name__", "").split(".")  # [[library,] name,] overload
-    return parts[-2] if node.op == "call_function" and len(parts) > 1 else ""
+    if node.op != "call_function" or len(parts) < 2:
+        return ""
+    return parts[-2] if parts[-2].startswith("__") else parts[-2].removesuffix("_")
 
 
 def modules_of(node: Node) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pipeline.backends import Options, PartitionerSpec
-from pipeline.backends.quantize_options import NOT, MixedQuantize
+from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.compose import Document
 from pipeline.config import MethodConfig, PackageConfig, PassSpec
 from pipeline.errors import join
@@ -47,7 +47,7 @@ class _View:
         """`unwritten` is what is said of values that nobody wrote."""
         for name, info in type(model).model_fields.items():
             key, value = info.alias or name, getattr(model, name)
-            if isinstance(model, MixedQuantize) and name in ("modules", "operators"):
+            if isinstance(model, MixedQuantize) and name in OVERRIDES:
                 yield from self._overrides(model, name, join(path, key), indent)
             elif path or key != "package":  # that is the name of the file, or of one of a matrix
                 yield from self._of_member(key, value, join(path, key), indent, unwritten)

@@ -23,7 +23,7 @@ from pipeline.backends import (
     QuantizeConfig,
 )
 from pipeline.backends.options import MODULE_PATTERN
-from pipeline.backends.quantize_options import NOT, MixedQuantize
+from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config import EmitConfig, MethodConfig, PackageConfig, PassSpec, ValidateConfig
 from pipeline.config_models import REFERENCE_PATTERN
 from pipeline.matrix import AXIS_PATTERN
@@ -292,16 +292,17 @@ def _name_overrides(definitions: dict[str, Any]) -> None:
     """Gives what overrides a quantizer's options a name, and closes the mappings of them."""
     for quantizer in QUANTIZERS.values():
         if issubclass(quantizer.options, MixedQuantize):
-            scheme = quantizer.options.scheme.__name__
-            definitions[f"{scheme}Override"] = {
-                "anyOf": [{"$ref": f"#/$defs/{scheme}"}, {"const": NOT}]
-            }
-            reference = {"$ref": f"#/$defs/{scheme}Override"}
+            scheme, reference = quantizer.options.scheme, {"const": NOT}
+            if scheme.model_fields:
+                either = {"anyOf": [_reference(scheme), {"const": NOT}]}
+                definitions[f"{scheme.__name__}Override"] = either
+                reference = {"$ref": f"#/$defs/{scheme.__name__}Override"}
             of = definitions[quantizer.options.__name__]["properties"]
-            operators = of["operators"].pop("propertyNames")["enum"]
+            names = of["operators"].pop("propertyNames")
+            operators = names.get("enum") or [names["const"]]
             of["operators"]["properties"] = dict.fromkeys(operators, reference)
             of["modules"]["patternProperties"] = {MODULE_PATTERN: reference}
-            for kind in ("modules", "operators"):
+            for kind in OVERRIDES:
                 of[kind]["additionalProperties"] = False
 
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.entry import Backend, Requirement
 from pipeline.backends.operators import OperatorName, edge_operators
-from pipeline.backends.options import Distinct, Options
-from pipeline.backends.quantize_options import QuantizeConfig
+from pipeline.backends.options import Distinct, ModuleName, Options
+from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize
 from pipeline.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
@@ -124,13 +124,18 @@ class CoreMLOptions(Options):
         return kind
 
 
-class CoreMLQuantize(QuantizeConfig):
+# The operators that CoreMLQuantizer quantizes by themselves, one of its patterns each or more.
+CoreMLOperator = Literal["add", "conv1d", "conv2d", "conv3d", "linear", "matmul", "mul"]
+# Those that it quantizes as what they read.
+CoreMLFollower = Literal[
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool1d",
+    "avg_pool2d", "avg_pool3d", "flatten", "max_pool1d", "max_pool2d", "max_pool3d", "mean",
+]  # fmt: skip
+
+
+class CoreMLScheme(Options):
     """Options of coremltools' `ModuleLinearQuantizerConfig`, for a `CoreMLQuantizer`."""
 
-    quantizer: Literal["coreml"]
-    dynamic: Literal[False] = Field(
-        default=False, description="Core ML quantizes no activations as they come."
-    )
     quantization_scheme: Literal["symmetric", "affine"] = Field(
         default="symmetric", description="Whether zero is quantized to the middle of the range."
     )
@@ -150,9 +155,63 @@ class CoreMLQuantize(QuantizeConfig):
         default=True, description="Give each output channel of a weight a scale of its own."
     )
 
-    @property
-    def calibrates(self) -> bool:
-        return self.activation_dtype != "float32"
+
+class CoreMLQuantize(CoreMLScheme, MixedQuantize):
+    """A `CoreMLQuantizer`, with other options for some modules and operators."""
+
+    scheme: ClassVar[type[Options]] = CoreMLScheme
+    # The activations of its patterns, as they are exported.
+    fused: ClassVar[frozenset[str]] = frozenset(
+        [
+            "batch_norm",
+            "celu",
+            "elu",
+            "gelu",
+            "hardsigmoid",
+            "hardswish",
+            "hardtanh",
+            "leaky_relu",
+            "log_sigmoid",
+            "mish",
+            "relu",
+            "relu6",
+            "selu",
+            "sigmoid",
+            "silu",
+            "tanh",
+        ]
+    )
+    fusing: ClassVar[frozenset[str]] = frozenset(get_args(CoreMLOperator))
+
+    quantizer: Literal["coreml"]
+    dynamic: Literal[False] = Field(
+        default=False, description="Core ML quantizes no activations as they come."
+    )
+    modules: dict[ModuleName, CoreMLScheme | Literal["none"]] = Field(
+        default={}, description=OF_MODULES
+    )
+    operators: dict[Literal[CoreMLOperator, CoreMLFollower], CoreMLScheme | Literal["none"]] = (
+        Field(
+            default={},
+            description=f"{OF_OPERATORS} Pools and the like are quantized as what they read, or "
+            "not: `none`.",
+        )
+    )
+
+    @field_validator("operators")
+    @classmethod
+    def _followers_have_no_options(cls, overrides: dict[str, Any]) -> dict[str, Any]:
+        for name, override in overrides.items():
+            if override != NOT and name in get_args(CoreMLFollower):
+                raise PydanticCustomError(
+                    "rule",
+                    "must say none of {name}, which else is quantized as what it reads",
+                    {"name": name},
+                )
+        return overrides
+
+    def observes(self, scheme: CoreMLScheme) -> bool:
+        return scheme.activation_dtype != "float32"
 
 
 class MPSOptions(Options):
@@ -225,10 +284,7 @@ def _check_passes(names: tuple[str, ...] | None) -> None:
 def _coreml_quantizer(config: CoreMLQuantize) -> Quantizer:
     from pipeline.backends import coreml_quantizer
 
-    told = config.resolved().items()
-    return coreml_quantizer.make_quantizer(
-        {name: value for name, value in told if name not in QuantizeConfig.model_fields}
-    )
+    return coreml_quantizer.make_quantizer(config)
 
 
 def _coreml_reproducible() -> AbstractContextManager[None]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.entry import Backend
-from pipeline.backends.options import Options
-from pipeline.backends.quantize_options import QuantizeConfig
+from pipeline.backends.options import ModuleName, Options
+from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -121,21 +121,44 @@ def _static(dynamic: bool) -> bool:
     return dynamic
 
 
-class ArmQuantize(QuantizeConfig):
+# The operators that TOSAQuantizer quantizes by themselves, as the head of one of its patterns.
+# fmt: off
+ArmOperator = Literal[
+    "_softmax", "abs", "acos", "acosh", "adaptive_avg_pool2d", "add", "addmm", "arange", "asin",
+    "asinh", "atan", "atanh", "avg_pool2d", "bmm", "ceil", "celu", "conv1d", "conv2d", "conv3d",
+    "conv_transpose2d", "cos", "cosh", "cosine_similarity", "cumsum", "div", "einsum", "elu",
+    "embedding", "eq", "erf", "erfinv", "exp", "expm1", "eye", "fill", "floor", "floor_divide",
+    "full", "full_like", "ge", "gelu", "glu", "grid_sampler", "group_norm", "gru", "gt",
+    "hardsigmoid", "hardswish", "layer_norm", "le", "leaky_relu", "linalg_vector_norm",
+    "linear", "linspace", "log", "log10", "log1p", "log_softmax", "logit", "lstm", "lt",
+    "matmul", "max_pool2d", "maximum", "mean", "minimum", "mm", "moveaxis", "movedim", "mul",
+    "ne", "neg", "ones", "pow", "reciprocal", "remainder", "rnn_relu", "rnn_tanh", "round",
+    "rsqrt", "scalar_tensor", "scaled_dot_product_attention", "selu", "sigmoid", "sign", "silu",
+    "sin", "sinh", "softmax", "sqrt", "sub", "sum", "tan", "tanh", "to", "upsample_bilinear2d",
+    "upsample_nearest2d", "var", "zeros", "zeros_like",
+]
+# Those that it quantizes as what stands next to them.
+ArmFollower = Literal[
+    "_unsafe_view", "alias", "alias_copy", "amax", "amin", "as_strided_copy", "cat", "chunk",
+    "clamp", "clone", "concatenate", "constant_pad_nd", "contiguous", "copy", "detach",
+    "detach_copy", "dropout", "expand", "expand_copy", "flatten", "flip", "gather", "hardtanh",
+    "index", "index_copy", "index_put", "index_select", "lift_fresh_copy", "max", "min", "pad",
+    "permute", "permute_copy", "pixel_shuffle", "pixel_unshuffle", "relu", "repeat",
+    "repeat_interleave", "reshape", "select", "select_copy", "slice", "slice_copy", "split",
+    "split_copy", "split_with_sizes", "squeeze", "squeeze_copy", "stack", "t", "t_copy", "tile",
+    "transpose", "transpose_copy", "unbind", "unflatten", "unfold_copy", "unsqueeze",
+    "unsqueeze_copy", "view", "view_as", "view_copy", "where",
+]
+# fmt: on
+
+
+_RANGES = frozenset({"act_qmin", "act_qmax", "weight_qmin", "weight_qmax"})
+
+
+class ArmScheme(Options):
     """Options of `get_symmetric_quantization_config` or, with int16 activations, of
     `get_symmetric_a16w8_quantization_config`: affine activations and symmetric weights."""
 
-    partitioners_own: ClassVar[tuple[str, ...]] = (
-        "softmax",
-        "leaky_relu",
-        "quantize_neg_inf",
-        "quantize_pos_inf",
-    )
-
-    dynamic: Annotated[bool, AfterValidator(_static)] = Field(
-        default=False,
-        description="Must be false: ranges are observed on the model's calibration inputs.",
-    )
     activations: Literal["int8", "int16"] = Field(
         default="int8",
         description="The type of activations. int16 takes the TOSA extension of that name.",
@@ -159,14 +182,6 @@ class ArmQuantize(QuantizeConfig):
         "int16 activations.",
     )
 
-    @field_validator("activations")
-    @classmethod
-    def _has_the_extension(cls, value: str, info: ValidationInfo) -> str:
-        spec = info.data.get("tosa_spec")
-        if value == "int16" and spec is not None and "int16" not in spec.split("+"):
-            raise rule("must be int8, or tosa_spec have the extension int16")
-        return value
-
     @field_validator("act_qmin", "act_qmax", "weight_qmin", "weight_qmax")
     @classmethod
     def _is_not_ignored(cls, value: int, info: ValidationInfo) -> int:
@@ -175,6 +190,67 @@ class ArmQuantize(QuantizeConfig):
         if info.data.get("activations") == "int16" and value != default:
             raise rule(f"must be {default} with int16 activations, which take no other range")
         return value
+
+
+def _lacks_int16(info: ValidationInfo) -> bool:
+    spec = info.data.get("tosa_spec")  # an NPU has it anyway
+    return spec is not None and "int16" not in spec.split("+")
+
+
+class ArmQuantize(ArmScheme, MixedQuantize):
+    scheme: ClassVar[type[Options]] = ArmScheme
+    fused: ClassVar[frozenset[str]] = frozenset({"relu", "hardtanh", "batch_norm"})
+    fusing: ClassVar[frozenset[str]] = frozenset(
+        {"conv1d", "conv2d", "conv3d", "conv_transpose2d", "convolution", "linear"}
+    )
+    partitioners_own: ClassVar[tuple[str, ...]] = (
+        "softmax",
+        "leaky_relu",
+        "quantize_neg_inf",
+        "quantize_pos_inf",
+    )
+
+    dynamic: Annotated[bool, AfterValidator(_static)] = Field(
+        default=False,
+        description="Must be false: ranges are observed on the model's calibration inputs.",
+    )
+    io: Literal["int8", "int16", "uint8"] | None = Field(
+        default=None,
+        description="The type that inputs are quantized to and outputs from, by default that of "
+        "activations. uint8 is for the method's borders only.",
+    )
+    modules: dict[ModuleName, ArmScheme | Literal["none"]] = Field(
+        default={}, description=OF_MODULES
+    )
+    operators: dict[Literal[ArmOperator, ArmFollower], ArmScheme | Literal["none"]] = Field(
+        default={},
+        description=f"{OF_OPERATORS} Those that only move values, and what follows no convolution "
+        "or linear layer of relu, are quantized as what stands next to them, or not: `none`.",
+    )
+
+    @field_validator("activations", "io")
+    @classmethod
+    def _has_the_extension(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value == "int16" and _lacks_int16(info):
+            raise rule("must be int8, or tosa_spec have the extension int16")
+        return value
+
+    @field_validator("modules", "operators")
+    @classmethod
+    def _can_differ_so(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        for name, override in overrides.items():
+            if override == NOT:
+                continue
+            if info.field_name == "operators" and name in get_args(ArmFollower):
+                raise rule(f"must say {NOT} of {name}, which else is quantized as its neighbours")
+            given = override.model_fields_set
+            if "activations" in given:
+                if override.activations == "int16" and _lacks_int16(info):
+                    raise rule(f"must not say int16 of {name}, or tosa_spec have that extension")
+            elif info.data.get("activations") == "int16" and given & _RANGES:
+                option = sorted(given & _RANGES)[0]
+                raise rule(f"must not say {option} of {name}, whose int16 activations take none")
+        return overrides
 
 
 def _partitioner(options: Any) -> Partitioner:

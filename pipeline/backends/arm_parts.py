@@ -26,6 +26,8 @@ from executorch.backends.arm.quantizer import (
     get_symmetric_a16w8_quantization_config,
     get_symmetric_quantization_config,
 )
+from executorch.backends.arm.quantizer.arm_quantizer import get_uint8_io_quantization_config
+from executorch.backends.arm.quantizer.arm_quantizer_utils import NodeFinder
 from executorch.backends.arm.tosa import partitioner as upstream
 from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec
 from executorch.backends.arm.tosa.partitioner import TOSAPartitioner
@@ -34,8 +36,9 @@ from executorch.exir.backend.partitioner import PartitionResult
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e.quantizer import Quantizer
 
-from pipeline.backends.arm import PassOptions
+from pipeline.backends.arm import ArmScheme, PassOptions
 from pipeline.backends.ethos_u import EthosUOptions, EthosUQuantize
 from pipeline.backends.vgf import VgfOptions, VgfQuantize
 from pipeline.errors import PipelineError
@@ -88,27 +91,96 @@ def make_partitioner(options: Any) -> TOSAPartitioner:
     return made
 
 
-def make_quantizer(config: Any) -> TOSAQuantizer:
+def make_quantizer(config: Any) -> Quantizer:
     kinds = {"ethos-u": EthosUQuantizer, "vgf": VgfQuantizer, "tosa": TOSAQuantizer}
     quantizer = kinds[config.quantizer](compile_spec(config))
-    return quantizer.set_global(quantization(config))
+    made = _Mixed(quantizer, config) if config.mixed else quantizer
+    quantizer.set_global(quantization(config))
+    if config.io is not None:
+        quantizer.set_io(_at_the_borders(config))
+    return made
 
 
-def quantization(config: Any) -> Any:
-    if config.activations == "int16":
-        smallest = {} if config.eps is None else {"epsilon": config.eps}
+class _Mixed(Quantizer):
+    """One of Arm's quantizers, each node of whose program is annotated by its own scheme.
+
+    Upstream's `set_module_name` and `set_node_target` see what it has made of an operator, such as
+    the sums and quotients of a softmax, and let the options of the method take what those of a
+    module don't cover. Here nodes are told apart before that, and what they become is marked alike.
+    """
+
+    _MARK = "pte_pipeline.scheme"  # in `node.meta`, which upstream's passes copy
+
+    def __init__(self, quantizer: TOSAQuantizer, config: Any) -> None:
+        super().__init__()
+        self._quantizer = quantizer
+        self._config = config
+        self._schemes = [None, *config.schemes()]  # the second is that of the method
+        inner = quantizer.quantizer
+        for number, scheme in enumerate(self._schemes):
+            if number != 1:
+                # A VgfQuantizer has a kind of its own, which it makes here only.
+                quantizer.set_global(None if scheme is None else quantization(scheme))
+                inner.set_node_finder(quantizer.global_config, _Marked(self._MARK, number))
+        quantizer.set_global(quantization(config))
+        inner.global_quantizer.node_finder = _Marked(self._MARK, 1)
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        self._mark(model)
+        return self._quantizer.transform_for_annotation(model)
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        self._mark(model)
+        annotated = self._quantizer.annotate(model)
+        for node in annotated.graph.nodes:
+            node.meta.pop(self._MARK, None)
+        return annotated
+
+    def validate(self, model: GraphModule) -> None:
+        self._quantizer.validate(model)
+
+    def _mark(self, model: GraphModule) -> None:
+        """What is no call is of the method's scheme."""
+        for node in model.graph.nodes:
+            if self._MARK not in node.meta:
+                call = node.op == "call_function"
+                scheme = self._config.which(node) if call else self._schemes[1]
+                node.meta[self._MARK] = self._schemes.index(scheme)
+
+
+class _Marked(NodeFinder):
+    def __init__(self, mark: str, number: int) -> None:
+        self._mark = mark
+        self._number = number
+
+    def find_nodes(self, model: GraphModule) -> Iterator[Node]:
+        return (node for node in model.graph.nodes if node.meta.get(self._mark) == self._number)
+
+
+def _at_the_borders(config: Any) -> Any:
+    """The options for inputs and outputs, of which only those of activations are looked at."""
+    if config.io == "uint8":
+        return get_uint8_io_quantization_config(**_least_scale(config, "eps"))
+    kind = ArmScheme.model_construct(activations=config.io, eps=config.eps)
+    return quantization(config if config.io == config.activations else kind)
+
+
+def _least_scale(scheme: Any, name: str) -> dict[str, float]:
+    return {} if scheme.eps is None else {name: scheme.eps}
+
+
+def quantization(scheme: Any) -> Any:
+    if scheme.activations == "int16":
         return get_symmetric_a16w8_quantization_config(
-            is_per_channel=config.per_channel, is_dynamic=config.dynamic, **smallest
+            is_per_channel=scheme.per_channel, **_least_scale(scheme, "epsilon")
         )
-    smallest = {} if config.eps is None else {"eps": config.eps}
     return get_symmetric_quantization_config(
-        is_per_channel=config.per_channel,
-        is_dynamic=config.dynamic,
-        act_qmin=config.act_qmin,
-        act_qmax=config.act_qmax,
-        weight_qmin=config.weight_qmin,
-        weight_qmax=config.weight_qmax,
-        **smallest,
+        is_per_channel=scheme.per_channel,
+        act_qmin=scheme.act_qmin,
+        act_qmax=scheme.act_qmax,
+        weight_qmin=scheme.weight_qmin,
+        weight_qmax=scheme.weight_qmax,
+        **_least_scale(scheme, "eps"),
     )
 
 
@@ -149,7 +221,7 @@ def _is_float(module: GraphModule) -> bool:
         if isinstance(node.target, EdgeOpOverload)
     ]
     marked = ArmAnnotationInfo.CUSTOM_META_KEY
-    if any(marked in node.meta.get("custom", ()) for node in nodes):
+    if any(node.meta.get("custom", {}).get(marked, {}).get("quantized") for node in nodes):
         return False
     values = [node.meta.get("val") for node in nodes]
     return any(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values)

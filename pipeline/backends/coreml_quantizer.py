@@ -7,7 +7,7 @@ where all its operators are in the model, and these are found by tracing it, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,13 @@ import torch
 from coremltools.optimize.torch.quantization import LinearQuantizerConfig
 from executorch.backends.apple.coreml.quantizer import CoreMLQuantizer
 from executorch.backends.apple.coreml.quantizer import _coreml_quantizer_utils as upstream
-from torch.fx import GraphModule
+from executorch.backends.apple.coreml.quantizer._annotation_config import AnnotationConfig
+from executorch.backends.apple.coreml.quantizer._coreml_quantizer import _AnnotationPatternRegistry
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+
+from pipeline.backends.apple import CoreMLQuantize, CoreMLScheme
 
 _MATCHERS = ("annotate_weighted_mod_pattern", "annotate_binary_op_act_pattern")
 _operators: dict[tuple[Any, ...], frozenset[Any]] = {}
@@ -30,9 +35,54 @@ class QuickQuantizer(CoreMLQuantizer):
             return super().annotate(model)
 
 
-def make_quantizer(options: Mapping[str, Any]) -> QuickQuantizer:
-    """From those of a `ModuleLinearQuantizerConfig`."""
-    return QuickQuantizer(LinearQuantizerConfig.from_dict({"global_config": dict(options)}))
+class MixedQuantizer(QuickQuantizer):
+    """Annotates each node by its own scheme.
+
+    Upstream's `module_name_configs` sees parameters as outside of any module, and lets the options
+    of an outer module take what those of an inner one leave. A filter is exact.
+    """
+
+    def __init__(self, options: CoreMLQuantize) -> None:
+        super().__init__(_config(options.global_scheme()))
+        self._options = options
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        # Pattern by pattern: a pool is annotated as what it reads, so that comes first whatever
+        # its scheme.
+        schemes = self._options.schemes()
+        configs = [
+            AnnotationConfig.from_quantization_config(_config(scheme).global_config)
+            for scheme in schemes
+        ]
+        with _possible_patterns(model):
+            for annotator in _AnnotationPatternRegistry.get_annotators().values():
+                for scheme, config in zip(schemes, configs, strict=True):
+                    annotator(model, config, self._options.takes(scheme))
+        for node in model.graph.nodes:
+            scheme = self._options.which(node) if node.op == "call_function" else None
+            if scheme is not None:
+                _quantize_input(node, configs[schemes.index(scheme)])
+        return model
+
+
+def _quantize_input(node: Node, config: AnnotationConfig) -> None:
+    """Upstream takes the input of a layer as quantized if whatever gives it is annotated, even with
+    weights alone."""
+    annotation = node.meta.get(Q_ANNOTATION_KEY)
+    if annotation is None or not node.args:
+        return
+    if annotation.input_qspec_map.get(node.args[0], config) is None:
+        annotation.input_qspec_map[node.args[0]] = config.input_activation
+
+
+def make_quantizer(options: CoreMLQuantize) -> QuickQuantizer:
+    if options.mixed:
+        return MixedQuantizer(options)
+    return QuickQuantizer(_config(options.global_scheme()))
+
+
+def _config(scheme: CoreMLScheme) -> LinearQuantizerConfig:
+    return LinearQuantizerConfig.from_dict({"global_config": scheme.resolved()})
 
 
 @contextmanager

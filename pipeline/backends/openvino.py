@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.entry import Backend, Constructor, Sight, extra, importable
-from pipeline.backends.options import Distinct, Options
-from pipeline.backends.quantize_options import QuantizeConfig, Static
+from pipeline.backends.options import Distinct, ModuleName, Options
+from pipeline.backends.quantize_options import MixedQuantize, Static
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -73,9 +73,23 @@ _OBSERVING = _for_modes("int8", "int8_sym, int8_mixed and int8_transformer")
 _WEIGHT_ONLY_INT4 = _for_modes("int4wo", "int4wo_sym and int4wo_asym")
 
 
-class OpenvinoQuantize(QuantizeConfig):
+# What NNCF quantizes the inputs or the weights of, and by itself.
+OpenvinoOperator = Literal[
+    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "add", "addmm", "avg_pool2d", "avg_pool3d", "bmm",
+    "conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d", "div", "embedding",
+    "layer_norm", "linear", "matmul", "mean", "mm", "mul", "pixel_shuffle", "round",
+]  # fmt: skip
+
+
+class OpenvinoScheme(Options):
+    """No option of NNCF's can differ within a method."""
+
+
+class OpenvinoQuantize(MixedQuantize):
     """Options of `OpenVINOQuantizer`, and of NNCF's `quantize_pt2e` and `compress_pt2e` that apply
     it. int8 of weights and activations, or weights only in int8 or int4 (modes with `wo`)."""
+
+    scheme: ClassVar[type[Options]] = OpenvinoScheme
 
     quantizer: Literal["openvino"]
     dynamic: Static = False
@@ -110,6 +124,23 @@ class OpenvinoQuantize(QuantizeConfig):
     scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
         default=False, description="Choose scales by the outputs on calibration inputs."
     )
+
+    modules: dict[ModuleName, Literal["none"]] = Field(
+        default={},
+        description="`none` leaves the operators of a module, by its qualified name, as they are.",
+    )
+    operators: dict[OpenvinoOperator, Literal["none"]] = Field(
+        default={}, description="`none` leaves operators of a type as they are."
+    )
+
+    @field_validator("modules", "operators")
+    @classmethod
+    def _is_left_alone(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if overrides and info.data.get("smooth_quant"):
+            raise PydanticCustomError(
+                "rule", "can't stand beside smooth_quant, which changes what they leave as well"
+            )
+        return overrides
 
     @property
     def weight_only(self) -> bool:
@@ -158,14 +189,23 @@ def _check_device(device: str) -> None:
         )
 
 
-def _openvino_quantizer(config: OpenvinoQuantize) -> Quantizer:
+def _openvino_quantizer(config: OpenvinoQuantize, **given: Any) -> Quantizer:
     _say_nothing_to_the_vendor()
     from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
 
-    given: dict[str, Any] = {}
     if config.mode.startswith("int4"):
-        given = {"group_size": config.group_size, "all_layers": config.all_layers}
+        given |= {"group_size": config.group_size, "all_layers": config.all_layers}
     return OpenVINOQuantizer(mode=QuantizationMode(config.mode), **given)
+
+
+def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
+    """What NNCF leaves as it is, if anything. It does not find what it fuses before it looks, such
+    as batch norms, which is no mistake."""
+    import nncf
+
+    calls = (node for node in module.graph.nodes if node.op == "call_function")
+    names = [node.name for node in calls if config.which(node) is None]
+    return {"ignored_scope": nncf.IgnoredScope(names=names, validate=False)} if names else {}
 
 
 def _apply_quantizer(
@@ -187,10 +227,11 @@ def _apply_quantizer(
                 subset_size=config.subset_size,
                 fast_bias_correction=config.fast_bias_correction,
                 smooth_quant=config.smooth_quant,
+                extra_quantizer_options=_ignored(module, config),
             )
         return compress_pt2e(
             module,
-            _openvino_quantizer(config),
+            _openvino_quantizer(config, **_ignored(module, config)),
             dataset=nncf.Dataset(batches) if config.calibrates else None,
             awq=config.awq,
             scale_estimation=config.scale_estimation,
@@ -308,6 +349,8 @@ ENTRIES = (
             "group_size": "of nncf's get_weight_compression_configuration",
             "all_layers": "of nncf's get_weight_compression_configuration",
             "awq": "of nncf's compress_pt2e",
+            "modules": "nncf's ignored scope",
+            "operators": "nncf's ignored scope",
             "scale_estimation": "of nncf's compress_pt2e",
         },
         edge_operators=("aten.bitwise_and.Scalar", "aten.bitwise_right_shift.Tensor_Scalar"),

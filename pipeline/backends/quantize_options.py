@@ -3,6 +3,7 @@ operator."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -129,14 +130,31 @@ class QuantizeConfig(Options):
         return self.calibration or ()
 
 
+OVERRIDES = ("modules", "operators")
+# What is said of `modules` and `operators` in the schema.
+OF_MODULES = (
+    "Other options for the operators of a module, by its qualified name, or `none` to leave it as "
+    "it is. The innermost module counts."
+)
+OF_OPERATORS = (
+    "Other options for operators of a type, or `none` to leave them as they are. Modules come "
+    "first."
+)
+
+
 class MixedQuantize(QuantizeConfig):
     """A quantizer whose options can differ by module and by operator.
 
     A subclass declares `modules` and `operators`, mappings of names to its `scheme`, those of its
     options that can differ, or to "none". What an override leaves out is as for the whole method.
+    A `scheme` without options is one of which only "none" can differ.
+
+    `fused`: operators that are quantized with the one they follow, if that is one of `fusing`.
     """
 
     scheme: ClassVar[type[Options]]
+    fused: ClassVar[frozenset[str]] = frozenset()
+    fusing: ClassVar[frozenset[str]] = frozenset()
 
     def global_scheme(self) -> Any:
         names = type(self).scheme.model_fields
@@ -154,32 +172,42 @@ class MixedQuantize(QuantizeConfig):
         return {name: self.scheme_of(each) for name, each in getattr(self, kind).items()}
 
     def schemes(self) -> list[Any]:
-        """All that occur."""
-        own = [each for kind in ("modules", "operators") for each in self.overrides(kind).values()]
-        return [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
+        """Those that occur, each once, that of the whole method first."""
+        own = [each for kind in OVERRIDES for each in self.overrides(kind).values()]
+        every = [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
+        return [scheme for place, scheme in enumerate(every) if scheme not in every[:place]]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether anything differs."""
+        return any(getattr(self, kind) for kind in OVERRIDES)
 
     def resolved(self) -> dict[str, Any]:
         values = super().resolved()
-        for kind in ("modules", "operators"):
+        for kind in OVERRIDES:
             values[kind] = {
                 name: NOT if scheme is None else scheme.resolved()
                 for name, scheme in sorted(self.overrides(kind).items())
             }
         return values
 
+    def observes(self, scheme: Any) -> bool:
+        """Whether a scheme observes inputs."""
+        return not getattr(scheme, "dynamic", self.dynamic)
+
     @property
     def calibrates(self) -> bool:
-        return any(not scheme.dynamic for scheme in self.schemes())
+        return any(self.observes(scheme) for scheme in self.schemes())
 
     @property
     def quantizes_as_it_comes(self) -> bool:
-        return any(scheme.dynamic for scheme in self.schemes())
+        return any(getattr(scheme, "dynamic", self.dynamic) for scheme in self.schemes())
 
     def which(self, node: Node) -> Any:
-        """The scheme of a node: that of the innermost module with an override, else that of its
-        operator, else that of the method. Activations that are fused into what they follow go
-        with it."""
-        leader = _leader(node)
+        """The scheme of a node, None where it is not quantized: that of the innermost module with
+        an override, else that of its operator, else that of the method. What is fused into the
+        operator that it follows goes with it."""
+        leader = self._leader(node)
         modules = self.overrides("modules")
         for name in reversed(modules_of(leader)):
             if name in modules:
@@ -188,11 +216,12 @@ class MixedQuantize(QuantizeConfig):
         name = operator_of(leader)
         return operators[name] if name in operators else self.global_scheme()
 
+    def takes(self, scheme: Any) -> Callable[[Node], bool]:
+        """A filter of the nodes of a scheme; what is no call is of every scheme."""
+        return lambda node: node.op != "call_function" or self.which(node) == scheme
 
-_FUSED = frozenset({"relu", "relu_", "hardtanh", "hardtanh_", "batch_norm"})
-
-
-def _leader(node: Node) -> Node:
-    while operator_of(node) in _FUSED and hasattr(node.args[0], "args"):
-        node = node.args[0]
-    return node
+    def _leader(self, node: Node) -> Node:
+        leader = node
+        while operator_of(leader) in self.fused and hasattr(leader.args[0], "args"):
+            leader = leader.args[0]
+        return leader if operator_of(leader) in self.fusing else node

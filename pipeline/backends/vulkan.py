@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.entry import Backend
 from pipeline.backends.operators import OperatorName, edge_operators
-from pipeline.backends.options import Distinct, Options
-from pipeline.backends.quantize_options import QuantizeConfig
+from pipeline.backends.options import Distinct, ModuleName, Options
+from pipeline.backends.quantize_options import OF_MODULES, OF_OPERATORS, MixedQuantize
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -131,11 +131,10 @@ class VulkanOptions(Options):
         return small
 
 
-class VulkanQuantize(QuantizeConfig):
-    """Options of `get_symmetric_quantization_config`, for a `VulkanQuantizer`: linear layers, with
-    symmetric weights, a scale for each output channel."""
+class VulkanScheme(Options):
+    """Options of `get_symmetric_quantization_config`, for a `VulkanQuantizer`: symmetric weights,
+    a scale for each output channel."""
 
-    quantizer: Literal["vulkan"]
     dynamic: bool = Field(
         default=False,
         description="Quantize activations as they come, to int8. If false, only weights are "
@@ -161,8 +160,21 @@ class VulkanQuantize(QuantizeConfig):
         default=None, ge=1, le=127, description="The greatest quantized activation, if dynamic."
     )
 
-    @property
-    def calibrates(self) -> bool:
+
+class VulkanQuantize(VulkanScheme, MixedQuantize):
+    """A `VulkanQuantizer`, which knows linear layers, with other options for some modules."""
+
+    scheme: ClassVar[type[Options]] = VulkanScheme
+
+    quantizer: Literal["vulkan"]
+    modules: dict[ModuleName, VulkanScheme | Literal["none"]] = Field(
+        default={}, description=OF_MODULES
+    )
+    operators: dict[Literal["linear"], VulkanScheme | Literal["none"]] = Field(
+        default={}, description=OF_OPERATORS
+    )
+
+    def observes(self, scheme: VulkanScheme) -> bool:
         return False  # static means that only weights are quantized
 
 
@@ -297,16 +309,24 @@ def _keep_pattern_graphs() -> None:
 
 def _vulkan_quantizer(config: VulkanQuantize) -> Quantizer:
     from executorch.backends.vulkan.quantizer import vulkan_quantizer
+    from torchao.quantization.pt2e.quantizer import ComposableQuantizer
 
-    quantization = vulkan_quantizer.get_symmetric_quantization_config(
-        is_dynamic=config.dynamic,
-        weight_bits=config.weight_bits,
-        act_qmin=config.act_qmin,
-        act_qmax=config.act_qmax,
-        weight_qmin=config.weight_qmin,
-        weight_qmax=config.weight_qmax,
+    def quantizer(scheme: VulkanScheme) -> vulkan_quantizer.VulkanQuantizer:
+        quantization = vulkan_quantizer.get_symmetric_quantization_config(
+            is_dynamic=scheme.dynamic,
+            weight_bits=scheme.weight_bits,
+            act_qmin=scheme.act_qmin,
+            act_qmax=scheme.act_qmax,
+            weight_qmin=scheme.weight_qmin,
+            weight_qmax=scheme.weight_qmax,
+        )
+        return vulkan_quantizer.VulkanQuantizer().set_global(quantization)
+
+    if not config.mixed:
+        return quantizer(config)
+    return ComposableQuantizer(
+        [quantizer(each).set_filter_function(config.takes(each)) for each in config.schemes()]
     )
-    return vulkan_quantizer.VulkanQuantizer().set_global(quantization)
 
 
 def _not_here(what: str) -> str:

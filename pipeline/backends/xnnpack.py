@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.entry import Backend, Constructor, Sight
 from pipeline.backends.options import Distinct, ModuleName, Options
-from pipeline.backends.quantize_options import MixedQuantize
+from pipeline.backends.quantize_options import OF_MODULES, OF_OPERATORS, MixedQuantize
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
-    from torch.fx import Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 # The names of executorch's ALL_PARTITIONER_CONFIGS, in its order.
@@ -107,16 +105,15 @@ class XnnpackQuantize(XnnpackScheme, MixedQuantize):
     """An `XNNPACKQuantizer`, with other options for some modules and operators."""
 
     scheme: ClassVar[type[Options]] = XnnpackScheme
+    fused: ClassVar[frozenset[str]] = frozenset({"relu", "hardtanh", "batch_norm"})
+    fusing: ClassVar[frozenset[str]] = frozenset(get_args(XnnpackOperator))
 
     quantizer: Literal["xnnpack"]
     modules: dict[ModuleName, XnnpackScheme | Literal["none"]] = Field(
-        default={},
-        description="Other options for the operators of a module, by its qualified name, or `none` "
-        "to leave it as it is. The innermost module counts.",
+        default={}, description=OF_MODULES
     )
     operators: dict[XnnpackOperator, XnnpackScheme | Literal["none"]] = Field(
-        default={},
-        description="Other options for operators of a type, or `none` to leave them as they are.",
+        default={}, description=OF_OPERATORS
     )
 
 
@@ -153,16 +150,13 @@ def _xnnpack_quantizer(config: XnnpackQuantize) -> Quantizer:
         )
         return XNNPACKQuantizer().set_global(quantization)
 
-    if not config.modules and not config.operators:
+    if not config.mixed:
         return quantizer(config)
-
     # `set_module_name` takes no "none", sees parameters as outside of any module, and lets an
     # outer module or the method take what its own options don't cover; a filter is exact.
-    def only(scheme: XnnpackScheme) -> Callable[[Node], bool]:
-        return lambda node: node.op != "call_function" or config.which(node) == scheme
-
-    schemes = [s for n, s in enumerate(config.schemes()) if s not in config.schemes()[:n]]
-    return ComposableQuantizer([quantizer(s).set_filter_function(only(s)) for s in schemes])
+    return ComposableQuantizer(
+        [quantizer(each).set_filter_function(config.takes(each)) for each in config.schemes()]
+    )
 
 
 def _xnnpack_sight() -> Sight:
