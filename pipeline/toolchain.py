@@ -19,6 +19,7 @@ _DECIDING = (
     "compile",
     "confine",
     "control_flow",
+    "delegates",
     "delegation",
     "emission",
     "eager",

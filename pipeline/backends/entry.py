@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
+    from pipeline.delegates import DelegateRuntime
+
 Remap = Callable[[bytes, Mapping[int, int]], bytes | None]
 
 
@@ -154,6 +156,8 @@ class Backend:
         beyond: options that are no parameter of a constructor, and what they are.
         cannot_run: gives why this machine can't run what it makes, or "". None where every
             machine that builds can.
+        make_runtime: gives a Python runtime of its delegates, with which the interpreter runs what
+            ExecuTorch's own runtime can't; imports the backend. None where it has none.
     """
 
     name: str
@@ -180,6 +184,7 @@ class Backend:
     constructors: tuple[Constructor, ...] = ()
     beyond: Mapping[str, str] = field(default_factory=dict, hash=False)
     cannot_run: Callable[[], str] | None = None
+    make_runtime: Callable[[], DelegateRuntime] | None = None
 
     @property
     def machine(self) -> dict[str, Any]:
