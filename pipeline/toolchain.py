@@ -21,6 +21,7 @@ _DECIDING = (
     "control_flow",
     "delegates",
     "delegation",
+    "devices/*",
     "emission",
     "eager",
     "export",
