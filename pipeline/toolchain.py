@@ -45,6 +45,7 @@ _DECIDING = (
     "report",
     "runtime",
     "signature",
+    "specs",
     "spelling",
     "validate",
     "validation",

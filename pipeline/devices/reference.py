@@ -34,7 +34,7 @@ class ReferenceRuntime(Runtime):
         self._random: torch.Tensor | None = None
 
     def methods(self, program: Mapping[str, ExportedProgram]) -> list[str]:
-        return sorted(program)
+        return sorted(_sources(program))
 
     def declared(self, program: Mapping[str, ExportedProgram], method: str) -> Declared:
         found = _method(program, method)
@@ -65,8 +65,15 @@ class ReferenceRuntime(Runtime):
         self._random = torch.Generator().manual_seed(seed).get_state()
 
 
-def _method(program: Mapping[str, ExportedProgram], method: str) -> ExportedProgram:
-    if method not in program:
+def _sources(program: Any) -> Mapping[str, ExportedProgram]:
+    if not isinstance(program, Mapping):
+        name = getattr(program, "name", type(program).__name__)
+        raise DeviceError(f"{name}: ", "the reference device runs source programs, not packages")
+    return program
+
+
+def _method(program: Any, method: str) -> ExportedProgram:
+    if method not in _sources(program):
         known = ", ".join(sorted(program)) or "none"
         raise DeviceError("", f"no method '{method}'; there are {known}")
     return program[method]

@@ -91,6 +91,11 @@ class Registry:
             raise PipelineError("no device is registered")
         return self._default or next(iter(self._factories))
 
+    @property
+    def chosen(self) -> str:
+        """The default that was set; "" where none was."""
+        return self._default
+
     def set_default(self, name: str) -> None:
         """Raises PipelineError for one that is not there."""
         if name not in self._factories:

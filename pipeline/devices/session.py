@@ -18,11 +18,13 @@ class Session:
     the same files begins anew.
 
     Args:
-        device: for all methods; by default each gets one that can run it.
+        device: for all methods; by default the one that was set (`devices().set_default`), and
+            where none was, for each method one that can run it.
     """
 
     def __init__(self, files: PackageFiles, device: str = "") -> None:
         self.files = files
+        device = device or devices().chosen
         self._device = DeviceId.parse(device) if device else None
         self._computations: dict[str, Computation] = {}
 
