@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import executorch.exir
 import executorch.kernels.quantized  # noqa: F401  their out variants
@@ -39,6 +39,9 @@ from pipeline.devices.interface import (
 from pipeline.devices.single import ExecutorchDelegate
 from pipeline.runtime import DTYPES, registered_backends
 
+# Whose out variants take a tensor of any size to write to. The others are ExecuTorch's own kernels
+# behind torch's dispatcher, which crash on a wrong one: their functional variants are called.
+_TORCH = ("aten", "dim_order_ops")
 # executorch_prim: kernels/prim_ops/register_prim_ops.cpp. Scalars in, a scalar out.
 _PRIMS: Mapping[str, Callable[..., Any]] = {
     "add.Scalar": operator.add,
@@ -179,10 +182,14 @@ class Method:
     operators: list[Any] = field(default_factory=list)
     results: dict[int, int] = field(default_factory=dict)
 
-    def close(self) -> None:
-        while self.delegates:
-            delegate = self.delegates.pop()
-            delegate.runtime.destroy(delegate.handle)
+    def __post_init__(self) -> None:
+        finalize(self, _give_up, self.delegates)
+
+
+def _give_up(delegates: list[_Delegate]) -> None:
+    while delegates:
+        delegate = delegates.pop()
+        delegate.runtime.destroy(delegate.handle)
 
 
 class InterpreterRuntime(Runtime):
@@ -394,6 +401,9 @@ def _operator(known: schema.Operator) -> Any:
         return _OWN[full]
     packet = getattr(getattr(torch.ops, namespace), name, None)
     overload = getattr(packet, known.overload or "default", None)
+    if namespace not in _TORCH and known.overload.lower().endswith("out"):
+        functional = known.overload[: -len("out")].rstrip("_") or "default"
+        overload = getattr(packet, functional, overload)
     if overload is None:
         raise _RefusalError(
             f"missing operator {known.name}{known.overload and '.'}{known.overload}"
