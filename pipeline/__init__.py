@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeline.loaded import LoadedMethod, LoadedPackage, load_package
     from pipeline.lowering import to_backend, to_backend_multiple, validation_disabled
     from pipeline.preprocessors import (
         is_registered,
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LoadedMethod",
+    "LoadedPackage",
     "is_registered",
+    "load_package",
     "preprocess_function",
     "register_preprocess",
     "registered",
@@ -31,7 +35,10 @@ __all__ = [
 ]
 
 _HOME = {
+    "LoadedMethod": "pipeline.loaded",
+    "LoadedPackage": "pipeline.loaded",
     "is_registered": "pipeline.preprocessors",
+    "load_package": "pipeline.loaded",
     "preprocess_function": "pipeline.preprocessors",
     "register_preprocess": "pipeline.preprocessors",
     "registered": "pipeline.preprocessors",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from pipeline.passes import load_passes, source_files
 from pipeline.programs import load_example_inputs, load_program, save_programs
 from pipeline.quantize import quantize
 from pipeline.sources import MethodSource
+from pipeline.specs import changes_of, spec_of
 from pipeline.stages import Stages
 from pipeline.store import MissingBlobError, Store
 from pipeline.workspace import Workspace
@@ -131,6 +133,7 @@ def compile_unit(
             name: confined_partitioners(config.partitioners, config.modules)
             for name, config in configs.items()
         }
+        specs = {name: spec_of(program) for name, program in programs.items()}
         lowered = lower(
             programs,
             partitioners,
@@ -145,6 +148,10 @@ def compile_unit(
         delegation = {
             name: count_delegation(lowered.exported_program(name)).to_json() for name in methods
         }
+        signatures = {
+            name: replace(spec, changes=tuple(changes_of(lowered.exported_program(name)))).to_json()
+            for name, spec in specs.items()
+        }
     with stages.stage("emit"):
         named = {name: named_data_of(lowered.exported_program(name)) for name in methods}
         emitted = emit(lowered, settings, load_passes(settings.passes, workspace.root))
@@ -155,6 +162,7 @@ def compile_unit(
             "object": compiled.to_json(),
             "blobs": sorted({blob.digest for blob in compiled.blobs()}),
             "delegation": delegation,
+            "signatures": signatures,
         }
         store.put_result(action.key, result, stages.total)
     return result

@@ -2,7 +2,9 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch._ops import OpOverload
@@ -12,7 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from pipeline.inputs import InputSet
-from pipeline.signature import flatten, signature
+from pipeline.signature import flatten, in_dim_order, signature
 
 
 class Source:
@@ -27,14 +29,8 @@ class Source:
 
     def __init__(self, program: ExportedProgram) -> None:
         self.program = program
-        functional = _functionalized(program)
-        graph_signature = functional.graph_signature
-        self.state = tuple(
-            spec.target
-            for spec in graph_signature.output_specs
-            if spec.kind in _STATE and spec.target is not None
-        )
-        self.outputs, self._changed = _outputs(functional)
+        facts = _facts(program)
+        self.state, self.outputs, self._changed = facts.state, facts.outputs, facts.changed
         self._module = program.module(check_guards=False)
         self._state = _give_own(self._module, self.state)
         self._initial = [tensor.detach().clone() for tensor in self._state]
@@ -53,12 +49,46 @@ class Source:
     def run(self, inputs: InputSet) -> list[Any]:
         """The flat outputs, as the runtime orders them, none of them sharing memory with the
         state. The input set is left as it is."""
-        leaves = flatten(self.program, inputs)
+        return self._run(flatten(self.program, inputs))
+
+    def run_flat(self, values: Sequence[Any]) -> list[Any]:
+        """As `run`, on leaves in the order of the program's inputs."""
+        like = [argument.value for argument in signature(self.program)]
+        return self._run([in_dim_order(v, e) for v, e in zip(values, like, strict=True)])
+
+    def _run(self, leaves: list[Any]) -> list[Any]:
         args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
         with torch.no_grad():
             returned = pytree.tree_leaves(self._module(*args, **kwargs))
         outputs = [leaves[index] for index in self._changed] + returned
         return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in outputs]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a program changes and gives; `changed` are the places of the inputs that it changes."""
+
+    state: tuple[str, ...]
+    outputs: list[tuple[str, Any]]
+    changed: list[int]
+
+
+_FACTS: WeakKeyDictionary[ExportedProgram, Facts] = WeakKeyDictionary()
+
+
+def _facts(program: ExportedProgram) -> Facts:
+    """Kept as long as the program is: decomposing one again takes seconds."""
+    if program not in _FACTS:
+        functional = _functionalized(program)
+        specs = functional.graph_signature.output_specs
+        state = tuple(spec.target for spec in specs if spec.kind in _STATE and spec.target)
+        _FACTS[program] = Facts(state, *_outputs(functional))
+    return _FACTS[program]
+
+
+def outputs_of(program: ExportedProgram) -> list[tuple[str, Any]]:
+    """As `Source.outputs`."""
+    return _facts(program).outputs
 
 
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)

@@ -20,6 +20,20 @@ class SourceError(PipelineError):
     """A model source that cannot be read, or that is not what it should be."""
 
 
+class DeviceError(PipelineError):
+    """A device refused a package, a computation or a call. `reason` is the message without the
+    subject; `debug_handle` that of the instruction of a delegate that failed, where it is known."""
+
+    def __init__(self, subject: str, reason: str, debug_handle: int | None = None) -> None:
+        super().__init__(subject + reason)
+        self.subject = subject
+        self.reason = reason
+        self.debug_handle = debug_handle
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.subject, self.reason, self.debug_handle)
+
+
 @dataclass(frozen=True)
 class Problem:
     """One mistake in a file. `path` leads to it inside the file (`methods.encode.quantize`) and is

@@ -35,6 +35,7 @@ def make_manifest(
             "lowering": where["lowering"][name],
             "quantized": where["quantizes"].get(name),
             "delegation": result["delegation"][name],
+            "signature": result["signatures"][name],
         }
         for unit, result in compiled.items()
         for name in result["delegation"]

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from pipeline.errors import PipelineError
+from pipeline.errors import DeviceError, PipelineError
 
 # runtime/core/error.h, in words that fit what a package does wrong.
 ERRORS = {
@@ -46,7 +46,7 @@ ERRORS = {
 _INVALID_ARGUMENT = 0x12
 
 # runtime/core/portable_type/scalar_type.h
-_DTYPES = {
+DTYPES = {
     0: torch.uint8,
     1: torch.int8,
     2: torch.int16,
@@ -87,20 +87,26 @@ class Declared:
 
 
 class Package:
-    """A `.pte` file, with its `.ptd` files, opened by the runtime.
+    """A `.pte` file, with its `.ptd` files, opened by the runtime: from disk, or from their bytes.
 
     A method keeps its state, the mutable buffers, from call to call as long as the Package lives;
     each method has memory of its own; another Package of the same file starts anew. After `run` has
     raised, the next call begins again, on whatever state the failed one has left.
     """
 
-    def __init__(self, pte: Path, ptds: Sequence[Path] = ()) -> None:
-        self.path = pte
+    def __init__(
+        self, pte: Path | bytes, ptds: Sequence[Path | bytes] = (), name: str = ""
+    ) -> None:
+        self.name = name or (pte.name if isinstance(pte, Path) else "package")
         self._declared: dict[str, Declared] = {}
         self._merged: tempfile.TemporaryDirectory[str] | None = None
         library = _library()
         with self._errors("", "does not open"):
-            self._module = library._load_for_executorch(str(pte), self._data_path(ptds))
+            if isinstance(pte, Path):
+                self._module = library._load_for_executorch(str(pte), self._data_path(ptds))
+            else:
+                self._bytes = pte, _data_of(ptds)  # of which the bindings keep no copy
+                self._module = library._load_for_executorch_from_buffer(*self._bytes)
             self._names: list[str] = sorted(self._module.method_names())
 
     def methods(self) -> list[str]:
@@ -111,7 +117,7 @@ class Package:
         """What the package says of a method's inputs and outputs, without loading it."""
         if method not in self._names:
             known = ", ".join(self._names) or "none"
-            raise PipelineError(f"{self.path.name}: has no method '{method}'; it has {known}")
+            raise PipelineError(f"{self.name}: has no method '{method}'; it has {known}")
         if method not in self._declared:
             with self._errors(f"method '{method}' ", "cannot be read"):
                 self._declared[method] = _declared(self._module.method_meta(method))
@@ -141,9 +147,7 @@ class Package:
         arity = len(self.declared(method).inputs)
         if len(inputs) != arity:
             reason = f"takes {arity} inputs, {len(inputs)} given"
-            raise ExecutorchError(
-                f"{self.path.name}: method '{method}' ", reason, _INVALID_ARGUMENT
-            )
+            raise ExecutorchError(f"{self.name}: method '{method}' ", reason, _INVALID_ARGUMENT)
         with self._errors(f"method '{method}' ", "fails"):
             outputs = self._module.run_method(method, [_plain(value) for value in inputs], True)
             return list(outputs)
@@ -153,13 +157,16 @@ class Package:
         outputs = self.run(method, ())
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _data_path(self, ptds: Sequence[Path]) -> str | None:
-        if len(ptds) > 1:
-            self._merged = tempfile.TemporaryDirectory()
-            target = Path(self._merged.name) / "data.ptd"
-            target.write_bytes(_merge(ptds))
-            return str(target)
-        return str(ptds[0]) if ptds else None
+    def _data_path(self, ptds: Sequence[Path | bytes]) -> str | None:
+        if len(ptds) == 1 and isinstance(ptds[0], Path):
+            return str(ptds[0])
+        data = _data_of(ptds)
+        if data is None:
+            return None
+        self._merged = tempfile.TemporaryDirectory()
+        target = Path(self._merged.name) / "data.ptd"
+        target.write_bytes(data)
+        return str(target)
 
     @contextmanager
     def _errors(self, subject: str, what: str) -> Iterator[None]:
@@ -173,17 +180,18 @@ class Package:
             code = int(found.group(1), 16) if found else None
             words = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
             reason = "; ".join([f"{what}: {words}", *log[:3]])
-            raise ExecutorchError(f"{self.path.name}: {subject}", reason, code) from error
+            raise ExecutorchError(f"{self.name}: {subject}", reason, code) from error
 
 
-class ExecutorchError(PipelineError):
-    """The runtime refused a package or a call; `code` is its error code, if it gave one, and
-    `reason` the message without the subject."""
+class ExecutorchError(DeviceError):
+    """The runtime refused a package or a call; `code` is its error code, if it gave one."""
 
     def __init__(self, subject: str, reason: str, code: int | None) -> None:
-        super().__init__(subject + reason)
-        self.reason = reason
+        super().__init__(subject, reason)
         self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.subject, self.reason, self.code)
 
 
 def _declared(meta: Any) -> Declared:
@@ -197,7 +205,7 @@ def _declared_tensor(read: Any, index: int) -> DeclaredTensor | None:
         info = read(index)
     except IndexError:  # how the bindings say that it is not a tensor
         return None
-    return DeclaredTensor(tuple(info.sizes()), _DTYPES.get(int(info.dtype())))
+    return DeclaredTensor(tuple(info.sizes()), DTYPES.get(int(info.dtype())))
 
 
 def _plain(value: Any) -> Any:
@@ -248,7 +256,17 @@ def _point_at_openvino() -> None:
             os.environ.setdefault("OPENVINO_LIB_PATH", str(library))
 
 
-def _merge(ptds: Sequence[Path]) -> bytes:
+def registered_backends() -> frozenset[str]:
+    """The ids of the backends that this runtime has."""
+    return frozenset(_library()._get_registered_backend_names())
+
+
+def _data_of(ptds: Sequence[Path | bytes]) -> bytes | None:
+    found = [ptd.read_bytes() if isinstance(ptd, Path) else ptd for ptd in ptds]
+    return _merge(found) if len(found) > 1 else next(iter(found), None)
+
+
+def _merge(ptds: Sequence[bytes]) -> bytes:
     """Several `.ptd` files as one: the C++ runtime takes any number of them, its bindings one."""
     from executorch.exir._serialize._cord import Cord
     from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
@@ -258,7 +276,7 @@ def _merge(ptds: Sequence[Path]) -> bytes:
     buffers: list[bytes] = []
     named: dict[str, DataEntry] = {}
     for ptd in ptds:
-        payload = serializer.deserialize(Cord(ptd.read_bytes()))
+        payload = serializer.deserialize(Cord(ptd))
         for key, entry in payload.named_data.items():
             index = len(buffers) + entry.buffer_index
             named[key] = DataEntry(index, entry.alignment, entry.tensor_layout)

@@ -6,7 +6,7 @@ layout, or of a wrong size that fits into the planned memory, without a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +76,12 @@ def flatten(program: ExportedProgram, inputs: InputSet) -> list[Any]:
 
 def in_dim_order(value: Any, like: Any) -> Any:
     """A copy of a tensor, laid out in the dim order of another one of its rank."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    order = like.dim_order()
+    return laid_out(value, like.dim_order()) if isinstance(value, torch.Tensor) else value
+
+
+def laid_out(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """A copy of a tensor, its dimensions from the outermost to the innermost in this order."""
+    order = list(order)
     plain = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
     return plain.permute([order.index(dimension) for dimension in range(len(order))])
 
@@ -94,15 +97,16 @@ def pairs(
     for name in sorted(inputs.kwargs.keys() - kwargs.keys()):
         mistakes.append(f"argument '{name}': unknown keyword; known: {', '.join(kwargs) or 'none'}")
     for expected, given in zip(args, inputs.args, strict=False):
-        yield from _walk(expected, given, mistakes)
+        yield from walk(expected, given, mistakes)
     for name, expected in kwargs.items():
         if name in inputs.kwargs:
-            yield from _walk(expected, inputs.kwargs[name], mistakes)
+            yield from walk(expected, inputs.kwargs[name], mistakes)
         else:
             mistakes.append(f"argument '{name}': missing, must be given by keyword")
 
 
-def _walk(expected: Any, given: Any, mistakes: list[str]) -> Iterator[tuple[Argument, Any]]:
+def walk(expected: Any, given: Any, mistakes: list[str]) -> Iterator[tuple[Argument, Any]]:
+    """The leaves of a tree of Arguments, each with what a tree of values has in its place."""
     if isinstance(expected, Argument):
         yield expected, given
         return
@@ -114,23 +118,33 @@ def _walk(expected: Any, given: Any, mistakes: list[str]) -> Iterator[tuple[Argu
         mistakes.append(f"argument '{name}': {kind_of(given)}, must be {kind_of(expected)}{keys}")
         return
     for key in range(len(expected)) if ordered else expected:
-        yield from _walk(expected[key], given[key], mistakes)
+        yield from walk(expected[key], given[key], mistakes)
 
 
 def _leaf_mistakes(expected: Any, given: Any) -> Iterator[str]:
     """What is wrong with a leaf, sizes aside."""
     if isinstance(expected, torch.Tensor):
-        if not isinstance(given, torch.Tensor):
-            yield f"{kind_of(given)}, must be a tensor"
-            return
-        if given.dtype != expected.dtype:
-            yield f"dtype {_plain(given.dtype)}, must be {_plain(expected.dtype)}"
-        if given.ndim != expected.ndim:
-            yield f"rank {given.ndim}, must be {expected.ndim}"
+        yield from tensor_mistakes(given, expected.dtype, expected.ndim)
     elif isinstance(expected, torch.SymInt):
         if type(given) is not int:
             yield f"{kind_of(given)}, must be an int"
-    elif type(given) is not type(expected) or given != expected:
+    else:
+        yield from constant_mistakes(given, expected)
+
+
+def tensor_mistakes(given: Any, dtype: torch.dtype, rank: int) -> Iterator[str]:
+    """What is wrong with what stands where a tensor must, sizes aside."""
+    if not isinstance(given, torch.Tensor):
+        yield f"{kind_of(given)}, must be a tensor"
+        return
+    if given.dtype != dtype:
+        yield f"dtype {_plain(given.dtype)}, must be {_plain(dtype)}"
+    if given.ndim != rank:
+        yield f"rank {given.ndim}, must be {rank}"
+
+
+def constant_mistakes(given: Any, expected: Any) -> Iterator[str]:
+    if type(given) is not type(expected) or given != expected:
         shown = kind_of(given) if isinstance(given, torch.Tensor) else repr(given)
         yield f"{shown}, must be {expected!r}, the value that the program was exported with"
 
@@ -140,7 +154,7 @@ def _plain(dtype: torch.dtype) -> str:
 
 
 @dataclass(frozen=True)
-class _Size:
+class Size:
     """A size, or a dynamic int, that an input set gives for an expression of the signature."""
 
     shown: str
@@ -148,20 +162,20 @@ class _Size:
     given: int
 
 
-def sizes_of(leaves: Iterable[tuple[Argument, Any]]) -> Iterator[_Size]:
+def sizes_of(leaves: Iterable[tuple[Argument, Any]]) -> Iterator[Size]:
     """The sizes and dynamic ints of input leaves, each with what the signature says of it."""
     for argument, given in leaves:
         if isinstance(argument.value, torch.SymInt):
             if type(given) is int:
                 shown = f"argument '{argument.name}': {given}"
-                yield _Size(shown, expression(argument.value), given)
+                yield Size(shown, expression(argument.value), given)
         elif isinstance(argument.value, torch.Tensor) and isinstance(given, torch.Tensor):
             # A wrong rank is a mistake of its own, and leaves no sizes to compare.
             shape = argument.value.shape if given.ndim == argument.value.ndim else ()
             for dimension, size in enumerate(shape):
                 actual = given.shape[dimension]
                 shown = f"argument '{argument.name}': size {actual} at dimension {dimension}"
-                yield _Size(shown, expression(size), actual)
+                yield Size(shown, expression(size), actual)
 
 
 def expression(size: int | torch.SymInt) -> sympy.Expr:
@@ -200,11 +214,17 @@ def bounds(program: ExportedProgram, expr: sympy.Expr) -> tuple[int, int | None]
 def _size_mistakes(
     program: ExportedProgram, leaves: Iterable[tuple[Argument, Any]]
 ) -> Iterator[str]:
-    sizes = list(sizes_of(leaves))
+    return size_mistakes(list(sizes_of(leaves)), lambda expr: bounds(program, expr))
+
+
+def size_mistakes(
+    sizes: Sequence[Size], limits: Callable[[sympy.Expr], tuple[int, int | None]]
+) -> Iterator[str]:
+    """Where sizes do not fit together, or are beyond what `limits` says of an expression."""
     bound = bind([(size.expression, size.given) for size in sizes])
     for size in sizes:
         value = size.expression.xreplace(integers(bound))
-        least, greatest = bounds(program, size.expression)
+        least, greatest = limits(size.expression)
         if value.is_Integer and int(value) != size.given:
             names = sorted(f"{s} = {bound[s]}" for s in size.expression.free_symbols)
             why = f" ({size.expression}, where {', '.join(names)})" if names else ""

@@ -1,8 +1,9 @@
 """Proves a package against the programs that it came from, by running both.
 
-Every method is loaded, its declared inputs and outputs are compared with the source's, and it runs
-on real values: the examples and generated input sets, in sequence where it has state. A failure is
-data: it fails its method, and the other methods still run.
+Both run on devices (pipeline/devices): a method on one that can run its delegates, its source on
+the reference device. Every method is loaded, its declared inputs and outputs are compared with the
+source's, and it runs on real values: the examples and generated input sets, in sequence where it
+has state. A failure is data: it fails its method, and the other methods still run.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from pipeline.devices.interface import DeclaredTensor, DeviceError, PackageFiles
+from pipeline.devices.registry import devices
+from pipeline.devices.session import REFERENCE, Session, executed
 from pipeline.eager import Source
 from pipeline.errors import PipelineError
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
 from pipeline.metrics import OutputError, compare, within
-from pipeline.runtime import DeclaredTensor, ExecutorchError, Package
 from pipeline.signature import bounds, check_inputs, expression, flatten, signature
 from pipeline.validation import Failure, MethodValidation, Run, Validation
 
@@ -93,8 +96,9 @@ def validate_package(
         not_run: by method, why this machine can't run it. Only what it declares is compared.
     """
     limits = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
+    files = PackageFiles.of(pte, ptds)
     try:
-        present = Package(pte, ptds).methods()
+        present = Session(files).methods()
     except PipelineError as error:
         return Validation(pte.name, (), (str(error),), limits)
     methods = []
@@ -104,10 +108,10 @@ def validate_package(
             methods.append(MethodValidation(name, failures=(Failure(name, what),)))
         elif name in programs:
             reason = (not_run or {}).get(name, "")
-            trial = _Trial(name, programs[name], lambda: Package(pte, ptds), settings, reason)
+            trial = _Trial(name, programs[name], lambda: Session(files), settings, reason)
             methods.append(trial.result(examples.get(name, ())))
         else:
-            methods.append(_validate_constant(name, constant_methods[name], Package(pte, ptds)))
+            methods.append(_validate_constant(name, constant_methods[name], Session(files)))
     for name in present:
         if name not in programs and name not in constant_methods:
             failure = Failure(name, "the package has this method, its source has not")
@@ -116,12 +120,12 @@ def validate_package(
     return Validation(pte.name, tuple(methods), sentences, limits)
 
 
-def _validate_constant(method: str, value: object, package: Package) -> MethodValidation:
+def _validate_constant(method: str, value: object, package: Session) -> MethodValidation:
     """A constant method returns the leaves of its value, exactly."""
     expected = pytree.tree_leaves(value)
     try:
         actual = package.run(method, ())
-    except ExecutorchError as error:
+    except DeviceError as error:
         return MethodValidation(method, "constant", failures=(Failure(method, error.reason),))
     errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=False))
     failures = []
@@ -139,7 +143,7 @@ class _Trial:
         self,
         method: str,
         program: ExportedProgram,
-        open_package: Callable[[], Package],
+        open_package: Callable[[], Session],
         settings: Settings,
         not_run: str = "",
     ) -> None:
@@ -176,7 +180,7 @@ class _Trial:
         )
 
     def _validate(self, examples: Sequence[InputSet]) -> None:
-        self.source = Source(self.program)
+        self._begin_source()
         self.state = self.source.state
         self.package = self.open_package()
         if self.not_run:
@@ -193,13 +197,20 @@ class _Trial:
         if not self.runs and not self.failures:
             self._fail("no input set ran: give examples, or have inputs generated")
 
+    def _begin_source(self) -> None:
+        """The source program, with its initial state."""
+        reference = devices().get(REFERENCE)
+        lowered = reference.lower(self.method, {self.method: self.program})
+        (self.computation,) = reference.compile([lowered])
+        self.source: Source = self.computation.compiled
+
     def _fail(self, what: str, inputs: str = "", output: str = "") -> None:
         self.failures.append(Failure(self.method, what, inputs, output))
 
     def _loads(self) -> bool:
         try:
             self.package.load(self.method)
-        except ExecutorchError as error:
+        except DeviceError as error:
             self._fail(error.reason)
         return not self.failures
 
@@ -233,7 +244,7 @@ class _Trial:
         sequences += [(number, f"{origin}, again") for number, origin in sequences[:1]]
         for number, name in sequences:
             self.package = self.open_package()
-            self.source.reset()
+            self._begin_source()
             for step in range(self.settings.steps):
                 if not self._call(sets[(number + step) % len(sets)], step + 1, name):
                     break
@@ -242,19 +253,18 @@ class _Trial:
         """Whether both sides ran, so that a sequence can go on."""
         where = f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
         try:
-            expected = self.source.run(inputs)
-        except Exception as error:  # whatever an operator raises
-            reason = f"{type(error).__name__}: {_first_line(error)}"
+            expected = executed(self.computation, flatten(self.program, inputs))
+        except DeviceError as error:
             if inputs in self.examples:
-                self._fail(f"the source program itself fails: {reason}", where)
+                self._fail(f"the source program itself fails: {error.reason}", where)
             else:
-                self.skipped.append((where, reason))
+                self.skipped.append((where, error.reason))
             return False
         try:
             started = time.perf_counter()
             actual = self.package.run(self.method, flatten(self.program, inputs))
             self.seconds += time.perf_counter() - started
-        except ExecutorchError as error:
+        except DeviceError as error:
             self._fail(error.reason, where)
             return False
         self._judge(actual, expected, Run(inputs.origin, (), step, sequence), where)

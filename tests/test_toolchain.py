@@ -13,7 +13,8 @@ FOLDER = Path(pipeline.__file__).parent
 HARMLESS = {
     "__init__", "actions", "batch", "canonical", "changes", "columns", "commands", "compose",
     "config", "config_models", "config_parser", "console", "digest", "doit_hooks", "errors",
-    "explain", "files", "listing", "matrix", "mistakes", "plan", "pool", "records", "remembered",
+    "explain", "files", "listing", "loaded", "matrix", "mistakes", "plan", "pool", "records",
+    "remembered",
     "remote", "remote_files", "resolved", "runner", "schema", "settings", "signing", "sizes",
     "sources", "stages", "status",
     "steps", "store", "strict_yaml", "tasks", "toolchain", "upkeep", "variables", "worker",

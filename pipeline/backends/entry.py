@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
+    from pipeline.delegates import DelegateRuntime
+
 Remap = Callable[[bytes, Mapping[int, int]], bytes | None]
 
 
@@ -162,6 +164,8 @@ class Backend:
             is lowered: of a program and its compile specs to a `PreprocessResult`. A backend that
             has it needs no `BackendDetails` class; where both are there, the function is called.
         details: its `BackendDetails` class as `module:Class`, if one is installed.
+        make_runtime: gives a Python runtime of its delegates, with which the interpreter runs what
+            ExecuTorch's own runtime can't; imports the backend. None where it has none.
     """
 
     name: str
@@ -190,6 +194,7 @@ class Backend:
     cannot_run: Callable[[], str] | None = None
     preprocess: str = ""
     details: str = ""
+    make_runtime: Callable[[], DelegateRuntime] | None = None
 
     def __post_init__(self) -> None:
         for name in ("preprocess", "details"):

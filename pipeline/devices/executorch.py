@@ -1,0 +1,72 @@
+"""The ExecuTorch runtime as a device: portable kernels, and the backends that its wheel holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pipeline.devices.interface import (
+    Computation,
+    Declared,
+    DeviceData,
+    DeviceError,
+    DeviceId,
+    PackageFiles,
+    Runtime,
+)
+from pipeline.devices.plans import read_plans
+from pipeline.runtime import Package
+
+
+class ExecutorchRuntime(Runtime):
+    """Programs are PackageFiles. Kernels draw from the C++ library's own random numbers, so a seed
+    changes nothing."""
+
+    type = "executorch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened: WeakKeyDictionary[PackageFiles, Package] = WeakKeyDictionary()
+
+    def methods(self, program: PackageFiles) -> list[str]:
+        return self._open(program).methods()
+
+    def declared(self, program: PackageFiles, method: str) -> Declared:
+        return self._open(program).declared(method)
+
+    def load(self, computation: Computation) -> Package:
+        """A Package of its own, since the state of a method is that of its Package."""
+        package = open_package(computation.program)
+        package.load(computation.name)
+        return package
+
+    def to_device(self, value: Any, device: DeviceId | None = None) -> DeviceData:
+        """Laid out as it is: each call copies the value."""
+        return super().to_device(value, device)
+
+    def call(self, computation: Computation, values: Sequence[Any]) -> Sequence[Any]:
+        return computation.compiled.run(computation.name, values)
+
+    def text(self, computation: Computation) -> str:
+        plan = read_plans(computation.program.contents()).get(computation.name)
+        if plan is None:
+            raise DeviceError(f"{computation.name}: ", "has no plan that can be read")
+        delegates = (f"  delegate {number}: {d}" for number, d in enumerate(plan.delegates))
+        kernels = (f"  kernel {name}" for name in plan.operators)
+        return "\n".join([str(computation), *delegates, *kernels])
+
+    def prepare_to_exit(self) -> None:
+        self._opened.clear()
+
+    def _open(self, program: PackageFiles) -> Package:
+        """For questions that load nothing."""
+        if program not in self._opened:
+            self._opened[program] = open_package(program)
+        return self._opened[program]
+
+
+def open_package(files: PackageFiles) -> Package:
+    in_memory = not isinstance(files.pte, Path)
+    return Package(files.pte, files.data() if in_memory else files.ptds, files.name)

@@ -1,0 +1,66 @@
+"""What the documents on packages and devices show works as it stands there."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import REPOSITORY, Bench
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    root = tmp_path_factory.mktemp("documented")
+    for name in ("models/add_sub.py", "partition_configs/add_sub.yaml", "dodo.py"):
+        (root / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / name, root / name)
+    bench = Bench(root)
+    assert bench.doit("lower") == 0, bench.output
+    return bench
+
+
+def blocks(document):
+    text = (REPOSITORY / "docs" / document).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("document", "number"), [("loading-a-package.md", 4), ("writing-a-device.md", 3)]
+)
+def test_examples_run(workspace, document, number):
+    found = blocks(document)
+    assert len(found) == number
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(found)],
+        cwd=workspace.root,
+        env={**workspace.environment, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_delegate_of_the_example_does_what_it_says():
+    scope: dict = {}
+    exec(blocks("writing-a-device.md")[0], scope)
+    acme, handle = scope["acme"], scope["handle"]
+    assert acme.execute(handle, [torch.ones(2)])[0].tolist() == [-2.0, -2.0]
+    assert [t.debug_handle for t in acme.timings(handle)] == [1, 2]
+    with pytest.raises(scope["DelegateError"]) as caught:
+        acme.execute(handle, [torch.tensor([torch.nan])])
+    assert caught.value.debug_handle == 1
+    with pytest.raises(scope["DelegateError"], match="unknown instruction 'halve'"):
+        acme.init(b"halve", [], {})
+
+
+def test_a_moved_package_is_loaded_with_its_manifest(workspace, tmp_path):
+    """Built by `doit`, so that the manifest is what linking writes."""
+    from pipeline import load_package
+
+    shutil.copytree(workspace.root / "build" / "add_sub", tmp_path / "elsewhere")
+    package = load_package(tmp_path / "elsewhere" / "add_sub.pte")
+    assert package.add.has_names and repr(package.add) == "add(a, b)"
+    assert package.get_version() == 1

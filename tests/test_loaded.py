@@ -1,0 +1,337 @@
+"""Loaded packages: the methods of the source, called from Python."""
+
+import copy
+import inspect
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import REPOSITORY
+from test_runtime import CONSTANTS, exported, lowered, package_file, programs, write
+from test_validate import InPlace
+from torch import nn
+from torch.export import Dim
+
+import pipeline
+from pipeline import load_package
+from pipeline.digest import of_bytes
+from pipeline.errors import DeviceError, PipelineError
+from pipeline.package import MANIFEST
+from pipeline.specs import ArgumentError, changes_of, spec_from_json, spec_of
+
+
+class Nested(nn.Module):
+    """Nested arguments and outputs, keyword-only ones, values that the export fixes."""
+
+    def forward(self, x, states, *, scale, flag: bool = True, steps: int = 3):
+        y = x * scale + states[0]["key"] if flag else x
+        return ((y + steps,), {"sum": y.sum(0), "both": torch.cat([x, states[1]])})
+
+
+def nested():
+    rows, more = Dim("rows", min=1, max=8), Dim("more", min=1, max=9)
+    states = [{"key": torch.ones(2)}, torch.zeros(3, 2)]
+    return exported(
+        Nested(),
+        torch.ones(4, 2),
+        states,
+        scale=torch.tensor(2.0),
+        flag=True,
+        steps=5,
+        shapes={
+            "x": {0: rows},
+            "states": [{"key": None}, {0: more}],
+            "scale": None,
+            "flag": None,
+            "steps": None,
+        },
+    )
+
+
+class Single(nn.Module):
+    def forward(self, x):
+        return (x + 1,)
+
+
+def place(folder, methods, constants=None, name="model.pte", **config):
+    """A package and its manifest, as linking leaves them, in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    specs = {n: spec_of(program) for n, program in methods.items()}
+    manager = lowered(methods, constants=constants, **config)
+    changes = {n: changes_of(manager.exported_program(n)) for n in methods}
+    content = bytes(manager.buffer)
+    manifest = {
+        "files": {name: {"digest": of_bytes(content), "size": len(content)}},
+        "methods": {
+            n: {"signature": {**spec.to_json(), "changes": changes[n]}} for n, spec in specs.items()
+        },
+    }
+    (folder / name).write_bytes(content)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory):
+    methods = {"nested": nested(), "single": exported(Single(), torch.ones(3)), **programs()}
+    folder = tmp_path_factory.mktemp("placed")
+    return place(folder, methods, {**CONSTANTS, "get_pair": [1, 2]})
+
+
+@pytest.fixture(params=["executorch", "interpreter"])
+def package(request, placed):
+    return load_package(placed, device=request.param)
+
+
+X = torch.tensor([1.0, 2.0, 3.0])
+STATES = [{"key": torch.tensor([1.0, 2.0])}, torch.zeros(2, 2)]
+
+
+def test_methods_are_there_by_name(package):
+    assert list(package) == sorted([*programs(), "nested", "single", *CONSTANTS, "get_pair"])
+    assert len(package) == len(package.methods) and "nested" in dir(package)
+    assert package["nested"] is package.nested and package.nested.has_names
+    with pytest.raises(PipelineError, match=r"model.pte: has no method 'decode'; it has again, "):
+        package["decode"]
+    with pytest.raises(AttributeError, match=r"model\.pte: has no method 'decode'"):
+        _ = package.decode
+
+
+def test_signatures_are_those_of_the_source(package):
+    assert str(inspect.signature(package.encode)) == "(x)"
+    assert str(inspect.signature(package.embed)) == "(tokens, *, scale)"
+    shown = "(x, states, *, scale, flag=True, steps=5)"
+    assert str(inspect.signature(package.nested)) == shown
+    assert f"  nested{shown}" in repr(package)
+
+
+def test_arguments_and_outputs_are_nested_as_in_the_source(package):
+    x = torch.ones(3, 2)
+    (first,), rest = package.nested(x, STATES, scale=torch.tensor(3.0))
+    expected = Nested()(x, STATES, scale=torch.tensor(3.0), steps=5)
+    torch.testing.assert_close(first, expected[0][0])
+    assert list(rest) == ["sum", "both"]
+    torch.testing.assert_close(rest["both"], expected[1]["both"])
+    same = package.nested(states=STATES, x=x, steps=5, scale=torch.tensor(3.0))
+    assert torch.equal(same[0][0], first)
+
+
+def test_a_tuple_of_one_stays_one_and_a_tensor_a_tensor(package):
+    (y,) = package.single(X)
+    assert type(package.single(X)) is tuple and torch.equal(y, X + 1)
+    assert isinstance(package.encode(torch.ones(3, 4)), torch.Tensor)
+    assert package.embed(torch.tensor([1, 2, 3]), scale=torch.tensor(1.0)).keys() == {
+        "rows",
+        "tokens",
+    }
+    same, more, nothing = getattr(package, "pass")(X)
+    assert torch.equal(same, X) and torch.equal(more, X + 2) and nothing is None
+
+
+def test_constant_methods(package):
+    assert {name: package[name]() for name in ("get_length", "get_rate")} == {
+        "get_length": 128,
+        "get_rate": 0.5,
+    }
+    assert package.get_pair() == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda p: p.encode(), "missing a required argument: 'x'; it takes (x)"),
+        (lambda p: p.encode(X, X), "too many positional arguments; it takes (x)"),
+        (lambda p: p.embed(torch.tensor([1, 2, 3]), torch.tensor(1.0)), "too many positional"),
+        (lambda p: p.encode(torch.ones(3, 4).double()), "'x': dtype float64, must be float32"),
+        (lambda p: p.encode(torch.ones(4)), "argument 'x': rank 1, must be 2"),
+        (lambda p: p.encode(torch.ones(3, 5)), "'x': size 5 at dimension 1, must be 4"),
+        (
+            lambda p: p.encode(torch.ones(11, 4)),
+            "size 11 at dimension 0, must be at least 2",
+        ),
+        (lambda p: p.encode([1.0]), "argument 'x': a list of 1, must be a tensor"),
+        (lambda p: p["pass"](X, 3), "'n': 3, must be 2, the value that the program was exported"),
+        (
+            lambda p: p.nested(torch.ones(3, 2), (1, 2), scale=torch.tensor(1.0)),
+            "argument 'states[0]['key']': a tuple of 2, must be a list of 2",
+        ),
+    ],
+)
+def test_what_does_not_fit_names_method_and_argument(package, call, words):
+    with pytest.raises(ArgumentError) as caught:
+        call(package)
+    assert str(caught.value).startswith("model.pte: method '") and words in str(caught.value)
+    assert isinstance(caught.value, TypeError) and isinstance(caught.value, PipelineError)
+
+
+def test_all_mistakes_are_told_together(package):
+    with pytest.raises(ArgumentError) as caught:
+        package.nested(X, [{"key": torch.ones(3)}, X], scale=X, flag=False)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("model.pte: method 'nested': argument '") for line in lines)
+    assert len(lines) == 5
+
+
+def test_outputs_are_checked(package):
+    """As where a device computes something else than the package promises."""
+    package._session.run = lambda method, inputs: [torch.ones(4, dtype=torch.int32)]
+    with pytest.raises(PipelineError, match=r"'single': output\[0\]: dtype int32, must be float32"):
+        package.single(X)
+    package._session.run = lambda method, inputs: [torch.ones(2)]
+    with pytest.raises(PipelineError, match=r"output\[0\]: size 2 at dimension 0, must be 3"):
+        package.single(X)
+    package._session.run = lambda method, inputs: []
+    with pytest.raises(PipelineError, match="gives 0 outputs, must give 1"):
+        package.single(X)
+
+
+def test_dynamic_outputs_are_checked_against_the_inputs(package):
+    package._session.run = lambda method, inputs: [torch.ones(6, 3)]
+    assert package.encode(torch.ones(6, 4)).shape == (6, 3)
+    with pytest.raises(PipelineError, match="output: size 6 at dimension 0, must be 5"):
+        package.encode(torch.ones(5, 4))
+
+
+def test_state_lasts_until_it_is_reset(package):
+    assert [package.count(X)[0].item() for _ in range(2)] == [2.0, 4.0]
+    package.reset()
+    assert package.count(X)[0].item() == 2.0
+
+
+@pytest.mark.parametrize("device", ["executorch", "interpreter"])
+def test_inputs_that_the_source_changes_are_changed(tmp_path, device):
+    program = exported(InPlace(), torch.ones(3), torch.ones(3))
+    package = load_package(place(tmp_path, {"run": program}), device=device)
+    x, y = torch.ones(3), torch.ones(3)
+    z = package.run(x, y)
+    assert (x.tolist(), y.tolist(), z.tolist()) == ([2] * 3, [2] * 3, [4] * 3)
+
+
+@pytest.mark.parametrize("restored", [lambda p: pickle.loads(pickle.dumps(p)), copy.deepcopy])
+def test_copies_need_no_file_and_begin_anew(tmp_path, placed, restored):
+    folder = tmp_path / "moved"
+    shutil.copytree(placed.parent, folder)
+    package = load_package(folder / placed.name)
+    package.count(X)
+    shutil.rmtree(folder)
+    other = restored(package)
+    assert repr(other) == repr(package)
+    assert other.count(X)[0].item() == 2.0
+    assert package.count(X)[0].item() == 4.0
+    method = restored(package.nested)
+    assert method.package is not package
+    torch.testing.assert_close(
+        method(torch.ones(3, 2), STATES, scale=torch.tensor(3.0)),
+        package.nested(torch.ones(3, 2), STATES, scale=torch.tensor(3.0)),
+    )
+
+
+def test_a_copy_keeps_its_device(placed):
+    package = load_package(placed, device="interpreter:0")
+    assert str(copy.deepcopy(package).count.device) == "interpreter:0"
+    assert str(load_package(placed).count.device) == "executorch:0"
+
+
+def test_a_pickle_is_read_in_another_process(placed):
+    data = pickle.dumps(load_package(placed))
+    code = (
+        "import pickle, sys, torch; p = pickle.load(sys.stdin.buffer);"
+        "print(p.count(torch.ones(3)).tolist(), 'executorch.exir' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=data, capture_output=True, cwd=REPOSITORY, timeout=120
+    )
+    assert done.stdout.decode().strip() == "[2.0, 2.0, 2.0] False", done.stderr.decode()
+
+
+def test_without_a_manifest_inputs_go_by_position():
+    package = load_package(package_file())
+    assert not package.embed.has_names
+    rows, tokens = package.embed(torch.tensor([1, 2, 6]), torch.tensor(2.0))
+    assert rows.shape == (3, 4) and tokens.tolist() == [1, 2, 6]
+    (y,) = package.encode(torch.ones(3, 4))
+    assert y.shape == (3, 3)
+    assert package.get_length() == 128
+    with pytest.raises(ArgumentError, match=r"argument 'args\[0\]': dtype float64"):
+        package.encode(torch.ones(3, 4).double())
+    with pytest.raises(ArgumentError, match="at most 10"):
+        package.encode(torch.ones(11, 4))
+
+
+def test_a_manifest_of_another_package_is_refused(tmp_path, placed):
+    shutil.copy(placed.parent / MANIFEST, tmp_path)
+    shutil.copy(package_file(), tmp_path / "model.pte")
+    with pytest.raises(PipelineError, match=r"model.pte: manifest.json beside it is not its own"):
+        load_package(tmp_path / "model.pte")
+    (tmp_path / MANIFEST).write_text("[]")
+    with pytest.raises(PipelineError, match=r"manifest.json beside it cannot be read"):
+        load_package(tmp_path / "model.pte")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.pop("args"),
+        lambda s: s["args"][0][1].update(dtype="load"),
+        lambda s: s["args"][0][1].update(sizes=[{"size": ["eval", "d0"], "min": 0, "max": 1}]),
+        lambda s: s["args"][0][1].update(sizes=[{"size": "os", "min": 0, "max": 1}]),
+    ],
+)
+def test_a_signature_that_cannot_be_read_is_told(tmp_path, placed, change):
+    shutil.copytree(placed.parent, tmp_path, dirs_exist_ok=True)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    change(manifest["methods"]["encode"]["signature"])
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(PipelineError, match=r"manifest.json: method 'encode': a signature that"):
+        load_package(tmp_path / "model.pte")
+
+
+def test_files_and_devices_that_are_not_there(tmp_path, placed):
+    with pytest.raises(PipelineError, match=r"none.pte: cannot be read: No such file"):
+        load_package(tmp_path / "none.pte")
+    with pytest.raises(PipelineError, match=r"no device 'gpu'; known: executorch, interpreter"):
+        load_package(placed, device="gpu")
+    with pytest.raises(DeviceError, match="no such device; known: interpreter:0"):
+        load_package(placed, device="interpreter:3").count(X)
+    with pytest.raises(PipelineError, match="must be a type or type:number"):
+        load_package(placed, device="interpreter:x")
+    with pytest.raises(DeviceError, match="reference device runs source programs, not packages"):
+        load_package(placed, device="reference")
+    with pytest.raises(DeviceError, match="corrupt file"):
+        load_package(write("broken.pte", b"no package" * 100))
+
+
+def test_signatures_survive_json_and_do_not_depend_on_the_export():
+    for program in [nested(), *programs().values()]:
+        spec = spec_of(program)
+        assert spec_from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert json.dumps(spec_of(nested()).to_json()) == json.dumps(spec_of(nested()).to_json())
+
+
+def test_fixed_values_are_defaults_where_python_allows_it():
+    class Fixed(nn.Module):
+        def forward(self, n: int, x, scale: float = 2.0, nothing=None):
+            return x * scale + n
+
+    spec = spec_of(exported(Fixed(), 3, torch.ones(2), float("inf"), None))
+    assert str(spec.signature) == "(n, x, scale=inf, nothing=None)"
+    assert spec_from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    several = type("Several", (nn.Module,), {"forward": lambda self, *xs: xs[0] + xs[1]})()
+    assert str(spec_of(exported(several, X, X)).signature) == "(xs_0, xs_1)"
+
+
+def test_states_are_those_of_one_package(placed):
+    first, second = load_package(placed), load_package(placed)
+    assert first.count(X)[0].item() == second.count(X)[0].item() == 2.0
+
+
+def test_the_api_is_imported_when_it_is_asked_for():
+    code = "import sys, pipeline; assert 'torch' not in sys.modules; pipeline.load_package"
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=60)
+    assert set(pipeline.__all__) >= {"LoadedMethod", "LoadedPackage", "load_package"}
+    with pytest.raises(AttributeError, match="has no attribute 'load_pack'"):
+        _ = pipeline.load_pack
