@@ -204,6 +204,8 @@ class _Cache:
         )
 
     def _uncacheable(self, backend: _Details) -> None:
+        if self._store is None:
+            return
         name = backend.__name__
         what = (
             "was registered in this process" if registered_here(name) else "is not in the catalogue"

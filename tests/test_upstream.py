@@ -25,8 +25,8 @@ MODULES = (
     "test_to_backend_multi_method",
     "test_utils",
 )
-# Those that call no `to_backend`: partitioning and passes by themselves.
-NO_CALLS = {"test_graph_partition", "test_group_partitioner", "test_passes"}
+# Those that call no `to_backend`: partitions and passes by themselves.
+NO_CALLS = {"test_graph_partition", "test_passes"}
 # They lower MobileNet v3 and take as long as all others together.
 LONG = (
     "TestBackendAPI.test_emit_lowered_backend_module",
