@@ -91,7 +91,9 @@ def _runs(backend: Backend) -> str:
     """Empty where that can't be told, since nothing can be lowered to it."""
     if _cannot_run(backend):
         return "no"
-    return "" if _obstacles(backend) else "yes"
+    if _obstacles(backend):
+        return ""
+    return "yes, in Python" if backend.make_runtime is not None else "yes"
 
 
 def _obstacles(backend: Backend) -> list[str]:

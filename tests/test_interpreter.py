@@ -50,13 +50,15 @@ class Rows(nn.Module):
         return torch_map(lambda row, y: row * y + 1, x, y)
 
 
-class Shapes(nn.Module):
-    """Sizes that are computed, views of them, and a list of outputs."""
+class Of(nn.Module):
+    """Sizes that are computed, views of them, slices."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
 
     def forward(self, x):
-        first, second = x.split(2, dim=1)
-        both = torch.cat([first, second]) + torch.ones(x.shape[0] * 2, 2)
-        return both, x.view(x.shape[0], 2, 2).sum(1), first * 2, second
+        return self.function(x)
 
 
 class Images(nn.Module):
@@ -96,7 +98,21 @@ LAST = torch.channels_last
 CASES = {
     "branches": (Branches(), [(noise(3),), (noise(3, seed=1),), (noise(3).abs() * 9,)], None),
     "rows": (Rows(), [(noise(4, 3), noise(3)), (noise(4, 3, seed=2), noise(3))], None),
-    "shapes": (Shapes(), [(noise(4, 4),), (noise(8, 4),), (noise(3, 4),)], ({0: ROWS},)),
+    "sizes": (
+        Of(lambda x: torch.cat([x, x]) + torch.ones(x.shape[0] * 2, 4)),
+        [(noise(rows, 4),) for rows in (4, 8, 3)],
+        ({0: ROWS},),
+    ),
+    "views": (
+        Of(lambda x: (x * 2).view(x.shape[0], 2, 2) + 1),
+        [(noise(rows, 4),) for rows in (4, 8, 3)],
+        ({0: ROWS},),
+    ),
+    "slices": (
+        Of(lambda x: x.split(2, dim=1)[1] * 2),
+        [(noise(rows, 4),) for rows in (4, 8, 3)],
+        ({0: ROWS},),
+    ),
     "images": (Images(), [(noise(2, 3, 9, 9),)], None),
     "last": (Convolution(), [(noise(2, 3, 9, 9).to(memory_format=LAST),)], None),
     "attention": (

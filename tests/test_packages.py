@@ -1,15 +1,24 @@
 """Every shipped package: built by `doit`, equal to ExecuTorch's joint call, validated."""
 
+import inspect
 import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import REPOSITORY, Bench
 from joint import joint_call
+from torch.utils import _pytree as pytree
 
+from pipeline import load_package
+from pipeline.devices.interface import PackageFiles
+from pipeline.devices.session import Session
+from pipeline.inputs import load_inputs
 from pipeline.plan import Plan
+from pipeline.programs import load_program
+from pipeline.signature import argument_names
 from pipeline.store import Store
 from pipeline.workspace import Workspace
 
@@ -78,3 +87,50 @@ def test_state_dynamic_sizes_and_several_calls_were_validated(shipped):
     speech = json.loads(shipped.bytes_of("speech", "validation.json"))
     encode = next(m for m in speech["methods"] if m["method"] == "encode")
     assert len({run["origin"] for run in encode["runs"]}) >= 4
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_interpreter_and_executorch_agree(shipped, package):
+    """On standard normal inputs of the greatest sizes, twice in a row for state."""
+    plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
+    folder = shipped.root / "build" / package
+    pte = folder / f"{plan.config(package).model}.pte"
+    files = PackageFiles.of(pte, sorted(folder.glob("*.ptd")))
+    runtime, walked = Session(files, "executorch"), Session(files, "interpreter")
+    assert runtime.methods() == walked.methods()
+    for method in runtime.methods():
+        declared = runtime.declared(method)
+        assert walked.declared(method) == declared
+        generator = torch.Generator().manual_seed(0)
+        inputs = [_value(shape, generator) for shape in declared.inputs]
+        for _ in range(2):
+            pairs = zip(walked.run(method, inputs), runtime.run(method, inputs), strict=True)
+            for actual, expected in pairs:
+                if isinstance(expected, torch.Tensor):
+                    torch.testing.assert_close(actual, expected, atol=2e-5, rtol=2e-5)
+                else:
+                    assert actual == expected
+
+
+def _value(shape, generator):
+    if shape is None:
+        return None
+    if shape.dtype.is_floating_point:
+        return torch.randn(shape.sizes, generator=generator).to(shape.dtype)
+    return torch.randint(0, 2, shape.sizes, generator=generator).to(shape.dtype)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_loaded_methods_have_the_signatures_of_their_sources(shipped, package):
+    plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
+    model = plan.config(package).model
+    loaded = load_package(shipped.root / "build" / package / f"{model}.pte")
+    for name, source in plan.methods(package).items():
+        program = load_program(source.archive, source.entry)
+        names, keywords = argument_names(program)
+        parameters = inspect.signature(loaded[name]).parameters
+        assert list(parameters) == [*names, *keywords] and loaded[name].has_names
+        for example in load_inputs(Store(shipped.store).read(source.examples))[:1]:
+            returned = loaded[name](*example.args, **example.kwargs)
+            spec = program.call_spec.out_spec
+            assert pytree.tree_structure(returned) == spec

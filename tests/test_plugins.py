@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 import pytest
-from lowerable import bench_for, both, check_not_run, manifest_of
+from lowerable import bench_for, both, check_not_run, check_ran, manifest_of
 from patches import python_path
 
 PLUGIN = '''
@@ -59,6 +59,43 @@ def export_methods():
 """
 
 
+DEVICE = '''
+
+from pipeline.delegates import DelegateRuntime
+
+
+class AcmeDelegate(DelegateRuntime):
+    """The demo backend's partitions here are one addition each."""
+
+    def init(self, processed_bytes, compile_specs, named_data):
+        assert b"aten.add" in processed_bytes
+        return None
+
+    def execute(self, handle, inputs):
+        return [inputs[0] + inputs[-1]]
+
+
+def make_device():
+    from pipeline.devices.interface import Runtime
+
+    class Device(Runtime):
+        type = "acme"
+
+        def methods(self, program):
+            return ["features"]
+
+        def declared(self, program, method):
+            raise NotImplementedError
+
+        load = call = declared
+
+    return Device()
+
+
+BACKEND = dataclasses.replace(BACKEND, cannot_run=None, make_runtime=AcmeDelegate)
+'''
+
+
 def install(folder, code=PLUGIN, version="1.0", target="acme_backend:BACKEND"):
     """A distribution as pip lays it out."""
     (folder / "acme_backend.py").write_text(code)
@@ -67,7 +104,11 @@ def install(folder, code=PLUGIN, version="1.0", target="acme_backend:BACKEND"):
     (info / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: acme-delegate\nVersion: {version}\n"
     )
-    (info / "entry_points.txt").write_text(f"[pte_pipeline.backends]\nacme = {target}\n")
+    points = f"[pte_pipeline.backends]\nacme = {target}\n"
+    if "make_device" in code:
+        points += "[pte_pipeline.devices]\nacme = acme_backend:make_device\n"
+        points += "executorch = acme_backend:AcmeOptions\n"
+    (info / "entry_points.txt").write_text(points)
 
 
 @pytest.fixture
@@ -214,3 +255,42 @@ def test_a_function_for_somebody_elses_delegate_is_refused(site):
         """,
     )
     assert "brings another preprocess function for XnnpackBackend than 'xnnpack' has" in out
+
+
+def with_device():
+    return "import dataclasses\n" + PLUGIN + DEVICE
+
+
+def test_its_runtime_of_delegates_runs_its_packages(site, tmp_path):
+    install(site, with_device())
+    bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])})
+    (bench.root / "models" / "small.py").write_text(MODEL)
+    path = {"PYTHONPATH": python_path(site)}
+    assert bench.doit(**path) == 0, bench.output
+    check_ran(bench, "board")
+    install(site, with_device().replace("inputs[0] +", "inputs[0] * 2 +"))
+    assert bench.doit(**path) == 1, bench.output  # its code counts
+    assert "absolute error" in bench.output
+
+
+def test_its_device_is_there_by_name(site):
+    install(site, with_device())
+    out = python(
+        site,
+        """
+        import sys
+        from pipeline.devices.registry import devices
+        from pipeline.errors import PipelineError
+        assert devices().names() == [
+            "acme", "acme-delegate.executorch", "executorch", "interpreter", "reference"
+        ]
+        assert "torch" not in sys.modules and "acme_backend" not in sys.modules
+        runtime = devices().get("acme")
+        assert str(runtime.default_device) == "acme:0" and runtime.methods(None) == ["features"]
+        try:
+            devices().get("acme-delegate.executorch")
+        except PipelineError as error:
+            print(error)
+        """,
+    )
+    assert "'acme-delegate.executorch' of acme-delegate: cannot be made: TypeError: acme_b" in out
