@@ -108,11 +108,6 @@ CASES = {
         [(noise(rows, 4),) for rows in (4, 8, 3)],
         ({0: ROWS},),
     ),
-    "slices": (
-        Of(lambda x: x.split(2, dim=1)[1] * 2),
-        [(noise(rows, 4),) for rows in (4, 8, 3)],
-        ({0: ROWS},),
-    ),
     "images": (Images(), [(noise(2, 3, 9, 9),)], None),
     "last": (Convolution(), [(noise(2, 3, 9, 9).to(memory_format=LAST),)], None),
     "attention": (
