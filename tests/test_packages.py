@@ -91,13 +91,16 @@ def test_state_dynamic_sizes_and_several_calls_were_validated(shipped):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_interpreter_and_executorch_agree(shipped, package):
-    """On standard normal inputs of the greatest sizes, twice in a row for state."""
+    """On standard normal inputs of the greatest sizes, twice in a row for state. Where activations
+    are quantized, a difference in the last bit can round one of them the other way."""
     plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
     folder = shipped.root / "build" / package
     pte = folder / f"{plan.config(package).model}.pte"
     files = PackageFiles.of(pte, sorted(folder.glob("*.ptd")))
     runtime, walked = Session(files, "executorch"), Session(files, "interpreter")
     assert runtime.methods() == walked.methods()
+    facts = json.loads(shipped.bytes_of(package, "manifest.json"))["methods"]
+    tolerance = 2e-2 if any(each["quantized"] for each in facts.values()) else 2e-5
     for method in runtime.methods():
         declared = runtime.declared(method)
         assert walked.declared(method) == declared
@@ -107,7 +110,8 @@ def test_interpreter_and_executorch_agree(shipped, package):
             pairs = zip(walked.run(method, inputs), runtime.run(method, inputs), strict=True)
             for actual, expected in pairs:
                 if isinstance(expected, torch.Tensor):
-                    torch.testing.assert_close(actual, expected, atol=2e-5, rtol=2e-5)
+                    limits = {"atol": tolerance, "rtol": tolerance}
+                    torch.testing.assert_close(actual, expected, **limits)
                 else:
                     assert actual == expected
 
