@@ -133,7 +133,7 @@ def compile_unit(
             name: confined_partitioners(config.partitioners, config.modules)
             for name, config in configs.items()
         }
-        specs = {name: spec_of(program) for name, program in programs.items()}
+        specs = {n: spec_of(program, again=n in quantizes) for n, program in programs.items()}
         lowered = lower(
             programs,
             partitioners,

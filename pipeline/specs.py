@@ -215,14 +215,18 @@ def spec_from_json(data: Json) -> MethodSpec:
         raise PipelineError(f"a signature that cannot be read ({error!r})") from error
 
 
-def spec_of(program: ExportedProgram, changes: Sequence[int] = ()) -> MethodSpec:
+def spec_of(
+    program: ExportedProgram, changes: Sequence[int] = (), again: bool = False
+) -> MethodSpec:
     """The signature of a program. Containers other than tuples, lists and dicts count as those that
     they derive from, or else as a tuple of all that is in them.
 
     Args:
         changes: see MethodSpec; a program that is not functional does not say it.
+        again: it was exported a second time, as quantizing does. torch may then ask for sizes of 2
+            at least, which the first export did not, so 2 counts as no limit.
     """
-    number = _Numbering(program)
+    number = _Numbering(program, 2 if again else 0)
     inputs = [Argument(a.name, number.leaf(a.value)) for a in signature(program)]
     args, kwargs = pytree.tree_unflatten(inputs, program.call_spec.in_spec)
     names, keywords = argument_names(program)
@@ -267,8 +271,9 @@ class _Numbering:
     """Leaves of a program, whose symbols are numbered by first use: their names differ from one
     export to the next."""
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, unlimited: int) -> None:
         self._program = program
+        self._unlimited = unlimited
         self._numbers: dict[sympy.Symbol, sympy.Symbol] = {}
         alone = (_size_expressions(a.value) for a in signature(program))
         for each in itertools.chain.from_iterable(alone):
@@ -287,6 +292,8 @@ class _Numbering:
     def _extent(self, size: int | torch.SymInt) -> Extent:
         found = expression(size)
         least, greatest = bounds(self._program, found)
+        if found.free_symbols and least <= self._unlimited:
+            least = 0
         for symbol in sorted(found.free_symbols, key=str):
             self._number(symbol)
         renamed = found.xreplace(self._numbers)

@@ -324,6 +324,13 @@ def test_fixed_values_are_defaults_where_python_allows_it():
     assert str(spec_of(exported(several, X, X)).signature) == "(xs_0, xs_1)"
 
 
+def test_the_least_size_of_a_second_export_counts_for_nothing_up_to_two():
+    for least, again, expected in ((2, False, 2), (2, True, 0), (3, True, 3)):
+        shapes = ({0: Dim("rows", min=least, max=8)},)
+        spec = spec_of(exported(Single(), torch.ones(4), shapes=shapes), again=again)
+        assert spec.args[0][1].value.sizes[0].least == expected
+
+
 def test_states_are_those_of_one_package(placed):
     first, second = load_package(placed), load_package(placed)
     assert first.count(X)[0].item() == second.count(X)[0].item() == 2.0
