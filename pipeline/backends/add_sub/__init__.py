@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from pipeline.backends.entry import Backend, Options, Sight
+from pipeline.backends.entry import Backend, Sight
+from pipeline.backends.options import Options
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
