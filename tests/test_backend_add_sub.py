@@ -5,6 +5,7 @@ import copy
 import inspect
 import math
 import pickle
+import re
 import subprocess
 import sys
 import zlib
@@ -15,14 +16,29 @@ from executorch.exir import EdgeCompileConfig, to_edge
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from lowerable import (
+    bench_for,
+    both,
+    check_delegated,
+    check_fresh_processes_agree,
+    check_joint_bytes,
+    check_ran,
+    manifest_of,
+    plan_of,
+)
 from torch.export import Dim, export
 
 from pipeline.backends.add_sub import compiler, runtime, text
 from pipeline.backends.add_sub.compiler import preprocess
 from pipeline.backends.add_sub.runtime import AddSubRuntime
 from pipeline.backends.add_sub.text import PayloadError
+from pipeline.compile import load_method
 from pipeline.delegates import DelegateError
 from pipeline.errors import PipelineError
+from pipeline.perform import lines_of_handles
+from pipeline.store import Store
+from pipeline.upkeep import read_usage
+from pipeline.validate import validate_package
 
 
 def edge_program(module, arguments, dynamic_shapes=None):
@@ -538,3 +554,200 @@ def test_outputs_share_no_memory_with_inputs_and_constants():
         output.fill_(9)
     assert torch.equal(x, torch.ones(2))
     assert AddSubRuntime().execute(program, (x,))[1].tolist() == [1.0, 2.0]
+
+
+# Packages
+
+MODEL = '''
+"""Sums, with weights that two methods share and a branch."""
+
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+
+class Features(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("large", torch.arange(24.0).reshape(6, 4))
+        self.register_buffer("small", torch.tensor([0.5, -1.0, 2.0, 0.1]))
+
+    def forward(self, x, y):
+        total = torch.add(x, y, alpha=3)
+        return total - self.large + self.small
+
+
+class Classify(nn.Module):
+    def __init__(self, trunk):
+        super().__init__()
+        self.trunk = trunk
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x, y):
+        features = self.trunk(x, y) - x
+        self.count.add_(1)
+        return features.double() + self.count
+
+
+def inputs(seed, rows=6):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(6, 4, generator=generator), torch.randn(1, 4, generator=generator)
+
+
+def export_methods():
+    trunk = Features()
+    return {
+        "features": export(trunk, inputs(0)),
+        "classify": export(Classify(trunk), inputs(0)),
+    }
+
+
+def example_inputs(method):
+    return [inputs(1)]
+'''
+SUMS = both(partitioners=[{"add_sub": {"whole": False}}])
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    bench = bench_for(tmp_path_factory.mktemp("add_sub") / "workspace", {"sums": SUMS})
+    (bench.root / "models" / "small.py").write_text(MODEL)
+    assert bench.doit() == 0, bench.output
+    return bench
+
+
+def test_all_is_delegated_and_runs(bench):
+    check_delegated(bench, "sums", "AddSubBackend", 0.8)
+    check_ran(bench, "sums")
+    features = manifest_of(bench, "sums")["methods"]["features"]["delegation"]
+    assert features["nodes"] == features["delegated_nodes"] == 3
+    assert "1 AddSubBackend" in bench.bytes_of("sums", "report.md").decode()
+
+
+def test_bytes_are_those_of_the_joint_call(bench):
+    check_joint_bytes(bench, "sums")
+
+
+def test_constants_of_two_methods_are_stored_once(bench):
+    pte = bench.bytes_of("sums", "small.pte")
+    assert pte.count(torch.arange(24.0).numpy().tobytes()) == 1
+    assert pte.count(b"data add_sub/") == 2
+    assert str(bench.root).encode() not in pte
+
+
+def test_fresh_processes_agree_without_a_cache(bench):
+    check_fresh_processes_agree(bench, "sums")
+
+
+def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
+    other = bench_for(tmp_path / "other", {"sums": SUMS})
+    (other.root / "models" / "small.py").write_text(MODEL)
+    assert other.doit("lower:sums", PTE_PIPELINE_STORE=str(bench.store)) == 0, other.output
+    assert set(other.outcomes().values()) == {"hit"}
+    assert other.bytes_of("sums", "small.pte") == bench.bytes_of("sums", "small.pte")
+
+
+def broken(bench, folder):
+    """The package, with a subtraction that declares another result than it gives."""
+    pte = bench.bytes_of("sums", "small.pte")
+    start = pte.index(b"add_sub 1\n")
+    end = pte.index(b"\nend ", start) + 1
+    body = pte[start:end]
+    line = next(x for x in body.splitlines() if x.startswith(b"sub "))
+    changed = body.replace(line, line.replace(b"[6,4]", b"[6,5]", 1))
+    stop = pte.index(b"\n", end) + 1
+    seal = sealed(changed.decode())
+    assert len(seal) == stop - start
+    path = folder / "small.pte"
+    path.write_bytes(pte[:start] + seal + pte[stop:])
+    return path
+
+
+def validated(bench, pte):
+    """What validation finds of a file, with the lines of the model's source."""
+    plan = plan_of(bench)
+    sources = plan.methods("sums")
+    programs = {name: load_method(each, plan.workspace.store) for name, each in sources.items()}
+    lines = lines_of_handles(manifest_of(bench, "sums"), programs, bench.root)
+    settings = plan.config("sums").validation
+    return validate_package(pte, [], programs, {}, settings, {}, None, lines)
+
+
+def test_a_delegate_that_fails_tells_the_line_of_the_source_as_it_is_now(bench, tmp_path):
+    place = "small.py:{}, in {}"
+    for shift in (0, 2):
+        if shift:  # the same program on other lines: nothing is compiled, and the line is told
+            source = bench.root / "models" / "small.py"
+            source.write_text("# one\n# two\n" + source.read_text())
+            assert bench.doit("lower") == 0, bench.output
+            assert "compile sums/features" not in {
+                n for n, outcome in bench.outcomes().items() if outcome == "built"
+            }
+        source = (bench.root / "models" / "small.py").read_text().splitlines()
+        result = validated(bench, broken(bench, tmp_path))
+        failures = {m.method: m.failures for m in result.methods}
+        (method,) = (name for name, own in failures.items() if own)
+        code = {
+            "features": "return total - self.large + self.small",
+            "classify": "return total - self.large + self.small",
+        }[method]
+        number = 1 + next(n for n, line in enumerate(source) if code in line)
+        told = f"sub: gives float32[6,4], must give float32[6,5]; of {code}  # models/"
+        assert all(told in failure.what for failure in failures[method])
+        assert all(place.format(number, "Features.forward") in f.what for f in failures[method])
+
+
+def test_no_path_of_a_machine_is_kept(bench):
+    manifest = bench.bytes_of("sums", "manifest.json").decode()
+    assert str(bench.root) not in manifest and "small.py" not in manifest
+    places = manifest_of(bench, "sums")["methods"]["features"]["debug_handles"]
+    assert [handle for handle, _ in places] == sorted(handle for handle, _ in places) and places
+
+
+SHIFTED = """
+import torch
+from torch.export import export
+
+
+class Features(torch.nn.Module):
+    def forward(self, x):
+        wave = x{wave}
+        return (x + 1) - 2.5, wave
+
+
+def export_methods():
+    return {{"features": export(Features(), (torch.ones(2, 3),))}}
+"""
+
+
+def test_a_known_partition_gets_the_debug_handles_of_the_method_that_asks(tmp_path):
+    """Its bytes are those of a build without a store."""
+    configs = {"sums": {"methods": {"features": {"partitioners": ["add_sub"]}}}}
+    bench = bench_for(tmp_path / "workspace", configs)
+    payloads = []
+    for wave in (".cos()", ".sin().cos()"):
+        (bench.root / "models" / "small.py").write_text(SHIFTED.format(wave=wave))
+        assert bench.doit("lower") == 0, bench.output
+        payloads.append(
+            re.search(rb"add_sub 1\n.*?\nend [^\n]*", bench.bytes_of("sums", "small.pte"), re.S)[0]
+        )
+    usage = read_usage(Store(bench.store))["preprocess"]
+    assert (usage.hits, usage.misses) == (1, 1)
+    assert payloads[0] != payloads[1]
+    assert re.sub(rb"@\d+|end.*", b"", payloads[0]) == re.sub(rb"@\d+|end.*", b"", payloads[1])
+    check_fresh_processes_agree(bench, "sums")
+
+
+def test_a_method_with_another_operator_is_refused_whole(tmp_path):
+    bench = bench_for(
+        tmp_path / "workspace", {"sums": both(partitioners=[{"add_sub": {"whole": True}}])}
+    )
+    source = MODEL.replace("return total - self.large", "return total * self.large")
+    (bench.root / "models" / "small.py").write_text(source)
+    assert bench.doit("lower") == 1
+    number = 1 + next(n for n, line in enumerate(source.splitlines()) if "total * self" in line)
+    assert (
+        "add_sub has no instruction for aten.mul.Tensor: return total * self.large + self.small"
+        f"  # models/small.py:{number}, in Features.forward" in bench.output
+    )
+    assert bench.doit("lower", timeout=300) == 1  # and is so again, from whatever the store holds
