@@ -30,6 +30,7 @@ from torch.export import Dim, export
 
 from pipeline.backends.add_sub import compiler, runtime, text
 from pipeline.backends.add_sub.compiler import preprocess
+from pipeline.backends.add_sub.partitioner import AddSubPartitioner
 from pipeline.backends.add_sub.runtime import AddSubRuntime
 from pipeline.backends.add_sub.text import PayloadError
 from pipeline.compile import load_method
@@ -357,6 +358,63 @@ def test_compiling_imports_no_runtime():
         "assert 'executorch.extension.pybindings._portable_lib' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# The partitioner
+
+
+class Stateful(torch.nn.Module):
+    """State that is read twice before it changes, a weight, and copies that lead nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+        self.register_buffer("step", torch.tensor([1.0, 2.0, 3.0]))
+
+    def forward(self, x):
+        self.count.copy_((self.count + self.step) + x)
+        return x.mul(2) + self.step, x.double()
+
+
+def tagged(module, arguments, **options):
+    program = edge_program(module, arguments)
+    result = AddSubPartitioner("AddSubBackend", **options).partition(program)
+    nodes = {n.name: n.meta.get("delegation_tag") for n in program.graph.nodes}
+    return program, result.partition_tags, nodes
+
+
+def test_state_stays_outside_and_weights_go_in():
+    program, tags, nodes = tagged(Stateful(), (torch.ones(3),))
+    inputs = {spec.target: nodes[spec.arg.name] for spec in program.graph_signature.input_specs}
+    assert inputs["count"] is None and inputs["step"] in tags
+
+
+def test_copies_alone_and_other_operators_are_left_out():
+    program, tags, nodes = tagged(Stateful(), (torch.ones(3),))
+    chosen = {nodes[n.name]: str(n.target) for n in program.graph.nodes if "add" in n.name}
+    assert set(chosen) == set(tags)
+    assert all(nodes[n.name] is None for n in program.graph.nodes if "mul" in n.name)
+    casts = [n for n in program.graph.nodes if n.meta["val"] is not None and "to_dim" in n.name]
+    assert any(nodes[n.name] is None for n in casts)
+
+
+def test_whole_takes_everything_so_that_the_compiler_can_refuse_it():
+    program, _, nodes = tagged(Unsupported(), (torch.ones(2), torch.ones(2)), whole=True)
+    calls = [n.name for n in program.graph.nodes if n.op == "call_function"]
+    assert len({nodes[name] for name in calls}) == 1 and None not in {nodes[n] for n in calls}
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.cond(x.sum() > 0, lambda x, y: x + y, lambda x, y: x - y, (x, y))
+
+
+def test_branches_are_taken_and_refused_where_all_must_be():
+    program = edge_program(Branching(), (torch.ones(2), torch.ones(2)))
+    tags = AddSubPartitioner("AddSubBackend").partition(program).partition_tags
+    assert len(tags) == 2
+    with pytest.raises(PipelineError, match=r"takes no control flow: .*in Branching\.forward"):
+        AddSubPartitioner("AddSubBackend", whole=True).partition(program)
 
 
 # The runtime
