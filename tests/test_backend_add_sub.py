@@ -28,14 +28,18 @@ from lowerable import (
 )
 from torch.export import Dim, export
 
+from pipeline.backends import BACKENDS, PartitionerSpec
 from pipeline.backends.add_sub import compiler, runtime, text
 from pipeline.backends.add_sub.compiler import preprocess
 from pipeline.backends.add_sub.partitioner import AddSubPartitioner
 from pipeline.backends.add_sub.runtime import AddSubRuntime
 from pipeline.backends.add_sub.text import PayloadError
 from pipeline.compile import load_method
+from pipeline.confine import confined_partitioners
 from pipeline.delegates import DelegateError
+from pipeline.delegation import count_delegation
 from pipeline.errors import PipelineError
+from pipeline.lowering import lower
 from pipeline.perform import lines_of_handles
 from pipeline.store import Store
 from pipeline.upkeep import read_usage
@@ -612,6 +616,50 @@ def test_outputs_share_no_memory_with_inputs_and_constants():
         output.fill_(9)
     assert torch.equal(x, torch.ones(2))
     assert AddSubRuntime().execute(program, (x,))[1].tolist() == [1.0, 2.0]
+
+
+# What the cache may leave out
+
+
+def test_names_and_what_is_not_read_change_nothing():
+    sight = BACKENDS["add_sub"].make_sight()
+    arguments = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
+    program = edge_program(Golden(), arguments)
+    expected = preprocess(program, []).processed_bytes
+    assert not sight.names_count(program)
+    for number, node in enumerate(program.graph.nodes):
+        for key in (*sight.unread, "stack_trace", "from_node", "seq_nr"):
+            node.meta.pop(key, None)
+        if node.op == "call_function":
+            node.name = f"renamed_{number}"
+    assert preprocess(program, []).processed_bytes == expected
+
+
+class Confined(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Rows()
+
+    def forward(self, x, y, z):
+        return self.inner(x * y, y, z).sin()
+
+
+@pytest.mark.parametrize("module", ["inner", ""])
+def test_whole_is_of_the_modules_that_are_named(module):
+    """The multiplication outside is no matter; where no module is named, it is."""
+    program = export(Confined(), tuple(torch.ones(3, 2) for _ in range(3)))
+    options = BACKENDS["add_sub"].options(whole=True)
+    modules = (module,) if module else None
+    spec = PartitionerSpec(name="add_sub", options=options, modules=modules)
+    partitioners = {"forward": confined_partitioners([spec])}
+    if not module:
+        with pytest.raises(PipelineError, match=r"no instruction for aten\.mul\.Tensor: .*sin"):
+            lower({"forward": program}, partitioners)
+        return
+    lowered = lower({"forward": program}, partitioners).exported_program("forward")
+    counts = count_delegation(lowered)
+    assert counts.partitions == {"AddSubBackend": 1}
+    assert (counts.delegated_nodes, counts.nodes) == (2, 4)
 
 
 # Packages
