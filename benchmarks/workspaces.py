@@ -42,7 +42,6 @@ class Sizes:
     changed_of: int = 6  # methods, of which one is changed
     layers: int = 24
     shipped: tuple[str, ...] = (
-        "add_sub",
         "add_sub-xnnpack",
         "language_model",
         "language_model-int8",

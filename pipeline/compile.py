@@ -18,7 +18,7 @@ from pipeline.backends import Backend, edge_operators
 from pipeline.calibration import Batches, check_batches, read_file
 from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
-from pipeline.delegation import count_delegation
+from pipeline.delegation import count_delegation, handle_positions
 from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
@@ -112,7 +112,8 @@ def compile_unit(
         always: preprocesses every partition, whatever the store holds.
 
     Returns:
-        The action's result: the object, its blobs, and the delegation of each method.
+        The action's result: the object, its blobs, the delegation of each method, and of those that
+        a Python runtime runs the debug handles with the places of their nodes in the program.
 
     Raises:
         SourceError: a program can't be read, or is not the one that was planned.
@@ -152,6 +153,13 @@ def compile_unit(
             name: replace(spec, changes=tuple(changes_of(lowered.exported_program(name)))).to_json()
             for name, spec in specs.items()
         }
+        in_python = {b.backend_id for b in _backends(configs) if b.make_runtime is not None}
+        handles = {
+            # Of a quantized program nobody knows the lines that its nodes stand on by now.
+            name: handle_positions(lowered.exported_program(name), programs[name], in_python)
+            for name in methods
+            if name not in quantizes
+        }
     with stages.stage("emit"):
         named = {name: named_data_of(lowered.exported_program(name)) for name in methods}
         emitted = emit(lowered, settings, load_passes(settings.passes, workspace.root))
@@ -163,6 +171,7 @@ def compile_unit(
             "blobs": sorted({blob.digest for blob in compiled.blobs()}),
             "delegation": delegation,
             "signatures": signatures,
+            "debug_handles": {name: own for name, own in handles.items() if own},
         }
         store.put_result(action.key, result, stages.total)
     return result

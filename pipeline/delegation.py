@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -54,6 +54,47 @@ def count_delegation(program: ExportedProgram) -> Delegation:
         partitions=dict(sorted(partitions.items())),
         undelegated=dict(sorted(outside.items())),
     )
+
+
+def handle_positions(
+    lowered: ExportedProgram, source: ExportedProgram, backends: Collection[str]
+) -> list[tuple[int, int]]:
+    """The debug handles of what delegates of these backends run, each with the place of the node
+    that it comes from among all nodes of the program before lowering.
+
+    A place holds for every export of the same program, as a compiled method does, where the line
+    that the node stands on may be another by then. Handles of nodes that lowering made are left
+    out. Sorted by handle.
+    """
+    places = {(node.name, id(node.graph)): place for place, node in enumerate(nodes_of(source))}
+    found: dict[int, int] = {}
+    for graph_module in graph_modules(lowered.graph_module):
+        for _, delegate, _ in get_lowered_submodules(graph_module):
+            if delegate.backend_id not in backends:
+                continue
+            for node in nodes_of(delegate.original_module):
+                handle, place = node.meta.get("debug_handle"), _origin(node, places)
+                if type(handle) is int and place is not None:
+                    found[handle] = place
+    return sorted(found.items())
+
+
+def nodes_of(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    """Those of its graph, then those of its control flow."""
+    for graph_module in graph_modules(program.graph_module):
+        yield from graph_module.graph.nodes
+
+
+def _origin(node: torch.fx.Node, places: Mapping[tuple[str, int], int]) -> int | None:
+    """The place of a node's ancestor."""
+    ancestors = list(node.meta.get("from_node") or ())
+    while ancestors:
+        ancestor = ancestors.pop()
+        place = places.get((ancestor.name, ancestor.graph_id))
+        if place is not None:
+            return place
+        ancestors += ancestor.from_node
+    return None
 
 
 def _operators_inside(lowered: LoweredBackendModule) -> Iterator[str]:

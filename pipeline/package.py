@@ -36,6 +36,10 @@ def make_manifest(
             "quantized": where["quantizes"].get(name),
             "delegation": result["delegation"][name],
             "signature": result["signatures"][name],
+            # Places in the program, not lines of its source: those would change where this doesn't.
+            **(
+                {"debug_handles": handles} if (handles := result["debug_handles"].get(name)) else {}
+            ),
         }
         for unit, result in compiled.items()
         for name in result["delegation"]

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action, exported_blobs
+from pipeline.delegation import nodes_of
 from pipeline.errors import PipelineError
 from pipeline.export import export
 from pipeline.gates import failed_gates
@@ -30,11 +31,15 @@ from pipeline.package import (
 )
 from pipeline.plan import Plan
 from pipeline.report import markdown
+from pipeline.source_lines import told
 from pipeline.sources import MethodSource
 from pipeline.stages import WAIT, Stages
 from pipeline.store import MissingBlobError
 from pipeline.validate import validate_package
 from pipeline.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 
 def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> bool:
@@ -134,6 +139,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             settings,
             action.where["constant_methods"],
             _not_run(read_manifest(workspace, package) or {}, action.key["not_run"]),
+            lines_of_handles(read_manifest(workspace, package) or {}, programs, workspace.root),
         )
         _check_files(folder, action.key["files"])
     with stages.stage("report"):
@@ -167,6 +173,20 @@ def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[st
         for name, facts in manifest.get("methods", {}).items()
         if (used := [b for b in facts["delegation"]["partitions"] if b in reasons])
     }
+
+
+def lines_of_handles(
+    manifest: Mapping[str, Any], programs: Mapping[str, ExportedProgram], root: Path
+) -> dict[str, dict[int, str]]:
+    """By method and debug handle, the line of the model's source, as it is now, that an instruction
+    of a delegate comes from."""
+    found: dict[str, dict[int, str]] = {}
+    for name, facts in manifest.get("methods", {}).items():
+        places = facts.get("debug_handles", [])
+        if places and name in programs:
+            nodes = list(nodes_of(programs[name]))
+            found[name] = {handle: told(nodes[place], root) for handle, place in places}
+    return found
 
 
 def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:

@@ -15,6 +15,7 @@ from blake3 import blake3
 # remember to raise would be a stale hit waiting to happen; a comment in one of these is a miss.
 _DECIDING = (
     "backends/*",
+    "backends/*/*",
     "calibration",
     "compile",
     "confine",
@@ -57,6 +58,7 @@ _DECIDING = (
 _PLANNING = (
     "actions",
     "backends/*",
+    "backends/*/*",
     "compose",
     "backends/constructors.json",
     "config",

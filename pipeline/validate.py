@@ -86,6 +86,7 @@ def validate_package(
     settings: Settings,
     constant_methods: Mapping[str, object],
     not_run: Mapping[str, str] | None = None,
+    lines: Mapping[str, Mapping[int, str]] | None = None,
 ) -> Validation:
     """Validates every method that a package should have, and that it has no other.
 
@@ -94,6 +95,8 @@ def validate_package(
 
     Args:
         not_run: by method, why this machine can't run it. Only what it declares is compared.
+        lines: by method and debug handle, the line of the source that a delegate's instruction
+            comes from, for failures.
     """
     limits = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     files = PackageFiles.of(pte, ptds)
@@ -108,7 +111,8 @@ def validate_package(
             methods.append(MethodValidation(name, failures=(Failure(name, what),)))
         elif name in programs:
             reason = (not_run or {}).get(name, "")
-            trial = _Trial(name, programs[name], lambda: Session(files), settings, reason)
+            own = (lines or {}).get(name, {})
+            trial = _Trial(name, programs[name], lambda: Session(files), settings, reason, own)
             methods.append(trial.result(examples.get(name, ())))
         else:
             methods.append(_validate_constant(name, constant_methods[name], Session(files)))
@@ -146,8 +150,10 @@ class _Trial:
         open_package: Callable[[], Session],
         settings: Settings,
         not_run: str = "",
+        lines: Mapping[int, str] | None = None,
     ) -> None:
         self.not_run = not_run
+        self.lines = lines or {}
         self.method = method
         self.program = program
         self.open_package = open_package
@@ -207,11 +213,18 @@ class _Trial:
     def _fail(self, what: str, inputs: str = "", output: str = "") -> None:
         self.failures.append(Failure(self.method, what, inputs, output))
 
+    def _reason(self, error: DeviceError) -> str:
+        """Why the package failed, with the line of the source that a delegate failed at."""
+        if error.debug_handle is None:
+            return error.reason
+        known = self.lines.get(error.debug_handle, f"debug handle {error.debug_handle}")
+        return f"{error.reason}; of {known}"
+
     def _loads(self) -> bool:
         try:
             self.package.load(self.method)
         except DeviceError as error:
-            self._fail(error.reason)
+            self._fail(self._reason(error))
         return not self.failures
 
     def _declares_the_same(self) -> bool:
@@ -265,7 +278,7 @@ class _Trial:
             actual = self.package.run(self.method, flatten(self.program, inputs))
             self.seconds += time.perf_counter() - started
         except DeviceError as error:
-            self._fail(error.reason, where)
+            self._fail(self._reason(error), where)
             return False
         self._judge(actual, expected, Run(inputs.origin, (), step, sequence), where)
         return True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import ExitStack
 
 from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lower
+from executorch.exir.backend.backend_details import BackendDetails
 
 from pipeline.actions import backends_of
-from pipeline.backends import edge_operators
+from pipeline.backends import Backend, edge_operators
 from pipeline.compile import load_examples
 from pipeline.confine import confined_partitioners
 from pipeline.emission import emission_config
@@ -15,6 +17,7 @@ from pipeline.inputs import load_inputs
 from pipeline.lowering import edge_config
 from pipeline.passes import load_passes
 from pipeline.plan import Plan
+from pipeline.preprocessors import preprocess_function
 from pipeline.programs import load_program
 from pipeline.quantize import quantize
 
@@ -37,6 +40,8 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     }
     methods, root = config.methods, plan.workspace.root
     used = {b.backend_id: b for b in backends_of(config, methods)}.values()
+    # ExecuTorch knows classes only. They live as long as this call.
+    classes = [_as_class(b) for b in used if b.preprocess]
     with ExitStack() as contexts:
         for backend in used:
             contexts.enter_context(backend.deterministic())
@@ -47,7 +52,15 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
             compile_config=edge_config(next(iter(methods.values())).edge, edge_operators(used)),
             transform_passes={n: load_passes(methods[n].edge.passes, root) for n in programs},
         )
+    classes.clear()
+    gc.collect()
     own = {name: edge.exported_program(name) for name in edge.methods}
     return edge.to_executorch(
         emission_config(config.emit, load_passes(config.emit.passes, root), own)
     )
+
+
+def _as_class(backend: Backend) -> type[BackendDetails]:
+    """A backend that is a preprocess function and no more, as ExecuTorch wants it."""
+    function = staticmethod(preprocess_function(backend.backend_id))
+    return type(backend.backend_id, (BackendDetails,), {"preprocess": function})

@@ -29,6 +29,7 @@ from pipeline.backends.xnnpack import (
     XnnpackQuantize,
     XnnpackScheme,
 )
+from pipeline.preprocessors import preprocess_function
 
 # Options without a default, of partitioner and quantizer.
 NEEDED = {"ethos-u": {"target": "ethos-u55-128"}, "tosa": {"tosa_spec": "TOSA-1.0+INT"}}
@@ -60,9 +61,14 @@ def test_entry_agrees_with_the_backend(backend):
     spec = PartitionerSpec(name=backend.name, options=backend.options(**needed))
     (made,) = make_partitioners([spec])
     assert made.delegation_spec.backend_id == backend.backend_id
-    (details,) = (b for b in BackendDetails.__subclasses__() if b.__name__ == backend.backend_id)
-    overridden = details.preprocess_multimethod.__func__
-    assert backend.joint == (overridden is not BackendDetails.preprocess_multimethod.__func__)
+    if backend.preprocess:
+        function = preprocess_function(backend.backend_id)
+        assert f"{function.__module__}:{function.__qualname__}" == backend.preprocess
+    else:
+        classes = (b for b in BackendDetails.__subclasses__() if b.__name__ == backend.backend_id)
+        (details,) = classes
+        overridden = details.preprocess_multimethod.__func__
+        assert backend.joint == (overridden is not BackendDetails.preprocess_multimethod.__func__)
     assert all(metadata.version(name) for name in backend.distributions)
     if backend.quantizer is not None:
         assert issubclass(backend.quantizer, QuantizeConfig)

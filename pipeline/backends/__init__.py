@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import SerializeAsAny
 
 from pipeline.backends import (
+    add_sub,
     aoti,
     apple,
     by_passes,
@@ -71,6 +72,7 @@ _ENTRIES = (
     *samsung.ENTRIES,
     *nxp.ENTRIES,
     *aoti.ENTRIES,
+    *add_sub.ENTRIES,
 )
 _OWN = {backend.name: backend for backend in _ENTRIES}
 _PLUGINS = find_plugins(_OWN)

@@ -1,0 +1,859 @@
+"""The add/sub backend: its text, its compiler, its runtime, and packages that are lowered to it."""
+
+import ast
+import copy
+import inspect
+import math
+import pickle
+import re
+import subprocess
+import sys
+import zlib
+
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from lowerable import (
+    bench_for,
+    both,
+    check_delegated,
+    check_fresh_processes_agree,
+    check_joint_bytes,
+    check_ran,
+    manifest_of,
+    plan_of,
+)
+from torch.export import Dim, export
+
+from pipeline.backends import BACKENDS, PartitionerSpec
+from pipeline.backends.add_sub import compiler, runtime, text
+from pipeline.backends.add_sub.compiler import preprocess
+from pipeline.backends.add_sub.partitioner import AddSubPartitioner
+from pipeline.backends.add_sub.runtime import AddSubRuntime
+from pipeline.backends.add_sub.text import PayloadError
+from pipeline.compile import load_method
+from pipeline.confine import confined_partitioners
+from pipeline.delegates import DelegateError
+from pipeline.delegation import count_delegation
+from pipeline.errors import PipelineError
+from pipeline.lowering import lower
+from pipeline.perform import lines_of_handles
+from pipeline.store import Store
+from pipeline.upkeep import read_usage
+from pipeline.validate import validate_package
+
+
+def edge_program(module, arguments, dynamic_shapes=None):
+    module = module.eval().requires_grad_(False)
+    return to_edge(export(module, arguments, dynamic_shapes=dynamic_shapes)).exported_program()
+
+
+def compiled(module, arguments, dynamic_shapes=None):
+    return preprocess(edge_program(module, arguments, dynamic_shapes), [])
+
+
+def data_of(result):
+    """The named data of a result, as the interpreter hands them over."""
+    store = result.data_store_output
+    pairs = store.pte_data.items() if store is not None else ()
+    return {key: bytes(store.buffers[entry.buffer_index]) for key, entry in pairs}
+
+
+def loaded(result):
+    return AddSubRuntime().init(result.processed_bytes, (), data_of(result))
+
+
+def run(result, *inputs):
+    return AddSubRuntime().execute(loaded(result), inputs)
+
+
+def same(actual, expected):
+    """Bit for bit, but that any NaN is any other."""
+    equal = torch.allclose(actual, expected, rtol=0, atol=0, equal_nan=True)
+    signs = not expected.is_floating_point() or torch.equal(
+        torch.signbit(actual.nan_to_num()), torch.signbit(expected.nan_to_num())
+    )
+    return actual.dtype == expected.dtype and actual.shape == expected.shape and equal and signs
+
+
+class Golden(torch.nn.Module):
+    """Everything that the text can say."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor([0.5, -2.0, math.inf]))
+        self.register_buffer("large", torch.arange(24.0).reshape(8, 1, 3))
+        self.register_buffer("offset", torch.tensor([[1], [-2]]))
+
+    def forward(self, x, y, i):
+        shifted = torch.sub(x, self.scale, alpha=2.5)
+        widened = shifted + self.large
+        counted = torch.add(i, self.offset, alpha=-3)
+        return widened, counted, x.double() + 1, y - y
+
+
+GOLDEN = """\
+add_sub 1
+constant v0 float32[3] @1 = 0.5 -2.0 inf
+constant v1 float32[8,1,3] @2 data add_sub/{large}
+constant v2 int64[2,1] @3 = 1 -2
+constant v3 int64[] @5 = 1
+input v4 float32[?,3]
+input v5 bfloat16[3]
+input v6 int64[3]
+sub v7 float32[?,3] @1 = v4 v0 alpha=2.5
+add v8 float32[8,?,3] @2 = v7 v1 alpha=1
+add v9 int64[2,3] @3 = v6 v2 alpha=-3
+cast v10 float64[?,3] @4 = v4
+cast v11 float64[] @5 = v3
+add v12 float64[?,3] @5 = v10 v11 alpha=1
+sub v13 bfloat16[3] @6 = v5 v5 alpha=1
+output v8
+output v9
+output v12
+output v13
+"""
+
+
+@pytest.fixture(scope="module")
+def golden():
+    arguments = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
+    shapes = ({0: Dim("rows", min=1, max=9)}, None, None)
+    return compiled(Golden(), arguments, shapes)
+
+
+def sealed(lines):
+    """A payload of these lines, whose end is right."""
+    body = lines.encode("ascii")
+    return body + f"end {lines.count(chr(10)) + 1} {zlib.crc32(body):08x}\n".encode()
+
+
+# The text
+
+
+def test_a_partition_becomes_this_text(golden):
+    from pipeline import digest
+
+    numbers = torch.arange(24.0)
+    expected = GOLDEN.format(large=digest.of_bytes(numbers.numpy().tobytes()))
+    assert golden.processed_bytes == sealed(expected)
+    assert list(data_of(golden).values()) == [numbers.numpy().tobytes()]
+
+
+def test_debug_handles_are_found_by_the_line(golden):
+    lines = golden.processed_bytes.decode().splitlines()
+    told = {number: f"@{h}" for number, (h,) in golden.debug_handle_map.items()}
+    assert {n: line.split()[3] for n, line in enumerate(lines, 1) if "@" in line} == told
+
+
+def test_what_is_read_is_written_again(golden):
+    read = text.read(golden.processed_bytes)
+    assert text.write(read.values()) == golden.processed_bytes
+    assert list(read) == list(range(2, 2 + len(read)))
+
+
+def test_other_handles_are_as_if_it_had_been_compiled_with_them():
+    x = torch.ones(2)
+    program = edge_program(Scale(), (x,))
+    first = preprocess(program, [])
+    other = copy.deepcopy(program)
+    known = {1: 21, 2: 3, 3: 1}
+    for node in other.graph.nodes:
+        if "debug_handle" in node.meta:
+            node.meta["debug_handle"] = known[node.meta["debug_handle"]]
+    again = preprocess(other, [])
+    assert text.with_handles(first.processed_bytes, known) == again.processed_bytes
+    assert again.processed_bytes != first.processed_bytes
+    assert text.with_handles(first.processed_bytes, {1: 2}) is None
+    assert text.with_handles(first.processed_bytes[:-3], known) is None
+
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+
+    def forward(self, x):
+        return x + self.weight - 3
+
+
+def corrupt(lines, **changed):
+    """The golden text with a line changed, and its end made right again."""
+    rows = GOLDEN.format(large="0" * 64).splitlines()
+    rows[lines - 1 : lines] = [changed["line"]] if changed["line"] is not None else []
+    return sealed("".join(f"{row}\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("number", "line", "what"),
+    [
+        (1, "add_sub 2", "must be 'add_sub 1', is 'add_sub 2'"),
+        (1, "XH00", "must be 'add_sub 1', is 'XH00'"),
+        (9, "mul v7 float32[?,3] @1 = v4 v0", "no instruction 'mul'; known: input, constant"),
+        (9, "", "no instruction ''"),
+        (9, "sub v7 float32[?,3] @1 = v4 v0", "is no 'sub' of this format"),
+        (9, "sub v7 float32[?,3] = v4 v0 alpha=2", "is no 'sub' of this format"),
+        (9, "sub v7  float32[?,3] @1 = v4 v0 alpha=2", "is no 'sub' of this format"),
+        (9, "sub v7 float8[?,3] @1 = v4 v0 alpha=2", "no dtype 'float8'; known: bool, uint8"),
+        (9, "sub v7 float32[?,,3] @1 = v4 v0 alpha=2", "no sizes are [?,,3]"),
+        (9, "sub v7 float32[?,3] @1 = v4 v0 alpha=two", "no number is 'two'"),
+        (9, "sub v7 float32[?,3] @1 = v4 v0 alpha=02", "must not be written '02'"),
+        (9, "sub v7 float32[?,3] @1 = v4 v0 alpha=__import__('os')", "no number is"),
+        (9, "sub v8 float32[?,3] @1 = v4 v0 alpha=2", "must define v7, defines v8"),
+        (9, "sub v7 float32[?,3] @1 = v4 v7 alpha=2", "reads v7, which no line before it defines"),
+        (11, "add v9 int64[2,3] @3 = v6 v2 alpha=0.5", "alpha of int64 must be a whole number"),
+        (15, "output v99", "reads v99"),
+        (2, "constant v0 float32[3] @1 = 0.5 -2.0", "must hold 3 numbers, holds 2"),
+        (2, "constant v0 float32[3] @1 = 0.5 -2.0 1", "holds numbers that are not float32"),
+        (2, "constant v0 float32[?] @1 = 0.5", "the size of a constant is known"),
+        (4, "constant v2 int64[2,1] @3 = 1 -2.0", "holds numbers that are not int64"),
+        (4, "constant v2 int8[2,1] @3 = 1 -200", "holds numbers that are not int8"),
+    ],
+)  # fmt: skip
+def test_a_line_that_says_something_else_is_named(number, line, what):
+    with pytest.raises(PayloadError) as caught:
+        AddSubRuntime().init(corrupt(number, line=line), (), {"add_sub/" + "0" * 64: bytes(96)})
+    assert caught.value.line == number
+    assert str(caught.value).startswith(f"line {number} of the payload: ")
+    assert what in str(caught.value)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.line) == (str(caught.value), number)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_a_payload_that_was_cut_or_changed_is_refused(golden, data):
+    payload = golden.processed_bytes
+    place = data.draw(st.integers(0, len(payload) - 1))
+    if data.draw(st.booleans()):
+        damaged = payload[:place]
+    else:
+        byte = data.draw(st.integers(0, 255).filter(lambda each: each != payload[place]))
+        damaged = payload[:place] + bytes([byte]) + payload[place + 1 :]
+    with pytest.raises(PayloadError) as caught:
+        text.read(damaged)
+    assert 1 <= caught.value.line <= payload.count(b"\n") + 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=80))
+def test_any_bytes_are_refused(data):
+    with pytest.raises(PayloadError):
+        text.read(data)
+
+
+def test_named_data_must_be_there_and_fit(golden):
+    payload, (key,) = golden.processed_bytes, data_of(golden)
+    with pytest.raises(PayloadError, match=f"line 3 .* the package holds no data {key}") as caught:
+        AddSubRuntime().init(payload, (), {})
+    assert caught.value.debug_handle == 2
+    with pytest.raises(PayloadError, match="takes 96 bytes"):
+        AddSubRuntime().init(payload, (), {key: bytes(95)})
+
+
+def test_nothing_is_evaluated_or_unpickled():
+    for module in (text, compiler, runtime):
+        names = {
+            n.id for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.Name)
+        }
+        assert not names & {"eval", "exec", "compile", "pickle", "marshal", "__import__"}
+
+
+# The compiler
+
+
+class Unsupported(torch.nn.Module):
+    def forward(self, x, y):
+        total = x + y
+        scaled = total * y
+        return torch.sin(scaled) - x
+
+
+def line_of(function, code):
+    lines, start = inspect.getsourcelines(function)
+    return start + next(n for n, line in enumerate(lines) if code in line)
+
+
+def test_operators_without_an_instruction_are_told_with_their_lines():
+    with pytest.raises(PipelineError) as caught:
+        compiled(Unsupported(), (torch.ones(2), torch.ones(2)))
+    first, second = str(caught.value).splitlines()
+    here = "test_backend_add_sub.py"
+    place = f"{here}:{line_of(Unsupported.forward, 'total * y')}, in Unsupported.forward"
+    assert first.startswith(
+        "add_sub has no instruction for aten.mul.Tensor: scaled = total * y  # "
+    )
+    assert first.endswith(place)
+    assert "aten.sin" in second and f"{here}:{line_of(Unsupported.forward, 'sin')}" in second
+
+
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return x + x
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (torch.ones(2, dtype=torch.complex64), "takes no complex64 tensor in aten.add.Tensor"),
+        (torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last), "dimensions are in dis"),
+    ],
+)  # fmt: skip
+def test_values_that_the_text_cannot_say_are_refused(value, what):
+    config = EdgeCompileConfig(_check_ir_validity=False)
+    program = to_edge(export(Double(), (value,)), compile_config=config).exported_program()
+    with pytest.raises(PipelineError, match=what):
+        preprocess(program, [])
+
+
+def test_compile_specs_are_refused():
+    program = edge_program(Scale(), (torch.ones(2),))
+    with pytest.raises(PipelineError, match="takes no compile specs; given level"):
+        preprocess(program, [CompileSpec("level", b"3")])
+
+
+def test_few_numbers_stand_in_the_text_and_no_bits_are_lost():
+    payload = b"\x01\x00\xc0\x7f\x00\x00\xc0\x7f"  # a NaN that is not `nan`, and one that is
+
+    class Nan(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            odd = torch.frombuffer(bytearray(payload), dtype=torch.float32)
+            self.register_buffer("odd", odd)
+            self.register_buffer("plain", torch.tensor([math.nan, -0.0]))
+
+        def forward(self, x):
+            return x + self.odd, x + self.plain
+
+    result = compiled(Nan(), (torch.ones(2),))
+    assert list(data_of(result).values()) == [payload]
+    assert b" = nan -0.0\n" in result.processed_bytes
+    first = loaded(result).constants[0]
+    assert first.view(torch.uint8).numpy().tobytes() == payload
+
+
+def test_constants_are_written_by_their_values_not_by_their_strides():
+    class Column(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("few", torch.arange(12.0).reshape(3, 4)[:, 1])
+            self.register_buffer("many", torch.arange(80.0).reshape(40, 2)[:, 1])
+
+        def forward(self, x, y):
+            return x + self.few, y - self.many
+
+    inputs = (torch.ones(3), torch.ones(40))
+    for actual, expected in zip(
+        run(compiled(Column(), inputs), *inputs), Column()(*inputs), strict=True
+    ):
+        assert same(actual, expected)
+
+
+def test_compiling_imports_no_runtime():
+    code = (
+        "import sys\n"
+        "from pipeline.backends import BACKENDS\n"
+        "assert 'torch' not in sys.modules\n"
+        "import pipeline.backends.add_sub.compiler, pipeline.backends.add_sub.partitioner\n"
+        "assert 'pipeline.backends.add_sub.runtime' not in sys.modules\n"
+        "assert 'executorch.extension.pybindings._portable_lib' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# The partitioner
+
+
+class Stateful(torch.nn.Module):
+    """State that is read twice before it changes, a weight, and copies that lead nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+        self.register_buffer("step", torch.tensor([1.0, 2.0, 3.0]))
+
+    def forward(self, x):
+        self.count.copy_((self.count + self.step) + x)
+        return x.mul(2) + self.step, x.double()
+
+
+def tagged(module, arguments, **options):
+    program = edge_program(module, arguments)
+    result = AddSubPartitioner("AddSubBackend", **options).partition(program)
+    nodes = {n.name: n.meta.get("delegation_tag") for n in program.graph.nodes}
+    return program, result.partition_tags, nodes
+
+
+def test_state_stays_outside_and_weights_go_in():
+    program, tags, nodes = tagged(Stateful(), (torch.ones(3),))
+    inputs = {spec.target: nodes[spec.arg.name] for spec in program.graph_signature.input_specs}
+    assert inputs["count"] is None and inputs["step"] in tags
+
+
+def test_copies_alone_and_other_operators_are_left_out():
+    program, tags, nodes = tagged(Stateful(), (torch.ones(3),))
+    chosen = {nodes[n.name]: str(n.target) for n in program.graph.nodes if "add" in n.name}
+    assert set(chosen) == set(tags)
+    assert all(nodes[n.name] is None for n in program.graph.nodes if "mul" in n.name)
+    casts = [n for n in program.graph.nodes if n.meta["val"] is not None and "to_dim" in n.name]
+    assert any(nodes[n.name] is None for n in casts)
+
+
+def test_whole_takes_everything_so_that_the_compiler_can_refuse_it():
+    program, _, nodes = tagged(Unsupported(), (torch.ones(2), torch.ones(2)), whole=True)
+    calls = [n.name for n in program.graph.nodes if n.op == "call_function"]
+    assert len({nodes[name] for name in calls}) == 1 and None not in {nodes[n] for n in calls}
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.cond(x.sum() > 0, lambda x, y: x + y, lambda x, y: x - y, (x, y))
+
+
+def test_branches_are_taken_and_refused_where_all_must_be():
+    program = edge_program(Branching(), (torch.ones(2), torch.ones(2)))
+    tags = AddSubPartitioner("AddSubBackend").partition(program).partition_tags
+    assert len(tags) == 2
+    with pytest.raises(PipelineError, match=r"takes no control flow: .*in Branching\.forward"):
+        AddSubPartitioner("AddSubBackend", whole=True).partition(program)
+
+
+# The runtime
+
+# Sizes that broadcast with each other, and dtypes that eager mode promotes.
+SIZES = [(), (1,), (4,), (3, 1), (3, 4), (2, 1, 4), (2, 3, 4), (0, 3, 4), (2, 0, 1, 1)]
+BROADCAST = SIZES[:7]
+DTYPES = [getattr(torch, name) for name in text.DTYPES]
+
+
+def values(sizes, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        plain = torch.randn(sizes, generator=generator) * 100
+        return plain.to(dtype)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, sizes, generator=generator).bool()
+    return torch.randint(0, 100, sizes, generator=generator).to(dtype)
+
+
+class Expression(torch.nn.Module):
+    """Computes steps, each (operator, left, right, alpha) on the values so far; `right` may be a
+    number of Python's."""
+
+    def __init__(self, constants, steps):
+        super().__init__()
+        self.steps = steps
+        self.count = len(constants)
+        for number, constant in enumerate(constants):
+            self.register_buffer(f"constant{number}", constant)
+
+    def forward(self, *inputs):
+        known = [*inputs, *(getattr(self, f"constant{n}") for n in range(self.count))]
+        made = []
+        for operator, left, right, alpha in self.steps:
+            other = right if isinstance(right, float) else known[right]
+            made.append(getattr(torch, operator)(known[left], other, alpha=alpha))
+            known.append(made[-1])
+        return tuple(made)
+
+
+@st.composite
+def expressions(draw):
+    """An expression and its inputs."""
+    tensors = st.builds(
+        values, st.sampled_from(BROADCAST), st.sampled_from(DTYPES), st.integers(0, 9)
+    )
+    inputs = draw(st.lists(tensors, min_size=1, max_size=3))
+    constants = draw(st.lists(tensors, max_size=2))
+    dtypes = [each.dtype for each in (*inputs, *constants)]
+    steps = []
+    for _ in range(draw(st.integers(1, 4))):
+        left, right = (draw(st.integers(0, len(dtypes) - 1)) for _ in range(2))
+        kind = torch.promote_types(dtypes[left], dtypes[right])
+        if kind == torch.bool or torch.bool in (dtypes[left], dtypes[right]):
+            step = ("add", left, right, 1)  # eager mode has no difference of bools
+        elif dtypes[left] == torch.float32 and draw(st.booleans()):
+            # Edge conversion makes a float32 tensor of a number, which in float64 has lost digits,
+            # and in float16 may give another dtype than eager mode does.
+            step = (
+                draw(st.sampled_from(["add", "sub"])),
+                left,
+                draw(st.sampled_from([2.5, -1.0])),
+                1,
+            )
+            kind = dtypes[left]
+        else:
+            alphas = [1, -1, 2] + ([0.5, -2.25] if kind.is_floating_point else [])
+            operator = draw(st.sampled_from(["add", "sub"]))
+            step = (operator, left, right, draw(st.sampled_from(alphas)))
+        steps.append(step)
+        dtypes.append(kind)
+    return Expression(constants, steps), tuple(inputs)
+
+
+@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(expressions())
+def test_it_computes_what_eager_mode_does(expression):
+    module, inputs = expression
+    for actual, expected in zip(
+        run(compiled(module, inputs), *inputs), module(*inputs), strict=True
+    ):
+        assert same(actual, expected)
+
+
+@settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(
+    st.sampled_from(BROADCAST), st.sampled_from(BROADCAST), st.sampled_from(DTYPES),
+    st.sampled_from(DTYPES), st.sampled_from([1, -1, 3]),
+)  # fmt: skip
+def test_every_pair_of_sizes_and_dtypes_is_eager_modes(left, right, first, second, alpha):
+    if torch.bool in (first, second):
+        alpha = 1
+    module = Expression([], [("add", 0, 1, alpha)])
+    inputs = (values(left, first, 1), values(right, second, 2))
+    (actual,), (expected,) = run(compiled(module, inputs), *inputs), module(*inputs)
+    assert same(actual, expected)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 1, 1)])
+def test_empty_tensors(sizes):
+    module = Expression([torch.ones(1, 1)], [("sub", 0, 1, 2)])
+    inputs = (torch.ones(sizes),)
+    (actual,), (expected,) = run(compiled(module, inputs), *inputs), module(*inputs)
+    assert same(actual, expected)
+
+
+class Rows(torch.nn.Module):
+    def forward(self, x, y, z):
+        total = x + y
+        return total - z
+
+
+@pytest.fixture(scope="module")
+def growing():
+    """`x + y - z`, whose first size is known at run time only."""
+    arguments = tuple(torch.ones(3, 2) for _ in range(3))
+    size = Dim("rows", min=1, max=9)
+    return compiled(Rows(), arguments, tuple({0: size} for _ in range(3)))
+
+
+def test_sizes_that_come_at_run_time(growing):
+    for size in (1, 5):
+        x, y, z = (values((size, 2), torch.float32, seed) for seed in range(3))
+        (actual,) = run(growing, x, y, z)
+        assert same(actual, x + y - z)
+
+
+def test_an_instruction_that_fails_tells_its_debug_handle(growing):
+    program = loaded(growing)
+    subtraction = next(
+        each
+        for each in program.instructions.values()
+        if isinstance(each, text.Compute) and each.operation == "sub"
+    )
+    with pytest.raises(DelegateError, match="sub: The size of tensor a") as caught:
+        AddSubRuntime().execute(program, (torch.ones(3, 2), torch.ones(3, 2), torch.ones(4, 2)))
+    assert caught.value.debug_handle == subtraction.handle == 2
+    done = AddSubRuntime().timings(program)
+    assert [(each.name, each.debug_handle) for each in done] == [("add", 1)]
+
+
+def test_a_result_that_was_not_declared_is_an_error():
+    payload = sealed(
+        "add_sub 1\ninput v0 float32[?]\ninput v1 float32[?]\n"
+        "add v2 float32[3] @7 = v0 v1 alpha=1\noutput v2\n"
+    )
+    program = AddSubRuntime().init(payload, (), {})
+    with pytest.raises(DelegateError) as caught:
+        AddSubRuntime().execute(program, (torch.ones(4), torch.ones(4)))
+    assert str(caught.value) == "add: gives float32[4], must give float32[3]"
+    assert caught.value.debug_handle == 7
+
+
+@pytest.mark.parametrize(
+    ("inputs", "what"),
+    [
+        ([torch.ones(3, 2)], "takes 3 inputs, 1 given"),
+        ([torch.ones(3, 2), 2, torch.ones(3, 2)], "input 1 must be a tensor, is int"),
+        ([torch.ones(3, 2), torch.ones(3, 2), torch.ones(3, 3)],
+         "input 2 must be float32[?,2], is float32[3,3]"),
+        ([torch.ones(3, 2), torch.ones(3, 2).long(), torch.ones(3, 2)],
+         "input 1 must be float32[?,2], is int64[3,2]"),
+        ([torch.ones(2), torch.ones(3, 2), torch.ones(3, 2)],
+         "input 0 must be float32[?,2], is float32[2]"),
+    ],
+)  # fmt: skip
+def test_inputs_are_checked(growing, inputs, what):
+    with pytest.raises(DelegateError) as caught:
+        run(growing, *inputs)
+    assert str(caught.value) == what
+    assert caught.value.debug_handle is None
+
+
+def test_every_instruction_is_timed_with_its_debug_handle(golden):
+    program = loaded(golden)
+    assert AddSubRuntime().timings(program) == ()
+    inputs = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
+    for _ in range(2):  # those of the last call
+        AddSubRuntime().execute(program, inputs)
+        timings = AddSubRuntime().timings(program)
+        assert [(each.name, each.debug_handle) for each in timings] == [
+            ("sub", 1), ("add", 2), ("add", 3), ("cast", 4), ("cast", 5), ("add", 5), ("sub", 6)
+        ]  # fmt: skip
+        assert all(each.seconds >= 0 for each in timings)
+
+
+def test_outputs_share_no_memory_with_inputs_and_constants():
+    payload = sealed(
+        "add_sub 1\ninput v0 float32[2]\nconstant v1 float32[2] @1 = 1.0 2.0\n"
+        "cast v2 float32[2] @1 = v0\noutput v0\noutput v1\noutput v2\n"
+    )
+    program, x = AddSubRuntime().init(payload, (), {}), torch.ones(2)
+    for output in AddSubRuntime().execute(program, (x,)):
+        output.fill_(9)
+    assert torch.equal(x, torch.ones(2))
+    assert AddSubRuntime().execute(program, (x,))[1].tolist() == [1.0, 2.0]
+
+
+# What the cache may leave out
+
+
+def test_names_and_what_is_not_read_change_nothing():
+    sight = BACKENDS["add_sub"].make_sight()
+    arguments = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
+    program = edge_program(Golden(), arguments)
+    expected = preprocess(program, []).processed_bytes
+    assert not sight.names_count(program)
+    for number, node in enumerate(program.graph.nodes):
+        for key in (*sight.unread, "stack_trace", "from_node", "seq_nr"):
+            node.meta.pop(key, None)
+        if node.op == "call_function":
+            node.name = f"renamed_{number}"
+    assert preprocess(program, []).processed_bytes == expected
+
+
+class Confined(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Rows()
+
+    def forward(self, x, y, z):
+        return self.inner(x * y, y, z).sin()
+
+
+@pytest.mark.parametrize("module", ["inner", ""])
+def test_whole_is_of_the_modules_that_are_named(module):
+    """The multiplication outside is no matter; where no module is named, it is."""
+    program = export(Confined(), tuple(torch.ones(3, 2) for _ in range(3)))
+    options = BACKENDS["add_sub"].options(whole=True)
+    modules = (module,) if module else None
+    spec = PartitionerSpec(name="add_sub", options=options, modules=modules)
+    partitioners = {"forward": confined_partitioners([spec])}
+    if not module:
+        with pytest.raises(PipelineError, match=r"no instruction for aten\.mul\.Tensor: .*sin"):
+            lower({"forward": program}, partitioners)
+        return
+    lowered = lower({"forward": program}, partitioners).exported_program("forward")
+    counts = count_delegation(lowered)
+    assert counts.partitions == {"AddSubBackend": 1}
+    assert (counts.delegated_nodes, counts.nodes) == (2, 4)
+
+
+# Packages
+
+MODEL = '''
+"""Sums, with weights that two methods share and a branch."""
+
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+
+class Features(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("large", torch.arange(24.0).reshape(6, 4))
+        self.register_buffer("small", torch.tensor([0.5, -1.0, 2.0, 0.1]))
+
+    def forward(self, x, y):
+        total = torch.add(x, y, alpha=3)
+        return total - self.large + self.small
+
+
+class Classify(nn.Module):
+    def __init__(self, trunk):
+        super().__init__()
+        self.trunk = trunk
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x, y):
+        features = self.trunk(x, y) - x
+        self.count.add_(1)
+        return features.double() + self.count
+
+
+def inputs(seed, rows=6):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(6, 4, generator=generator), torch.randn(1, 4, generator=generator)
+
+
+def export_methods():
+    trunk = Features()
+    return {
+        "features": export(trunk, inputs(0)),
+        "classify": export(Classify(trunk), inputs(0)),
+    }
+
+
+def example_inputs(method):
+    return [inputs(1)]
+'''
+SUMS = both(partitioners=[{"add_sub": {"whole": False}}])
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    bench = bench_for(tmp_path_factory.mktemp("add_sub") / "workspace", {"sums": SUMS})
+    (bench.root / "models" / "small.py").write_text(MODEL)
+    assert bench.doit() == 0, bench.output
+    return bench
+
+
+def test_all_is_delegated_and_runs(bench):
+    check_delegated(bench, "sums", "AddSubBackend", 0.8)
+    check_ran(bench, "sums")
+    features = manifest_of(bench, "sums")["methods"]["features"]["delegation"]
+    assert features["nodes"] == features["delegated_nodes"] == 3
+    assert "1 AddSubBackend" in bench.bytes_of("sums", "report.md").decode()
+
+
+def test_bytes_are_those_of_the_joint_call(bench):
+    check_joint_bytes(bench, "sums")
+
+
+def test_constants_of_two_methods_are_stored_once(bench):
+    pte = bench.bytes_of("sums", "small.pte")
+    assert pte.count(torch.arange(24.0).numpy().tobytes()) == 1
+    assert pte.count(b"data add_sub/") == 2
+    assert str(bench.root).encode() not in pte
+
+
+def test_fresh_processes_agree_without_a_cache(bench):
+    check_fresh_processes_agree(bench, "sums")
+
+
+def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
+    other = bench_for(tmp_path / "other", {"sums": SUMS})
+    (other.root / "models" / "small.py").write_text(MODEL)
+    assert other.doit("lower:sums", PTE_PIPELINE_STORE=str(bench.store)) == 0, other.output
+    assert set(other.outcomes().values()) == {"hit"}
+    assert other.bytes_of("sums", "small.pte") == bench.bytes_of("sums", "small.pte")
+
+
+def broken(bench, folder):
+    """The package, with a subtraction that declares another result than it gives."""
+    pte = bench.bytes_of("sums", "small.pte")
+    start = pte.index(b"add_sub 1\n")
+    end = pte.index(b"\nend ", start) + 1
+    body = pte[start:end]
+    line = next(x for x in body.splitlines() if x.startswith(b"sub "))
+    changed = body.replace(line, line.replace(b"[6,4]", b"[6,5]", 1))
+    stop = pte.index(b"\n", end) + 1
+    seal = sealed(changed.decode())
+    assert len(seal) == stop - start
+    path = folder / "small.pte"
+    path.write_bytes(pte[:start] + seal + pte[stop:])
+    return path
+
+
+def validated(bench, pte):
+    """What validation finds of a file, with the lines of the model's source."""
+    plan = plan_of(bench)
+    sources = plan.methods("sums")
+    programs = {name: load_method(each, plan.workspace.store) for name, each in sources.items()}
+    lines = lines_of_handles(manifest_of(bench, "sums"), programs, bench.root)
+    settings = plan.config("sums").validation
+    return validate_package(pte, [], programs, {}, settings, {}, None, lines)
+
+
+def test_a_delegate_that_fails_tells_the_line_of_the_source_as_it_is_now(bench, tmp_path):
+    place = "small.py:{}, in {}"
+    for shift in (0, 2):
+        if shift:  # the same program on other lines: nothing is compiled, and the line is told
+            source = bench.root / "models" / "small.py"
+            source.write_text("# one\n# two\n" + source.read_text())
+            assert bench.doit("lower") == 0, bench.output
+            assert "compile sums/features" not in {
+                n for n, outcome in bench.outcomes().items() if outcome == "built"
+            }
+        source = (bench.root / "models" / "small.py").read_text().splitlines()
+        result = validated(bench, broken(bench, tmp_path))
+        failures = {m.method: m.failures for m in result.methods}
+        (method,) = (name for name, own in failures.items() if own)
+        code = {
+            "features": "return total - self.large + self.small",
+            "classify": "return total - self.large + self.small",
+        }[method]
+        number = 1 + next(n for n, line in enumerate(source) if code in line)
+        told = f"sub: gives float32[6,4], must give float32[6,5]; of {code}  # models/"
+        assert all(told in failure.what for failure in failures[method])
+        assert all(place.format(number, "Features.forward") in f.what for f in failures[method])
+
+
+def test_no_path_of_a_machine_is_kept(bench):
+    manifest = bench.bytes_of("sums", "manifest.json").decode()
+    assert str(bench.root) not in manifest and "small.py" not in manifest
+    places = manifest_of(bench, "sums")["methods"]["features"]["debug_handles"]
+    assert [handle for handle, _ in places] == sorted(handle for handle, _ in places) and places
+
+
+SHIFTED = """
+import torch
+from torch.export import export
+
+
+class Features(torch.nn.Module):
+    def forward(self, x):
+        wave = x{wave}
+        return (x + 1) - 2.5, wave
+
+
+def export_methods():
+    return {{"features": export(Features(), (torch.ones(2, 3),))}}
+"""
+
+
+def test_a_known_partition_gets_the_debug_handles_of_the_method_that_asks(tmp_path):
+    """Its bytes are those of a build without a store."""
+    configs = {"sums": {"methods": {"features": {"partitioners": ["add_sub"]}}}}
+    bench = bench_for(tmp_path / "workspace", configs)
+    payloads = []
+    for wave in (".cos()", ".sin().cos()"):
+        (bench.root / "models" / "small.py").write_text(SHIFTED.format(wave=wave))
+        assert bench.doit("lower") == 0, bench.output
+        payloads.append(
+            re.search(rb"add_sub 1\n.*?\nend [^\n]*", bench.bytes_of("sums", "small.pte"), re.S)[0]
+        )
+    usage = read_usage(Store(bench.store))["preprocess"]
+    assert (usage.hits, usage.misses) == (1, 1)
+    assert payloads[0] != payloads[1]
+    assert re.sub(rb"@\d+|end.*", b"", payloads[0]) == re.sub(rb"@\d+|end.*", b"", payloads[1])
+    check_fresh_processes_agree(bench, "sums")
+
+
+def test_a_method_with_another_operator_is_refused_whole(tmp_path):
+    bench = bench_for(
+        tmp_path / "workspace", {"sums": both(partitioners=[{"add_sub": {"whole": True}}])}
+    )
+    source = MODEL.replace("return total - self.large", "return total * self.large")
+    (bench.root / "models" / "small.py").write_text(source)
+    assert bench.doit("lower") == 1
+    number = 1 + next(n for n, line in enumerate(source.splitlines()) if "total * self" in line)
+    assert (
+        "add_sub has no instruction for aten.mul.Tensor: return total * self.large + self.small"
+        f"  # models/small.py:{number}, in Features.forward" in bench.output
+    )
+    assert bench.doit("lower", timeout=300) == 1  # and is so again, from whatever the store holds
