@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import Backend, Requirement
+from pipeline.backends.entry import Backend, Constructor, Requirement
 from pipeline.backends.operators import OperatorName, edge_operators
 from pipeline.backends.options import Distinct, ModuleName, Options
 from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize
@@ -329,6 +329,28 @@ def _on_a_mac(what: str) -> Callable[[], str]:
     return lambda: "" if sys.platform == "darwin" else f"{what} is run by Apple's systems only"
 
 
+_COREML = "executorch.backends.apple.coreml."
+_GENERATE = f"{_COREML}compiler.coreml_preprocess:CoreMLBackend.generate_"
+_COREML_CONSTRUCTORS = (
+    Constructor(
+        f"{_COREML}partition.coreml_partitioner:CoreMLPartitioner",
+        left_out={"compile_specs": "made of the other options"},
+    ),
+    Constructor(f"{_GENERATE}compile_specs"),
+    Constructor(
+        f"{_GENERATE}multimethod_weight_sharing_strategy_compile_spec",
+        renamed={"multimethod_weight_sharing_strategy": "strategy"},
+    ),
+    Constructor(
+        "coremltools.optimize.torch.quantization.quantization_config:ModuleLinearQuantizerConfig",
+        of="quantizer",
+        left_out={
+            "algorithm": "how a model is trained",
+            "milestones": "how a model is trained",
+        },
+    ),
+)
+
 ENTRIES: tuple[Backend, ...] = (
     Backend(
         name="coreml",
@@ -350,6 +372,8 @@ ENTRIES: tuple[Backend, ...] = (
         make_partitioner=_coreml_partitioner,
         make_quantizer=_coreml_quantizer,
         deterministic=_coreml_reproducible,
+        constructors=_COREML_CONSTRUCTORS,
+        beyond={"dynamic": "always false"},
         cannot_run=_on_a_mac("Core ML"),
     ),
     Backend(
@@ -359,6 +383,15 @@ ENTRIES: tuple[Backend, ...] = (
         summary="Apple's GPUs; deprecated upstream, use coreml",
         options=MPSOptions,
         make_partitioner=_mps_partitioner,
+        constructors=(
+            Constructor(
+                "executorch.backends.apple.mps.partition.mps_partitioner:MPSPartitioner",
+                left_out={"compile_specs": "made of the option"},
+            ),
+            Constructor(
+                "executorch.backends.apple.mps.mps_preprocess:MPSBackend.preprocess[spec.key]"
+            ),
+        ),
         cannot_run=lambda: "the runtime in ExecuTorch's wheels has no MPS delegate",
     ),
     Backend(
@@ -367,6 +400,12 @@ ENTRIES: tuple[Backend, ...] = (
         summary="Apple silicon's GPUs, through MLX",
         options=MLXOptions,
         make_partitioner=_mlx_partitioner,
+        constructors=(
+            Constructor(
+                "executorch.backends.mlx.partitioner:MLXPartitioner",
+                left_out={"compile_specs": "nothing reads them"},
+            ),
+        ),
         requirements=(
             Requirement(
                 "executorch/data/bin/flatc, which ExecuTorch's wheels hold",

@@ -12,6 +12,7 @@ from pipeline.backends.arm import (
     ArmQuantize,
     PassOptions,
     backend,
+    constructors,
     flag,
     rule,
 )
@@ -113,6 +114,12 @@ ENTRIES = (
         quantizer=EthosUQuantize,
         distributions=(*TOSA_TOOLS, "ethos-u-vela"),
         requirements=(extra("ethos-u", "ethosu", "tosa_serializer"),),
+        constructors=constructors(
+            "ethosu.compile_spec:EthosUCompileSpec",
+            "ethosu.partitioner:EthosUPartitioner",
+            "EthosUQuantizer(compile_spec)",
+            tools=("system_config", "memory_mode", "extra_flags", "config_ini"),
+        ),
         cannot_run=lambda: "it takes an Ethos-U NPU, and ExecuTorch has no model of one",
     ),
 )
