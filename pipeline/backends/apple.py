@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from pipeline.backends.entry import Backend, Constructor, Requirement
 from pipeline.backends.operators import OperatorName, edge_operators
 from pipeline.backends.options import Distinct, ModuleName, Options
-from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize
+from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize, Static
 from pipeline.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
@@ -184,9 +184,7 @@ class CoreMLQuantize(CoreMLScheme, MixedQuantize):
     fusing: ClassVar[frozenset[str]] = frozenset(get_args(CoreMLOperator))
 
     quantizer: Literal["coreml"]
-    dynamic: Literal[False] = Field(
-        default=False, description="Core ML quantizes no activations as they come."
-    )
+    dynamic: Static = False
     modules: dict[ModuleName, CoreMLScheme | Literal["none"]] = Field(
         default={}, description=OF_MODULES
     )

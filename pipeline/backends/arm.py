@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.backends.entry import Backend, Constructor
 from pipeline.backends.options import ModuleName, Options
-from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize
+from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize, Static
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -116,12 +116,6 @@ class PassOptions(Options):
         return value
 
 
-def _static(dynamic: bool) -> bool:
-    if dynamic:
-        raise rule("must be false: TOSA quantizes activations by observed ranges only")
-    return dynamic
-
-
 # The operators that TOSAQuantizer quantizes by themselves, as the head of one of its patterns.
 # fmt: off
 ArmOperator = Literal[
@@ -211,10 +205,7 @@ class ArmQuantize(ArmScheme, MixedQuantize):
         "quantize_pos_inf",
     )
 
-    dynamic: Annotated[bool, AfterValidator(_static)] = Field(
-        default=False,
-        description="Must be false: ranges are observed on the model's calibration inputs.",
-    )
+    dynamic: Static = False
     io: Literal["int8", "int16", "uint8"] | None = Field(
         default=None,
         description="The type that inputs are quantized to and outputs from, by default that of "
