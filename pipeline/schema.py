@@ -281,7 +281,7 @@ def _models() -> Iterator[type[BaseModel]]:
         yield backend.options
     for quantizer in QUANTIZERS.values():
         yield quantizer.options
-        if issubclass(quantizer.options, MixedQuantize):
+        if issubclass(quantizer.options, MixedQuantize) and quantizer.options.scheme.model_fields:
             yield quantizer.options.scheme
 
 
