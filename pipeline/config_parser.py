@@ -127,6 +127,8 @@ class Parser:
                 continue
             elif key in self._parts.get(model, {}):
                 values[key] = self._parts[model][key](value, join(path, key))
+            elif inner := _options_in(model, key):
+                values[key] = self.section(inner, value, join(path, key))
             else:
                 values[key] = value
             if len(self.problems) > before:
@@ -279,6 +281,15 @@ class Parser:
         return found
 
 
+def _options_in(model: type[Options], key: str) -> type[Options] | None:
+    """The model of an option that is a mapping of options itself."""
+    annotation = model.model_fields[key].annotation if key in model.model_fields else None
+    for each in (annotation, *get_args(annotation)):
+        if isinstance(each, type) and issubclass(each, Options):
+            return each
+    return None
+
+
 def _broken_plugins() -> str:
     """What else may be the reason why a backend is unknown."""
     told = [f"plugin {name} cannot be used: {why}" for name, why in PLUGIN_PROBLEMS.items()]
@@ -297,7 +308,8 @@ def _told(error: ErrorDetails) -> tuple[str, str]:
     if kind == "missing":
         return "is missing", _REMEDIES.get(str(error["loc"][-1]), "")
     if kind == "literal_error":
-        names = re.findall(r"'([^']*)'", context["expected"])
+        found = re.findall(r"'([^']*)'|([\w-]+)", context["expected"].replace(" or ", ", "))
+        names = [text or other for text, other in found]
         return f"is {shown(value)}, must be one of those known", did_you_mean(
             _word(value), names, 60
         )

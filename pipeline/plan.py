@@ -74,7 +74,11 @@ class Plan:
 
     @cached_property
     def _sources(self) -> tuple[dict[str, ModelSource], dict[str, str]]:
-        return sources.find_sources(self.workspace.models)
+        try:
+            return sources.find_sources(self.workspace.models)
+        except SourceError as error:  # then it is what is wrong with every model
+            models = filter(None, map(self.model, self.packages))
+            return {}, dict.fromkeys(models, str(error))
 
     def model(self, package: str) -> str | None:
         outline = self.outline(package)
@@ -99,9 +103,9 @@ class Plan:
         found += self._missing_passes(package, config, document)
         found += self._missing_files(config, document)
         found += mixed_edges(config, document)
-        models, ambiguous = self._sources
-        if config.model in ambiguous:
-            return (*found, document.problem("model", ambiguous[config.model]))
+        models, wrong = self._sources
+        if config.model in wrong:
+            return (*found, document.problem("model", wrong[config.model]))
         if config.model not in models:
             known = ", ".join(sorted(models)) or f"none; put one into {self.workspace.models.name}/"
             what = f"no model '{config.model}'"
@@ -434,9 +438,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SourceError(
-            f"{sources.shown(path)}: cannot be read ({error.strerror or error})"
-        ) from error
+        raise SourceError(f"{sources.shown(path)}: {sources.unreadable(error)}") from error
 
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:

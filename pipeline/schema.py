@@ -53,24 +53,27 @@ def json_schema() -> dict[str, Any]:
     of its package; of any other, such as one that is there to be extended, this can say only that
     what stands in it may stand there.
     """
-    models: list[type[BaseModel]] = [PackageConfig, *_backend_models()]
-    _, schema = models_json_schema(
-        [(model, "validation") for model in models], schema_generator=_Generator
+    found, schema = models_json_schema(
+        [(model, "validation") for model in _models()], schema_generator=_Generator
     )
     definitions = schema["$defs"]
-    package = definitions[PackageConfig.__name__]
+    # Not by the models' own names: where two are called the same, a plugin's and one of ours,
+    # pydantic calls both by their modules too.
+    names: _Names = {model: _name_in(reference) for (model, _), reference in found.items()}
+    package = definitions[names[PackageConfig]]
     del package["properties"]["package"]
     package["required"].remove("package")
     for backend in BACKENDS.values():  # `modules` is an option of every partitioner
-        own = definitions[backend.options.__name__].setdefault("properties", {})
-        own["modules"] = definitions[PartitionerSpec.__name__]["properties"]["modules"]
-    definitions[PartitionerSpec.__name__] = _partitioner()
-    definitions[QuantizeConfig.__name__] = _quantizer()
-    definitions[PassSpec.__name__] = _pass()
-    _name_overrides(definitions)
-    _add_recipes(definitions[MethodConfig.__name__])
-    del definitions[Options.__name__]
-    emit, validation = (definitions[model.__name__] for model in (EmitConfig, ValidateConfig))
+        own = definitions[names[backend.options]].setdefault("properties", {})
+        own["modules"] = definitions[names[PartitionerSpec]]["properties"]["modules"]
+    definitions[names[PartitionerSpec]] = _partitioner(names)
+    definitions[names[QuantizeConfig]] = _quantizer(names)
+    definitions[names[PassSpec]] = _pass()
+    _name_overrides(definitions, names)
+    _add_recipes(definitions[names[MethodConfig]])
+    if all(backend.options is not Options for backend in BACKENDS.values()):
+        del definitions[names[Options]]
+    emit, validation = (definitions[names[model]] for model in (EmitConfig, ValidateConfig))
     for mapping in (
         package["properties"]["methods"],
         package["properties"]["constant_methods"],
@@ -79,62 +82,71 @@ def json_schema() -> dict[str, Any]:
     ):
         mapping["additionalProperties"] = False
     definitions = {name: _with_variables(part) for name, part in definitions.items()}
-    package = definitions[PackageConfig.__name__]
-    definitions |= _parts(definitions)
-    part = definitions[_part_of(PackageConfig.__name__)]
-    part["properties"]["defaults"] = _KEYS["defaults"]
-    definitions["File"] = {
+    package = definitions[names[PackageConfig]]
+    definitions |= _parts(definitions, names[PackageConfig])
+    keys = _keys(names)
+    part = definitions[_part_of(names[PackageConfig])]
+    part["properties"]["defaults"] = keys["defaults"]
+    definitions[_FILE] = {
         **part,
         "description": "A file that says a part of its packages.",
-        "properties": {**part["properties"], **_KEYS},
+        "properties": {**part["properties"], **keys},
         "minProperties": 1,
         "title": "File",
     }
-    package["properties"] |= {name: _KEYS[name] for name in _PUT_TOGETHER}
-    definitions |= {"Matrix": _MATRIX, "Variable": _VARIABLE}
+    package["properties"] |= {name: keys[name] for name in _PUT_TOGETHER}
+    definitions |= {_MATRIX: _matrix(names), _VARIABLE: _VARIABLES}
     together = [{"required": [name]} for name in _PUT_TOGETHER]
     return {
         "$schema": DIALECT,
         "if": {"required": ["model"], "not": {"anyOf": together}},
-        "then": {"$ref": f"#/$defs/{PackageConfig.__name__}"},
-        "else": {"$ref": "#/$defs/File"},
+        "then": _reference(names[PackageConfig]),
+        "else": _reference(_FILE),
         "$defs": dict(sorted(definitions.items())),
     }
 
 
+_Names = dict[Any, str]  # of models' definitions
+# Names of definitions that are no model's. None of a model's holds a point.
+_FILE, _MATRIX, _VARIABLE = "File.", "Matrix.", "Variable."
 _PUT_TOGETHER = ("extends", "defaults", "matrix")
-_VARIABLE = {
+_VARIABLES = {
     "description": "A variable of the environment or of the matrix: ${NAME}, ${NAME:-default}, "
     "${matrix.axis}.",
     "pattern": r"\$\{",
     "type": "string",
 }
-_KEYS: dict[str, dict[str, Any]] = {
-    "extends": {
-        "anyOf": [
-            {"type": "string"},
-            {"items": {"type": "string"}, "minItems": 1, "type": "array"},
-        ],
-        "description": "The configs that this one stands on, by their names without .yaml; later "
-        "ones stand on earlier ones. Mappings are merged, anything else is replaced, and an empty "
-        "value takes away.",
-    },
-    "defaults": {
-        "$ref": "#/$defs/MethodConfigPart",
-        "description": "What holds for every method that is named in `methods`.",
-    },
-    "matrix": {
-        "$ref": "#/$defs/Matrix",
-        "description": "Makes a package of every combination of the values of its axes.",
-    },
-    "package": {
-        "description": "How the packages of a matrix are named, such as asr-${matrix.target}; by "
-        "default <file>-<value>-<value>.",
-        "type": "string",
-    },
-}
+
+
+def _keys(names: _Names) -> dict[str, dict[str, Any]]:
+    """By which files are put together."""
+    return {
+        "extends": {
+            "anyOf": [
+                {"type": "string"},
+                {"items": {"type": "string"}, "minItems": 1, "type": "array"},
+            ],
+            "description": "The configs that this one stands on, by their names without .yaml; "
+            "later ones stand on earlier ones. Mappings are merged, anything else is replaced, and "
+            "an empty value takes away.",
+        },
+        "defaults": {
+            **_reference(_part_of(names[MethodConfig])),
+            "description": "What holds for every method that is named in `methods`.",
+        },
+        "matrix": {
+            **_reference(_MATRIX),
+            "description": "Makes a package of every combination of the values of its axes.",
+        },
+        "package": {
+            "description": "How the packages of a matrix are named, such as asr-${matrix.target}; "
+            "by default <file>-<value>-<value>.",
+            "type": "string",
+        },
+    }
+
+
 _VALUE = {"type": ["string", "number", "boolean"]}
-_PART = {"$ref": "#/$defs/PackageConfigPart"}
 
 
 def _combinations(description: str, more: dict[str, Any]) -> dict[str, Any]:
@@ -147,37 +159,39 @@ def _combinations(description: str, more: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "items": item, "type": "array"}
 
 
-_MATRIX = {
-    "additionalProperties": False,
-    "description": "Axes. One is a list of values, for ${matrix.axis}, or a mapping of names to "
-    "parts of a config, which are merged over the rest of the file.",
-    "minProperties": 1,
-    "patternProperties": {
-        AXIS_PATTERN: {
-            "anyOf": [
-                {"items": _VALUE, "minItems": 1, "type": "array"},
-                {
-                    "additionalProperties": False,
-                    "minProperties": 1,
-                    "patternProperties": {".": _PART},
-                    "type": "object",
-                },
-                {"type": "null"},
-            ]
-        }
-    },
-    "properties": {
-        "exclude": _combinations(
-            "Combinations that are left out; an axis that is not named may have any value.", {}
-        ),
-        "include": _combinations(
-            "More combinations, or ones to whose `config` more is added.",
-            {"config": {**_PART, "description": "Merged over the rest in these packages."}},
-        ),
-    },
-    "title": "Matrix",
-    "type": "object",
-}
+def _matrix(names: _Names) -> dict[str, Any]:
+    part = _reference(_part_of(names[PackageConfig]))
+    return {
+        "additionalProperties": False,
+        "description": "Axes. One is a list of values, for ${matrix.axis}, or a mapping of names "
+        "to parts of a config, which are merged over the rest of the file.",
+        "minProperties": 1,
+        "patternProperties": {
+            AXIS_PATTERN: {
+                "anyOf": [
+                    {"items": _VALUE, "minItems": 1, "type": "array"},
+                    {
+                        "additionalProperties": False,
+                        "minProperties": 1,
+                        "patternProperties": {".": part},
+                        "type": "object",
+                    },
+                    {"type": "null"},
+                ]
+            }
+        },
+        "properties": {
+            "exclude": _combinations(
+                "Combinations that are left out; an axis that is not named may have any value.", {}
+            ),
+            "include": _combinations(
+                "More combinations, or ones to whose `config` more is added.",
+                {"config": {**part, "description": "Merged over the rest in these packages."}},
+            ),
+        },
+        "title": "Matrix",
+        "type": "object",
+    }
 
 
 def _with_variables(schema: Any) -> Any:
@@ -190,7 +204,7 @@ def _with_variables(schema: Any) -> Any:
     if value in ("boolean", "integer", "number") or "enum" in schema or "pattern" in schema:
         outside = {key: schema[key] for key in ("description", "default") if key in schema}
         inside = {key: each for key, each in schema.items() if key not in outside}
-        return {"anyOf": [inside, {"$ref": "#/$defs/Variable"}], **outside}
+        return {"anyOf": [inside, _reference(_VARIABLE)], **outside}
     return {
         key: each
         if key in ("required", "default")
@@ -201,21 +215,21 @@ def _with_variables(schema: Any) -> Any:
     }
 
 
-def _parts(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Definitions of parts of what the definitions define, reachable from a package's: nothing is
+def _parts(definitions: dict[str, Any], package: str) -> dict[str, Any]:
+    """Definitions of parts of what the definitions define, reachable from a `package`'s: nothing is
     required, and an empty value takes away. Lists are written as a whole, and so is what is in
     them."""
     made: dict[str, Any] = {}
 
     def part(schema: Any) -> Any:
         if "$ref" in schema:
-            name = schema["$ref"].rpartition("/")[2]
-            if name == "Variable":
+            name = _name_in(schema)
+            if name == _VARIABLE:
                 return schema
             if name not in made:
                 made[name] = {}
                 made[name] = part(definitions[name])
-            return {**schema, "$ref": f"#/$defs/{_part_of(name)}"}
+            return {**schema, **_reference(_part_of(name))}
         if "anyOf" in schema:
             return {**schema, "anyOf": [part(each) for each in schema["anyOf"]]}
         if schema.get("type") != "object":
@@ -238,26 +252,42 @@ def _parts(definitions: dict[str, Any]) -> dict[str, Any]:
         return {"anyOf": [*options, {"type": "null"}], **outside}
 
     def _whole(schema: dict[str, Any]) -> str:
-        return schema["$ref"].rpartition("/")[2].removesuffix("Part")
+        return _name_in(schema).removesuffix(_part_of(""))
 
-    part({"$ref": f"#/$defs/{PackageConfig.__name__}"})
-    return {_part_of(name): {**each, "title": _part_of(name)} for name, each in made.items()}
+    part(_reference(package))
+    return {
+        _part_of(name): {**each, "title": _part_of(name).replace(".", "")}
+        for name, each in made.items()
+    }
 
 
 def _part_of(name: str) -> str:
-    return f"{name}Part"
+    return f"{name}.Part"
 
 
-def _backend_models() -> Iterator[type[Options]]:
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _name_in(reference: JsonSchemaValue) -> str:
+    return str(reference["$ref"]).rpartition("/")[2]
+
+
+def _models() -> Iterator[type[BaseModel]]:
+    """Those whose definitions are asked for; a package's holds further ones."""
+    yield from (PackageConfig, MethodConfig, PartitionerSpec, QuantizeConfig, PassSpec)
+    yield from (EmitConfig, ValidateConfig, Options)
     for backend in BACKENDS.values():
         yield backend.options
     for quantizer in QUANTIZERS.values():
         yield quantizer.options
+        if issubclass(quantizer.options, MixedQuantize) and quantizer.options.scheme.model_fields:
+            yield quantizer.options.scheme
 
 
-def _partitioner() -> dict[str, Any]:
+def _partitioner(names: _Names) -> dict[str, Any]:
     """A backend's name, or one key with its options."""
-    options = {name: _reference(backend.options) for name, backend in BACKENDS.items()}
+    options = {name: _reference(names[backend.options]) for name, backend in BACKENDS.items()}
     return {
         "anyOf": [
             {"enum": list(BACKENDS)},
@@ -288,18 +318,18 @@ def _pass() -> dict[str, Any]:
     }
 
 
-def _name_overrides(definitions: dict[str, Any]) -> None:
+def _name_overrides(definitions: dict[str, Any], names: _Names) -> None:
     """Gives what overrides a quantizer's options a name, and closes the mappings of them."""
     for quantizer in QUANTIZERS.values():
         if issubclass(quantizer.options, MixedQuantize):
             scheme, reference = quantizer.options.scheme, {"const": NOT}
             if scheme.model_fields:
-                either = {"anyOf": [_reference(scheme), {"const": NOT}]}
-                definitions[f"{scheme.__name__}Override"] = either
-                reference = {"$ref": f"#/$defs/{scheme.__name__}Override"}
-            of = definitions[quantizer.options.__name__]["properties"]
-            names = of["operators"].pop("propertyNames")
-            operators = names.get("enum") or [names["const"]]
+                override = f"{names[scheme]}.Override"
+                definitions[override] = {"anyOf": [_reference(names[scheme]), {"const": NOT}]}
+                reference = _reference(override)
+            of = definitions[names[quantizer.options]]["properties"]
+            told = of["operators"].pop("propertyNames")
+            operators = told.get("enum") or [told["const"]]
             of["operators"]["properties"] = dict.fromkeys(operators, reference)
             of["modules"]["patternProperties"] = {MODULE_PATTERN: reference}
             for kind in OVERRIDES:
@@ -318,12 +348,8 @@ def _add_recipes(method: dict[str, Any]) -> None:
     ]
 
 
-def _quantizer() -> dict[str, Any]:
-    return {"anyOf": [_reference(quantizer.options) for quantizer in QUANTIZERS.values()]}
-
-
-def _reference(model: type[Options]) -> dict[str, str]:
-    return {"$ref": f"#/$defs/{model.__name__}"}
+def _quantizer(names: _Names) -> dict[str, Any]:
+    return {"anyOf": [_reference(names[each.options]) for each in QUANTIZERS.values()]}
 
 
 if __name__ == "__main__":

@@ -39,29 +39,45 @@ class ModelSource:
 
 
 def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
-    """The model sources of a folder by name, and by name what is wrong with the others."""
+    """The model sources of a folder by name, and by name what is wrong with the others. Raises
+    SourceError for a folder that cannot be read."""
     found: dict[str, list[ModelSource]] = {}
-    for path in sorted(models.iterdir()) if models.is_dir() else []:
-        form = _form(path)
+    wrong: dict[str, str] = {}
+    try:
+        paths = sorted(models.iterdir()) if models.is_dir() else []
+    except OSError as error:
+        raise SourceError(f"{models.name}/: {unreadable(error)}") from error
+    for path in paths:
+        try:
+            form = _form(path)
+        except OSError as error:
+            name = path.stem if path.suffix in (".pt2", ".py") else path.name
+            wrong[name] = f"{shown(path)}: {unreadable(error)}"
+            continue
         if form is not None:
             model = path.name if form == "folder" else path.stem
             found.setdefault(model, []).append(ModelSource(model, form, path))
     sources = {model: forms[0] for model, forms in found.items() if len(forms) == 1}
-    ambiguous = {
+    wrong |= {
         model: f"model '{model}' has {len(forms)} sources: "
         + ", ".join(f"{source.path.parent.name}/{source.path.name}" for source in forms)
         + "; keep one"
         for model, forms in found.items()
         if len(forms) > 1
     }
-    return sources, ambiguous
+    return sources, wrong
+
+
+def unreadable(error: OSError) -> str:
+    return f"cannot be read ({error.strerror or error})"
 
 
 def _form(path: Path) -> Form | None:
+    """Raises OSError."""
     if path.name.startswith((".", "_")):
         return None
     if path.is_dir():
-        return "folder" if any(path.glob("*.pt2")) else None
+        return "folder" if any(each.name.endswith(".pt2") for each in path.iterdir()) else None
     return {".pt2": "archive", ".py": "exporter"}.get(path.suffix)  # type: ignore[return-value]
 
 

@@ -5,14 +5,13 @@ import inspect
 import itertools
 import json
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from pydantic import ValidationError
 
-from pipeline.backends import BACKENDS, QuantizeConfig, arm_emulation
+from pipeline.backends import BACKENDS, arm_emulation
 from pipeline.backends.arm import TOSA_EXTENSIONS, PassOptions
 from pipeline.backends.ethos_u import (
     EthosUMemory,
@@ -66,35 +65,14 @@ def problems(quantize=None, **partitioner):
 # What the options say, and what executorch takes
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (TosaOptions, "TosaCompileSpec"),
-        (EthosUOptions, "EthosUCompileSpec"),
-        (VgfOptions, "VgfCompileSpec"),
-    ],
-)
-def test_partitioner_options_are_the_compile_specs(options, name):
-    (spec,) = of(name)
-    assert set(options.model_fields) - PASSES == set(inspect.signature(spec).parameters)
-
-
 def test_pass_options_are_the_pipeline_configs():
     of()
     from executorch.backends.arm.common import pipeline_config as upstream
 
-    names = {field.name for field in fields(upstream.ArmPassPipelineConfig)}
-    infinities = {f"quantize_{field.name}" for field in fields(upstream.QuantizeInfConfig)}
-    assert names - {"quantize_inf"} | infinities == PASSES
     softmax = [e.name.lower() for e in upstream.SoftmaxDecompositionConfig]
     leaky_relu = [e.name.lower() for e in upstream.LeakyReLULoweringConfig]
     assert softmax == list(get_args(get_args(PassOptions.model_fields["softmax"].annotation)[0]))
     assert leaky_relu == list(get_args(PassOptions.model_fields["leaky_relu"].annotation))
-    default = upstream.ArmPassPipelineConfig()
-    options = VgfOptions()
-    assert default.leaky_relu.name.lower() == options.leaky_relu
-    assert default.quantize_inf.neg_inf == options.quantize_neg_inf
-    assert default.quantize_inf.pos_inf == options.quantize_pos_inf
 
 
 @pytest.mark.parametrize("target", get_args(EthosUTarget))
@@ -209,22 +187,6 @@ def test_tosa_specs_are_accepted_as_upstream_accepts_them():
 
 
 # Quantizers
-
-
-def test_quantizer_options_are_those_of_the_installed_functions():
-    (quantizer,) = of("quantizer")
-    names = {
-        n.removeprefix("is_")
-        for function in (
-            quantizer.get_symmetric_quantization_config,
-            quantizer.get_symmetric_a16w8_quantization_config,
-        )
-        for n in inspect.signature(function).parameters
-    }
-    own = {*QuantizeConfig.model_fields, "activations", "tosa_spec", "target", *PASSES}
-    own |= {"io", "modules", "operators"}
-    for model in (TosaQuantize, EthosUQuantize, VgfQuantize):
-        assert set(model.model_fields) - own == names - {"qat", "epsilon", "dynamic"}
 
 
 def test_quantizer_defaults_are_the_functions():

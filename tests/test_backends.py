@@ -1,7 +1,5 @@
 """The catalogue against the installed executorch: it must not promise what that does not do."""
 
-import inspect
-import re
 from importlib import metadata
 from typing import get_args
 
@@ -27,7 +25,6 @@ from pipeline.backends.xnnpack import (
     XnnpackOptions,
     XnnpackPrecision,
     XnnpackQuantize,
-    XnnpackScheme,
 )
 from pipeline.preprocessors import preprocess_function
 
@@ -81,13 +78,6 @@ def test_partitioners_keep_the_order_of_the_config():
     assert [each.per_op_mode for each in made] == [True, False]
 
 
-def test_partitioner_options_are_the_constructors():
-    source = inspect.getsource(xnnpack_config)
-    passed_on = set(re.findall(r'kwargs\.get\(\s*"(\w+)"', source))
-    named = set(inspect.signature(XnnpackPartitioner).parameters) - {"kwargs", "verbose"}
-    assert set(XnnpackOptions.model_fields) == named | passed_on
-
-
 def test_partitioner_defaults_are_the_constructors():
     ours, theirs = partitioner(), XnnpackPartitioner()
     assert [type(c) for c in configs()] == [
@@ -133,14 +123,6 @@ def test_lists_that_would_silently_mean_all_are_refused(field, value):
         value = get_args(XnnpackConfigName if field == "configs" else XnnpackPrecision)[:1] * 2
     with pytest.raises(ValidationError):
         XnnpackOptions(**{field: value})
-
-
-def test_quantizer_options_are_those_of_the_installed_function():
-    function = xnnpack_quantizer.get_symmetric_quantization_config
-    theirs = {name.removeprefix("is_") for name in inspect.signature(function).parameters}
-    assert set(XnnpackScheme.model_fields) == theirs - {"qat"}  # which needs a training
-    generic = set(QuantizeConfig.model_fields) | {"modules", "operators"}
-    assert set(XnnpackQuantize.model_fields) == set(XnnpackScheme.model_fields) | generic
 
 
 def test_operators_are_those_that_the_installed_quantizer_annotates():

@@ -4,20 +4,25 @@ the installed source."""
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
-from pydantic_core import PydanticUndefined
 
 from pipeline.backends import BACKENDS, constructors, describe
 from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
 from pipeline.config import read_configs
 from pipeline.mistakes import unknown_options_of
 
-DESCRIBED = [backend for backend in BACKENDS.values() if backend.constructors]
+# All that take options, of this package's own; a plugin's need not be described.
+DESCRIBED = [
+    backend
+    for backend in BACKENDS.values()
+    if not backend.plugin and (backend.options.model_fields or backend.quantizer)
+]
 ids = {"ids": lambda backend: backend.name}
 
 
@@ -89,6 +94,17 @@ def test_every_parameter_is_an_option_or_says_why_not(backend):
             assert set(each.renamed.values()) <= set(known)
 
 
+MEMBER = re.compile(r"([A-Za-z]\w*\.)+[A-Z]\w*|([A-Za-z]\w*\.)+k[A-Z]\w*")
+
+
+def is_member(ours, code):
+    """Whether an option's default is what the code of a default says: a member of an enumeration,
+    where options leave out what all members begin with. A number is a constant of upstream's, which
+    says nothing here."""
+    name = code.rpartition(".")[2].lower()
+    return isinstance(ours, int) or (isinstance(ours, str) and name.endswith(ours.lower()))
+
+
 @pytest.mark.parametrize("backend", DESCRIBED, **ids)
 def test_defaults_are_the_constructors_where_they_are_plain(backend):
     for kind, model in models(backend):
@@ -96,10 +112,14 @@ def test_defaults_are_the_constructors_where_they_are_plain(backend):
             theirs = {p["name"]: p for p in constructors.described()["callables"][each.target]}
             differing = set()
             for option, field in model.model_fields.items():
-                parameter = theirs.get(each.renamed.get(option, option))
-                if parameter is None or "default" not in parameter:
+                parameter = theirs.get(each.renamed.get(option, option), {})
+                if "default" in parameter:
+                    same = field.default == parameter["default"]
+                elif MEMBER.fullmatch(parameter.get("code", "")):
+                    same = is_member(field.default, parameter["code"])
+                else:
                     continue
-                if field.default is PydanticUndefined or field.default != parameter["default"]:
+                if not same:
                     differing.add(option)
             assert differing == set(each.defaults), each.target
 
@@ -110,6 +130,46 @@ def test_describing_imports_no_backend_and_no_torch():
         "assert not [m for m in sys.modules if m.split('.')[0] in ('torch', 'executorch')]"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+SOURCE = """
+FLAGS = {"one": 1, "two": 2}
+NAMED = "named"
+class Reader:
+    size: int = field(default=3)
+    made: list = field(default_factory=list)
+    later: int = field(init=False)
+    def read(self, specs, other):
+        self.options["asked"], self.options.get("fallback", False), self.options[other]
+        self.options["written"] = "inside" in self.options
+        other.get("not ours"), self.options.get(other, 1)
+        for spec in specs:
+            if spec.key == "compared" or spec.key in FLAGS or spec.key == NAMED:
+                return spec.key in ("three", "compared")
+            if spec.key == other.KEY:
+                return "no key" == spec.value
+"""
+
+
+def test_keys_that_are_read_are_found(monkeypatch, tmp_path):
+    (tmp_path / "reader.py").write_text(SOURCE)
+    monkeypatch.setattr(describe, "source_of", lambda module: tmp_path / f"{module}.py")
+    found = describe.describe("reader:Reader.read[self.options]")
+    assert [(each["name"], each.get("default")) for each in found] == [
+        ("asked", None),
+        ("fallback", False),
+        ("inside", None),
+    ]
+    names = ["compared", "one", "two", "named", "three"]
+    for scope in ("", "Reader", "Reader.read"):
+        keys = describe.describe(f"reader:{scope}[spec.key]")
+        assert keys == [{"name": name, "kind": "key"} for name in names]
+    with pytest.raises(LookupError, match="no key is read in the installed source"):
+        describe.describe("reader:Reader[nothing]")
+    assert describe.describe("reader:Reader") == [
+        {"name": "size", "kind": "positional", "default": 3},
+        {"name": "made", "kind": "positional", "code": "list"},
+    ]
 
 
 def test_what_is_not_there_is_an_error():
@@ -155,7 +215,7 @@ def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeyp
     assert partitioner == (
         "pair.yaml:6: methods.run.partitioners[0].xnnpack.per_op_mode: is no option of xnnpack in "
         "the installed executorch; did you mean 'op_mode'? known: configs, config_precisions, "
-        "op_mode"
+        "op_mode, force_non_static_weights_for_f32_linear"
     )
     assert quantizer.startswith("pair.yaml:5: methods.run.quantize.per_channel: is no option of ")
 
@@ -163,7 +223,9 @@ def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeyp
 def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
     config, monkeypatch, built
 ):
-    described_otherwise(monkeypatch, lambda told: told.update(executorch="1.3.0", callables={}))
+    described_otherwise(
+        monkeypatch, lambda told: told.update(versions={"executorch": "1.3.0"}, callables={})
+    )
     assert list(unknown_options_of(*config)) == []
     told = constructors.outdated()
     assert told == (

@@ -2,19 +2,31 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from pipeline import listing
 from pipeline.backends import BACKENDS, QUANTIZERS
 from pipeline.errors import PipelineError
 from pipeline.listing import list_backends, tell_backend
 
 
 def test_every_backend_has_a_row():
-    rows = {line.split()[0]: line for line in list_backends() if line.strip()}
+    lines = list(list_backends())
+    assert all(len(line) <= 100 for line in lines)
+    rows = {line.split()[0]: line for line in lines if line.strip()}
     assert set(BACKENDS) <= set(rows)
     assert rows["xnnpack"].split()[-5:] == ["yes", "yes", "apart", "yes", "yes"]
-    assert " no " in rows["cortex_m"] and "yes" not in rows["cortex_m"].split("  apart")[0]
+    assert rows["cortex_m"].endswith("  no")  # and nothing of what can't be known of it
+
+
+def test_a_long_summary_goes_on_below(monkeypatch):
+    long = replace(BACKENDS["xnnpack"], summary="word " * 20)
+    monkeypatch.setattr(listing, "BACKENDS", {**BACKENDS, "xnnpack": long})
+    lines = list(list_backends())
+    assert all(len(line) <= 100 for line in lines)
+    assert "\n".join(lines).count("word") == 20
 
 
 @pytest.mark.parametrize("name", [*BACKENDS, *(n for n in QUANTIZERS if n not in BACKENDS)])
@@ -28,9 +40,29 @@ def test_every_option_is_told(name):
         assert set(model.model_fields) - {"quantizer"} <= told
 
 
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("qualcomm", ["  processor: htp | gpu = htp", "  profile_level: 0 | 2 | 3 = 0"]),
+        ("mediatek", ["  platform: mt6989 | mt6991 | mt6993, required", "  dynamic: false"]),
+        ("vulkan", ["  texture_limits: list of 3: whole number 1..2147483647"]),
+        ("coreml", ["      block_size: whole number from 1 = 32", "  pass_names: list of text"]),
+        ("webgpu", ["  operators: list of text = [aten.add.Tensor, et_vk.rms_norm.default,"]),
+        ("xnnpack", ["  modules: mapping of names to options or none"]),
+        ("tosa", ["  eps: number above 0"]),
+        ("torchao", ["  works here:  yes", "      bits: 4 | 8 = 8"]),
+        ("cadence", ["partitioners: [{cadence: {...}}]"]),
+    ],
+)
+def test_options_are_told_in_words_of_yaml(name, lines):
+    told = list(tell_backend(name))
+    for line in lines:
+        assert any(each.startswith(line) for each in told), line
+
+
 def test_what_is_missing_is_told_with_its_remedy():
     text = "\n".join(tell_backend("mediatek"))
-    assert "lowers here: needs mtk_converter" in text
+    assert "lowers here: needs mtk_converter and mtk_neuron: get" in text
     assert "lowers here: no: it " in "\n".join(tell_backend("cadence"))
 
 

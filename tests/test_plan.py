@@ -1,9 +1,12 @@
 """The plan says what is stale and why, changes nothing, and needs no torch."""
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import bench_of
@@ -139,3 +142,51 @@ def test_planning_imports_no_torch(built):
         check=True,
     )
     assert json.loads(done.stdout) == [["up-to-date"], False]
+
+
+def unreadable(monkeypatch, folder):
+    """As if of mode 000, which root reads all the same."""
+    original = os.listdir
+
+    def listdir(path="."):
+        if Path(path) == folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return original(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+
+
+def test_an_unreadable_folder_of_models_is_one_line_for_each_package(built, monkeypatch):
+    unreadable(monkeypatch, built.root / "models")
+    plan = plan_of(built)
+    assert [str(problem) for problem in plan.problems("pair")] == [
+        "partition_configs/pair.yaml:1: model: models/: cannot be read (Permission denied)"
+    ]
+    assert plan.exporters == () and plan.link_digest("pair") is None
+
+
+def test_an_unreadable_model_takes_nothing_from_the_others(built, monkeypatch):
+    unreadable(monkeypatch, built.root / "models" / "locked")
+    (built.root / "models" / "locked").mkdir()
+    config = (built.root / "partition_configs" / "pair.yaml").read_text()
+    (built.root / "partition_configs" / "other.yaml").write_text(
+        config.replace("model: pair", "model: locked")
+    )
+    plan = plan_of(built)
+    assert not plan.problems("pair")
+    assert [str(problem) for problem in plan.problems("other")] == [
+        "partition_configs/other.yaml:1: model: models/locked: cannot be read (Permission denied)"
+    ]
+
+
+def test_a_real_run_tells_an_unreadable_folder_without_a_traceback(built):
+    models = built.root / "models"
+    models.chmod(0)
+    try:
+        if os.access(models, os.R_OK):
+            pytest.skip("this user reads any folder")
+        assert built.doit("lower") == 1
+    finally:
+        models.chmod(0o755)
+    assert "model: models/: cannot be read (Permission denied)" in built.output
+    assert "Traceback" not in built.output

@@ -154,6 +154,77 @@ def test_it_stands_in_catalogue_and_schema_without_torch(site):
     assert out.strip() == "False"
 
 
+NAMESAKES = """
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.backends import Backend, Options, QuantizeConfig
+
+NO_PARTS = {"make_partitioner": lambda options: None, "backend_id": "None", "summary": "None"}
+
+
+def model(name, base=Options, **fields):
+    fields = {n: (t, Field(description=n)) for n, t in fields.items()}
+    types = {n: t for n, (t, _) in fields.items()}
+    values = {n: field for n, (_, field) in fields.items()}
+    return type(name, (base,), {"__module__": __name__, "__annotations__": types, **values})
+
+
+Matrix, File, Variable = (model(name, a=int) for name in ("Matrix", "File", "Variable"))
+Part = model("MethodConfigPart", b=int)
+OPTIONS = model("XnnpackOptions", matrix=Matrix, file=File, variable=Variable, part=Part)
+METHOD = model("MethodConfig", level=int)
+QUANTIZE = model("XnnpackScheme", QuantizeConfig, quantizer=Literal["acme"], steps=int)
+BACKENDS = [
+    Backend(name="acme", options=OPTIONS, quantizer=QUANTIZE, **NO_PARTS),
+    Backend(name="bare", options=Options, **NO_PARTS),
+    Backend(name="other", options=METHOD, **NO_PARTS),
+]
+"""
+
+
+def test_models_that_are_called_as_ours_are_told_apart_in_the_schema(site):
+    install(site, NAMESAKES, target="acme_backend:BACKENDS")
+    out = python(
+        site,
+        """
+        import jsonschema
+        from pipeline.backends import PLUGIN_PROBLEMS
+        from pipeline.schema import json_schema
+        assert not PLUGIN_PROBLEMS, PLUGIN_PROBLEMS
+        schema = json_schema()
+        valid = jsonschema.Draft202012Validator(schema).is_valid
+
+        def method(**parts):
+            return {"model": "m", "methods": {"f": {"partitioners": [], **parts}}}
+
+        def partitioner(name, **options):
+            return method(partitioners=[{name: options}])
+
+        inner = {"matrix": {"a": 1}, "file": {"a": 1}, "variable": {"a": 1}, "part": {"b": 1}}
+        lr = {"quantizer": "xnnpack", "modules": {"a": {"dynamic": True}}}
+        good = [
+            partitioner("acme", **inner), partitioner("other", level=1), partitioner("bare"),
+            partitioner("xnnpack", per_op_mode=True), method(quantize=lr),
+            method(quantize={"quantizer": "acme", "steps": 3}), {"methods": {"f": {}}},
+            {**partitioner("xnnpack"), "matrix": {"v": ["a"]}},
+            {"methods": {"f": {"quantize": {"dynamic": None}}}}, {"defaults": {"modules": ["a"]}},
+            partitioner("acme", **{**inner, "part": {"b": "${B}"}}),
+        ]
+        bad = [
+            partitioner("acme", per_op_mode=True), partitioner("other", partitioners=[]),
+            partitioner("xnnpack", matrix={"a": 1}), partitioner("bare", level=1),
+            partitioner("acme", **{**inner, "matrix": {"v": ["a"]}}),
+            method(level=1), method(quantize={"quantizer": "acme", "per_channel": True}),
+            method(quantize={**lr, "steps": 3}), {"defaults": {"level": 1}},
+        ]
+        print([valid(each) for each in good], [valid(each) for each in bad])
+        """,
+    )
+    assert out.strip() == f"{[True] * 11} {[False] * 9}"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

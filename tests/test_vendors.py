@@ -246,10 +246,3 @@ def test_backend_id_and_joint_are_those_of_the_source(name):
     inherited = describe.source_of("executorch.backends.aoti.aoti_backend").read_text()
     overridden = "def preprocess_multimethod" in text + inherited * (name in ("cuda", "metal"))
     assert entry.joint == overridden
-
-
-@pytest.mark.parametrize("name", ["target_device", "platform", "triton_kernel_mode"])
-def test_compile_specs_of_cuda_are_read_by_its_source(name):
-    text = describe.source_of("executorch.backends.cuda.cuda_backend").read_text()
-    text += describe.source_of("executorch.exir.passes.propagate_device_pass").read_text()
-    assert f'"{name}"' in text

@@ -44,6 +44,15 @@ class CudaOptions(Options):
     max_autotune: bool = Field(
         default=True, description="Choose kernels by timing them on the GPU that builds."
     )
+    autotune_pointwise: bool | None = Field(
+        default=None,
+        description="Time the kernels of element-wise operators too; by default as torch does.",
+    )
+    autotune_at_compile_time: bool | None = Field(
+        default=None,
+        description="Choose Triton's kernels while compiling, not when they are first called; by "
+        "default as torch does.",
+    )
     emulate_precision_casts: bool = Field(
         default=True, description="Round as eager mode does where operators are fused."
     )
@@ -60,6 +69,7 @@ def _cuda_partitioner(options: CudaOptions) -> Partitioner:
     told = {
         name: ("ON" if value else "OFF") if isinstance(value, bool) else value
         for name, value in options.resolved().items()
+        if value is not None
     }
     return CudaPartitioner([CompileSpec(name, value.encode()) for name, value in told.items()])
 
@@ -111,15 +121,12 @@ CUDA = Backend(
             "executorch.backends.cuda.cuda_partitioner:CudaPartitioner",
             left_out={"compile_spec": "made of the options"},
         ),
+        Constructor(
+            "executorch.backends.cuda.cuda_backend:CudaBackend[spec.key]",
+            left_out={"shim_library_path": "a folder of the machine that builds"},
+        ),
+        Constructor("executorch.exir.passes.propagate_device_pass:[spec.key]"),
     ),
-    beyond={
-        "target_device": "a compile spec",
-        "platform": "a compile spec",
-        "triton_kernel_mode": "a compile spec",
-        "max_autotune": "a compile spec",
-        "emulate_precision_casts": "a compile spec",
-        "low_memory_mode": "a compile spec",
-    },
 )
 
 
@@ -157,8 +164,8 @@ METAL = Backend(
             "executorch.backends.apple.metal.metal_partitioner:MetalPartitioner",
             left_out={"compile_spec": "made of the options"},
         ),
+        Constructor("executorch.backends.apple.metal.metal_backend:MetalBackend[spec.key]"),
     ),
-    beyond={"codesign_identity": "a compile spec"},
 )
 
 

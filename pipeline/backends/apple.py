@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import Backend, Requirement
+from pipeline.backends.entry import Backend, Constructor, Requirement
 from pipeline.backends.operators import OperatorName, edge_operators
 from pipeline.backends.options import Distinct, ModuleName, Options
-from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize
+from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize, Static
 from pipeline.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
@@ -184,9 +184,7 @@ class CoreMLQuantize(CoreMLScheme, MixedQuantize):
     fusing: ClassVar[frozenset[str]] = frozenset(get_args(CoreMLOperator))
 
     quantizer: Literal["coreml"]
-    dynamic: Literal[False] = Field(
-        default=False, description="Core ML quantizes no activations as they come."
-    )
+    dynamic: Static = False
     modules: dict[ModuleName, CoreMLScheme | Literal["none"]] = Field(
         default={}, description=OF_MODULES
     )
@@ -329,6 +327,28 @@ def _on_a_mac(what: str) -> Callable[[], str]:
     return lambda: "" if sys.platform == "darwin" else f"{what} is run by Apple's systems only"
 
 
+_COREML = "executorch.backends.apple.coreml."
+_GENERATE = f"{_COREML}compiler.coreml_preprocess:CoreMLBackend.generate_"
+_COREML_CONSTRUCTORS = (
+    Constructor(
+        f"{_COREML}partition.coreml_partitioner:CoreMLPartitioner",
+        left_out={"compile_specs": "made of the other options"},
+    ),
+    Constructor(f"{_GENERATE}compile_specs"),
+    Constructor(
+        f"{_GENERATE}multimethod_weight_sharing_strategy_compile_spec",
+        renamed={"multimethod_weight_sharing_strategy": "strategy"},
+    ),
+    Constructor(
+        "coremltools.optimize.torch.quantization.quantization_config:ModuleLinearQuantizerConfig",
+        of="quantizer",
+        left_out={
+            "algorithm": "how a model is trained",
+            "milestones": "how a model is trained",
+        },
+    ),
+)
+
 ENTRIES: tuple[Backend, ...] = (
     Backend(
         name="coreml",
@@ -350,15 +370,26 @@ ENTRIES: tuple[Backend, ...] = (
         make_partitioner=_coreml_partitioner,
         make_quantizer=_coreml_quantizer,
         deterministic=_coreml_reproducible,
+        constructors=_COREML_CONSTRUCTORS,
+        beyond={"dynamic": "always false"},
         cannot_run=_on_a_mac("Core ML"),
     ),
     Backend(
         name="mps",
         backend_id="MPSBackend",
         details="executorch.backends.apple.mps.mps_preprocess:MPSBackend",
-        summary="Apple's GPUs; deprecated upstream, use coreml",
+        summary="Apple's GPUs; deprecated, use coreml",
         options=MPSOptions,
         make_partitioner=_mps_partitioner,
+        constructors=(
+            Constructor(
+                "executorch.backends.apple.mps.partition.mps_partitioner:MPSPartitioner",
+                left_out={"compile_specs": "made of the option"},
+            ),
+            Constructor(
+                "executorch.backends.apple.mps.mps_preprocess:MPSBackend.preprocess[spec.key]"
+            ),
+        ),
         cannot_run=lambda: "the runtime in ExecuTorch's wheels has no MPS delegate",
     ),
     Backend(
@@ -367,6 +398,12 @@ ENTRIES: tuple[Backend, ...] = (
         summary="Apple silicon's GPUs, through MLX",
         options=MLXOptions,
         make_partitioner=_mlx_partitioner,
+        constructors=(
+            Constructor(
+                "executorch.backends.mlx.partitioner:MLXPartitioner",
+                left_out={"compile_specs": "nothing reads them"},
+            ),
+        ),
         requirements=(
             Requirement(
                 "executorch/data/bin/flatc, which ExecuTorch's wheels hold",

@@ -7,15 +7,16 @@ with vela, VGF with the ML SDK's model converter.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import Backend
+from pipeline.backends.entry import Backend, Constructor
 from pipeline.backends.options import ModuleName, Options
-from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize
+from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize, Static
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -115,12 +116,6 @@ class PassOptions(Options):
         return value
 
 
-def _static(dynamic: bool) -> bool:
-    if dynamic:
-        raise rule("must be false: TOSA quantizes activations by observed ranges only")
-    return dynamic
-
-
 # The operators that TOSAQuantizer quantizes by themselves, as the head of one of its patterns.
 # fmt: off
 ArmOperator = Literal[
@@ -210,10 +205,7 @@ class ArmQuantize(ArmScheme, MixedQuantize):
         "quantize_pos_inf",
     )
 
-    dynamic: Annotated[bool, AfterValidator(_static)] = Field(
-        default=False,
-        description="Must be false: ranges are observed on the model's calibration inputs.",
-    )
+    dynamic: Static = False
     io: Literal["int8", "int16", "uint8"] | None = Field(
         default=None,
         description="The type that inputs are quantized to and outputs from, by default that of "
@@ -265,6 +257,96 @@ def _quantizer(config: Any) -> Quantizer:
     return arm_parts.make_quantizer(config)
 
 
+_ARM = "executorch.backends.arm."
+_QUANTIZER = f"{_ARM}quantizer.arm_quantizer:"
+_SCHEME = {"per_channel": "is_per_channel", "dynamic": "is_dynamic"}
+_QAT = {"is_qat": "programs come here trained"}
+
+
+def constructors(
+    compile_spec: str,
+    partitioner: str,
+    quantizer: str,
+    tools: Sequence[str] = (),
+    defaults: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Constructor, ...]:
+    """What the options of a partitioner and of its quantizer are handed to. Both make a compile
+    spec, and tell it of its passes.
+
+    Args:
+        compile_spec: where in `executorch.backends.arm` it is defined.
+        partitioner: likewise.
+        quantizer: the name of its class, with its parameter for the compile spec in brackets.
+        tools: parameters of the compile spec that the quantizer has no options for.
+        defaults: as in `Constructor`, of the compile spec.
+    """
+    spec, (named, _, parameter) = f"{_ARM}{compile_spec}", quantizer.partition("(")
+    made = "made of the other options"
+    return (
+        Constructor(spec, defaults=defaults),
+        *_passes("partitioner"),
+        Constructor(
+            f"{_ARM}{partitioner}",
+            left_out={"compile_spec": made, "additional_checks": "objects"},
+        ),
+        Constructor(
+            spec,
+            of="quantizer",
+            left_out=dict.fromkeys(tools, "for the tool that the partitioner's payload goes to"),
+            defaults=defaults,
+        ),
+        *_passes("quantizer"),
+        Constructor(
+            f"{_QUANTIZER}{named}",
+            of="quantizer",
+            left_out={
+                parameter.removesuffix(")"): made,
+                "use_composable_quantizer": "the other one is deprecated",
+            },
+        ),
+        Constructor(
+            f"{_QUANTIZER}TOSAQuantizer.set_io",
+            of="quantizer",
+            renamed={"io": "quantization_config"},
+        ),
+        Constructor(
+            f"{_QUANTIZER}get_symmetric_quantization_config",
+            of="quantizer",
+            renamed=_SCHEME,
+            left_out=_QAT,
+        ),
+        Constructor(
+            f"{_QUANTIZER}get_symmetric_a16w8_quantization_config",
+            of="quantizer",
+            renamed={**_SCHEME, "eps": "epsilon"},
+            left_out=_QAT,
+        ),
+    )
+
+
+def _passes(of: Literal["partitioner", "quantizer"]) -> tuple[Constructor, ...]:
+    module = f"{_ARM}common.pipeline_config:"
+    return (
+        Constructor(
+            f"{module}ArmPassPipelineConfig",
+            of=of,
+            left_out={"quantize_inf": "made of quantize_neg_inf and quantize_pos_inf"},
+            defaults={"softmax": "stable for the targets that have no other"},
+        ),
+        Constructor(
+            f"{module}QuantizeInfConfig",
+            of=of,
+            renamed={"quantize_neg_inf": "neg_inf", "quantize_pos_inf": "pos_inf"},
+        ),
+    )
+
+
+# Options of a quantizer that no constructor takes.
+_BEYOND = {"activations": "says which function makes the configuration"}
+
+
 def backend(**fields: Any) -> Backend:
     """An entry with Arm's partitioner and quantizer."""
-    return Backend(make_partitioner=_partitioner, make_quantizer=_quantizer, **fields)
+    return Backend(
+        make_partitioner=_partitioner, make_quantizer=_quantizer, beyond=_BEYOND, **fields
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 
 from pipeline.backends.entry import Backend, Constructor
 from pipeline.backends.options import Options
-from pipeline.backends.quantize_options import QuantizeConfig
+from pipeline.backends.quantize_options import OVERRIDES, QuantizeConfig
 from pipeline.errors import did_you_mean
 
-# Options of every quantizer that are this package's own: no constructor takes them.
-OURS = frozenset(QuantizeConfig.model_fields) - {"dynamic"}
+# Options of quantizers that are this package's own: no constructor takes them.
+OURS = frozenset({*QuantizeConfig.model_fields, *OVERRIDES}) - {"dynamic"}
 FILE = Path(__file__).with_name("constructors.json")
 
 
@@ -26,18 +27,16 @@ def described() -> dict[str, Any]:
 
 
 def outdated() -> str:
-    """What to say where the description is not of the installed executorch; else ""."""
-    try:
-        installed = version("executorch")
-    except PackageNotFoundError:
-        return ""
-    known = described()["executorch"]
-    if installed == known:
-        return ""
-    return (
-        f"options were checked against executorch {known}, and {installed} is installed; "
-        "run `python -m pipeline.backends.describe`"
-    )
+    """What to say where the description is not of what is installed; else ""."""
+    for package, known in described()["versions"].items():
+        with suppress(PackageNotFoundError):
+            installed = version(package)
+            if installed != known:
+                return (
+                    f"options were checked against {package} {known}, and {installed} is "
+                    "installed; run `python -m pipeline.backends.describe`"
+                )
+    return ""
 
 
 def parameters(constructor: Constructor) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,11 +22,13 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def description(targets: Iterable[str]) -> dict[str, Any]:
-    """Target to parameters, or to members where it is an enumeration. Raises LookupError for one
-    that is not in the installed source."""
+    """The versions of what is described, and target to parameters or keys. Raises LookupError for
+    one that is not in the installed source."""
+    described = {target: describe(target) for target in sorted(set(targets))}
+    packages = {target.partition(".")[0] for target in described}
     return {
-        "executorch": version("executorch"),
-        "callables": {target: describe(target) for target in sorted(set(targets))},
+        "versions": {package: version(package) for package in sorted(packages)},
+        "callables": described,
     }
 
 
@@ -36,15 +38,22 @@ def targets() -> list[str]:
 
 
 def describe(target: str) -> list[dict[str, Any]]:
-    """The parameters of `module:function`, `module:Class` or `module:Class.method`."""
-    module, _, path = target.partition(":")
-    body = ast.parse(source_of(module).read_text(encoding="utf-8")).body
-    found: ast.stmt | None = None
-    for name in path.split("."):
+    """The parameters of `module:function`, `module:Class` or `module:Class.method`. With
+    `[expression]` behind it, what stands for a mapping or a key there, the keys that are read."""
+    module, _, rest = target.partition(":")
+    path, _, expression = rest.removesuffix("]").partition("[")
+    tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
+    body, found = tree.body, None
+    for name in path.split(".") if path else ():
         found = _find(body, name)
         if found is None:
             raise LookupError(f"{target}: {name} is not in the installed source")
         body = found.body if isinstance(found, ast.ClassDef) else []
+    if expression:
+        keys = list(_keys(tree, found or tree, expression))
+        if not keys:
+            raise LookupError(f"{target}: no key is read in the installed source")
+        return keys
     if isinstance(found, ast.ClassDef):
         init = _find(found.body, "__init__")
         if isinstance(init, _Function):
@@ -105,9 +114,70 @@ def _decorators(function: _Function) -> list[ast.expr]:
 
 
 def _fields(dataclass: ast.ClassDef) -> Iterator[dict[str, Any]]:
+    """Those of a dataclass, or of a class of attrs, that its constructor takes."""
     for node in dataclass.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield {"name": node.target.id, "kind": "positional", **_default(node.value)}
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        value = node.value
+        if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):
+            told = {each.arg: each.value for each in value.keywords}
+            if "init" in told and ast.unparse(told["init"]) == "False":
+                continue
+            value = told.get("default", told.get("default_factory"))
+        yield {"name": node.target.id, "kind": "positional", **_default(value)}
+
+
+def _keys(module: ast.Module, scope: ast.AST, expression: str) -> Iterator[dict[str, Any]]:
+    """Those with which a mapping is read, `options["key"]`, `options.get("key", default)` and
+    `"key" in options`, or to which a key is compared, `spec.key == "key"` and `spec.key in keys`;
+    each once, in the order of the source."""
+    constants = {**_constants(module.body), **_constants(ast.walk(scope))}
+    found: dict[str, ast.expr | None] = {}
+    nodes = [node for node in ast.walk(scope) if isinstance(node, ast.expr)]
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+        default = None
+        match node:
+            case ast.Call(func=ast.Attribute(value=read, attr="get"), args=[key, *rest]):
+                default = rest[0] if rest else None
+            case ast.Subscript(value=read, slice=key, ctx=ast.Load()):
+                pass
+            case ast.Compare(left=key, ops=[ast.In()], comparators=[read]):
+                if ast.unparse(key) == expression:
+                    key, read = read, key
+            case ast.Compare(left=read, ops=[ast.Eq()], comparators=[key]):
+                pass
+            case _:
+                continue
+        if ast.unparse(read) == expression:
+            for name in _values(key, constants):
+                found[name] = found.get(name) or default
+    for name, default in found.items():
+        yield {"name": name, "kind": "key", **_default(default)}
+
+
+def _constants(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
+    """What names stand for."""
+    return {
+        target.id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _values(key: ast.expr, constants: Mapping[str, ast.expr]) -> list[str]:
+    """The texts that a key can be; none where the source does not say."""
+    if isinstance(key, ast.Name) and key.id in constants:
+        key = constants[key.id]
+    try:
+        value = ast.literal_eval(key)
+    except ValueError:
+        return []
+    if isinstance(value, str):
+        return [value]
+    several = value if isinstance(value, dict | list | tuple) else sorted(map(str, value))
+    return [each for each in several if isinstance(each, str)]
 
 
 def _parameter(each: ast.arg, kind: str, default: ast.expr | None) -> dict[str, Any]:

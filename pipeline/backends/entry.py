@@ -104,13 +104,16 @@ def importable(module: str) -> bool:
 
 @dataclass(frozen=True)
 class Constructor:
-    """A callable of the installed executorch that options of an entry are handed to.
+    """A callable of the installed executorch, or of what it builds on, that options of an entry
+    are handed to.
 
     `constructors.json` describes it, the plan asks that of what a config may say, and tests hold
     the entry to it (pipeline/backends/describe.py).
 
     Attributes:
-        target: `module:function`, `module:Class` or `module:Class.method`, where it is defined.
+        target: `module:function`, `module:Class` or `module:Class.method`, where it is defined;
+            with `[expression]` behind it, the keys that it reads of a mapping, or that it compares
+            with those of compile specs, where upstream takes options so.
         of: whose options its parameters are: the partitioner's or the quantizer's.
         renamed: option to parameter, where they are not called the same.
         left_out: parameters that are no option, and why.

@@ -12,6 +12,7 @@ from pipeline.backends.arm import (
     ArmQuantize,
     PassOptions,
     backend,
+    constructors,
     flag,
     rule,
 )
@@ -108,11 +109,17 @@ ENTRIES = (
         name="ethos-u",
         backend_id="EthosUBackend",
         details="executorch.backends.arm.ethosu.backend:EthosUBackend",
-        summary="Ethos-U55, U65 and U85 NPUs of microcontrollers; quantized operators only",
+        summary="Ethos-U55, U65, U85: NPUs of microcontrollers, quantized operators only",
         options=EthosUOptions,
         quantizer=EthosUQuantize,
         distributions=(*TOSA_TOOLS, "ethos-u-vela"),
         requirements=(extra("ethos-u", "ethosu", "tosa_serializer"),),
+        constructors=constructors(
+            "ethosu.compile_spec:EthosUCompileSpec",
+            "ethosu.partitioner:EthosUPartitioner",
+            "EthosUQuantizer(compile_spec)",
+            tools=("system_config", "memory_mode", "extra_flags", "config_ini"),
+        ),
         cannot_run=lambda: "it takes an Ethos-U NPU, and ExecuTorch has no model of one",
     ),
 )

@@ -106,15 +106,20 @@ MEDIATEK = Backend(
             left_out={"compile_spec": "made of the other options"},
         ),
         Constructor(
+            "executorch.backends.mediatek.preprocess:[spec.key]",
+            renamed={
+                "platform": "platform-config",
+                "import_forever": "ImportForever",
+                "shared_blob": "ExtractSharedBlobKey",
+            },
+        ),
+        Constructor(
             "executorch.backends.mediatek.quantizer.quantizer:NeuropilotQuantizer.setup_precision",
             of="quantizer",
         ),
     ),
     beyond={
         **NO_DYNAMIC,
-        "platform": "the compile spec platform-config",
-        "import_forever": "the compile spec ImportForever",
-        "shared_blob": "the compile spec ExtractSharedBlobKey",
         "compiler_options": "compile specs, which go to the compiler",
     },
 )

@@ -344,7 +344,6 @@ ENTRIES = (
         ),
         beyond={
             "device": "the compile spec of this name",
-            "quantizer": "names the entry",
             "dynamic": "always false",
             "group_size": "of nncf's get_weight_compression_configuration",
             "all_layers": "of nncf's get_weight_compression_configuration",

@@ -262,6 +262,7 @@ QUALCOMM = Backend(
             _QUALCOMM_QUANTIZER,
             of="quantizer",
             renamed={"processor": "backend"},
+            defaults={"processor": "the same: htp is its kHtpBackend"},
         ),
         Constructor(
             f"{_QUALCOMM_QUANTIZER}.set_default_quant_config",

@@ -12,6 +12,7 @@ from pipeline.backends.arm import (
     PassOptions,
     TosaSpec,
     backend,
+    constructors,
 )
 from pipeline.backends.entry import extra
 from pipeline.backends.options import Options
@@ -45,6 +46,11 @@ ENTRIES = (
         quantizer=TosaQuantize,
         distributions=TOSA_TOOLS,
         requirements=(extra("tosa", "tosa_serializer"),),
+        constructors=constructors(
+            "tosa.compile_spec:TosaCompileSpec",
+            "tosa.partitioner:TOSAPartitioner",
+            "TOSAQuantizer(compile_spec_or_tosa_spec)",
+        ),
         cannot_run=lambda: "TOSA is for other compilers, and ExecuTorch's runtime has none",
     ),
 )

@@ -16,7 +16,7 @@ from pipeline.errors import PipelineError
 from pipeline.toolchain import version_of
 
 UNTRIED = "not known: there was nothing to try it with"
-NO_DYNAMIC = {"quantizer": "names the entry", "dynamic": "always false"}
+NO_DYNAMIC = {"dynamic": "always false"}
 
 
 def runs_on(device: str) -> Callable[[], str]:

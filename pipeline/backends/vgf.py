@@ -20,6 +20,7 @@ from pipeline.backends.arm import (
     PassOptions,
     TosaSpec,
     backend,
+    constructors,
     flag,
 )
 from pipeline.backends.entry import Requirement, extra
@@ -132,6 +133,13 @@ ENTRIES = (
         ),
         facts=_vgf_facts,
         deterministic=_calling_the_converter,
+        constructors=constructors(
+            "vgf.compile_spec:VgfCompileSpec",
+            "vgf.partitioner:VgfPartitioner",
+            "VgfQuantizer(compile_spec)",
+            tools=("compiler_flags",),
+            defaults={"tosa_spec": "what it takes where none is given"},
+        ),
         cannot_run=_no_emulation,
     ),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.entry import Backend
+from pipeline.backends.entry import Backend, Constructor
 from pipeline.backends.operators import OperatorName, edge_operators
 from pipeline.backends.options import Distinct, ModuleName, Options
 from pipeline.backends.quantize_options import OF_MODULES, OF_OPERATORS, MixedQuantize
@@ -329,6 +329,30 @@ def _vulkan_quantizer(config: VulkanQuantize) -> Quantizer:
     )
 
 
+_PARTITIONER = "executorch.backends.vulkan.partitioner.vulkan_partitioner:VulkanPartitioner"
+_PREPROCESS = "executorch.backends.vulkan.vulkan_preprocess:"
+_OF_TEXTURE_LIMITS = {f"texture_limits_{axis}": "of `texture_limits`" for axis in "xyz"}
+_CONSTRUCTORS = (
+    Constructor(_PARTITIONER, left_out={"compile_options": "made of the other options"}),
+    Constructor(f"{_PARTITIONER}[self.options]"),
+    Constructor(f"{_PREPROCESS}parse_compile_spec[spec.key]", left_out=_OF_TEXTURE_LIMITS),
+    Constructor(
+        f"{_PREPROCESS}VulkanBackend.preprocess[compile_options]",
+        left_out=_OF_TEXTURE_LIMITS,
+        defaults={
+            "storage_type_override": "what is not overridden is not told",
+            "memory_layout_override": "what is not overridden is not told",
+        },
+    ),
+    Constructor(
+        "executorch.backends.vulkan.quantizer.vulkan_quantizer:get_symmetric_quantization_config",
+        of="quantizer",
+        renamed={"dynamic": "is_dynamic"},
+        left_out={"act_bits": "8 is all that there is"},
+    ),
+)
+
+
 def _not_here(what: str) -> str:
     return f"the runtime in ExecuTorch's wheel has no {what} delegate"
 
@@ -343,6 +367,8 @@ ENTRIES = (
         quantizer=VulkanQuantize,
         make_partitioner=_vulkan_partitioner,
         make_quantizer=_vulkan_quantizer,
+        constructors=_CONSTRUCTORS,
+        beyond={"warmup_execute_after_compile": "a compile spec for the runtime, in C++"},
         cannot_run=lambda: _not_here("Vulkan"),
     ),
     Backend(
@@ -352,6 +378,17 @@ ENTRIES = (
         summary="GPUs in browsers, for the few operators that its runtime has",
         options=WebGpuOptions,
         make_partitioner=_webgpu_partitioner,
+        constructors=(
+            Constructor(
+                _PARTITIONER,
+                renamed={"operators": "operator_allowlist"},
+                left_out={
+                    "compile_options": "as ExecuTorch's own tests have them",
+                    "operator_blocklist": "`operators` says what is delegated",
+                },
+                defaults={"operators": "as ExecuTorch's own tests have it"},
+            ),
+        ),
         cannot_run=lambda: _not_here("Vulkan or WebGPU"),
     ),
 )

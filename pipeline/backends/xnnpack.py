@@ -191,6 +191,10 @@ ENTRIES = (
                 },
             ),
             Constructor(
+                "executorch.backends.xnnpack.partition.config.xnnpack_config:"
+                "XNNPartitionerConfig[kwargs]"
+            ),
+            Constructor(
                 "executorch.backends.xnnpack.quantizer.xnnpack_quantizer:"
                 "get_symmetric_quantization_config",
                 of="quantizer",
@@ -199,11 +203,6 @@ ENTRIES = (
                 defaults={"per_channel": "as ExecuTorch's recipes for XNNPACK have it"},
             ),
         ),
-        beyond={
-            "force_non_static_weights_for_f32_linear": "goes through the constructor's kwargs",
-            "modules": "the constructor is called once for each scheme",
-            "operators": "the constructor is called once for each scheme",
-        },
         names_count=False,
     ),
 )
