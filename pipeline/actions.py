@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline import digest
@@ -22,6 +23,11 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config import PackageConfig
 
 Kind = Literal["export", "quantize", "compile", "link", "validate"]
+# The contents of the files of the workspace that a method's options name, by the option's place in
+# it, such as `partitioners[0].ethos-u.config_ini`.
+Contents = Mapping[str, Sequence[Digest]]
+CALIBRATION = "quantize.calibration"
+_NO_FILES: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -101,22 +107,20 @@ def unit_name(unit: Sequence[str]) -> str:
 
 
 def quantize_action(
-    config: PackageConfig, method: str, source: MethodSource, files: Sequence[Digest] = ()
+    config: PackageConfig, method: str, source: MethodSource, files: Contents = _NO_FILES
 ) -> Action:
-    """Its key holds neither packages nor partitioners, so that all of them share it.
-
-    Args:
-        files: the contents of the config's calibration files, where it names some.
-    """
+    """Its key holds neither packages nor partitioners, so that all of them share it."""
     spec = config.methods[method].quantize
     assert spec is not None
-    calibration = calibration_of(spec, source, files)
+    own = {place: contents for place, contents in files.items() if _is_quantizers(place)}
+    calibration = calibration_of(spec, source, own.pop(CALIBRATION, ()))
     made_of = {
         "program": source.program,
         # The quantized program bears them, whoever reads it then.
         "names": source.names,
         "calibration": calibration,
         "quantize": spec.resolved(),
+        **({"files": own} if own else {}),
     }
     entry = spec.entry
     key = {**_common("quantize", sorted(entry.distributions)), "methods": {method: made_of}}
@@ -125,7 +129,7 @@ def quantize_action(
         key["facts"] = {entry.name: facts}
     if spec.depends_on_host:
         key["host"] = host()
-    where = {"source": source, "config": spec, "files": spec.calibration_files}
+    where = {"source": source, "config": config.methods[method]}
     return Action("quantize", config.model, config.package, method, key, where)
 
 
@@ -135,10 +139,12 @@ def compile_action(
     methods: Mapping[str, MethodSource],
     quantizes: Mapping[str, Action],
     passes: Mapping[str, Mapping[str, Digest]],
+    files: Mapping[str, Contents] = _NO_FILES,
 ) -> Action:
     """`quantizes` are the actions of the methods that are quantized. Their digests stand in the
     key, so whether a method was compiled can be told without asking for a quantized program.
-    `passes` are the files of each pass of the config, by reference."""
+    `passes` are the files of each pass of the config, by reference; `files` those that the
+    options of each method name."""
     quantized = {name: quantizes[name].digest for name in unit if name in quantizes}
     programs = {
         name: {
@@ -146,6 +152,7 @@ def compile_action(
             "names": methods[name].names if names_count(config, name) else None,
             **config.methods[name].resolved(),
             "quantize": quantized.get(name),
+            **_of_partitioners(files.get(name, _NO_FILES)),
         }
         for name in unit
     }
@@ -170,6 +177,15 @@ def compile_action(
         "emit": config.emit,
     }
     return Action("compile", config.model, config.package, unit_name(unit), key, where)
+
+
+def _is_quantizers(place: str) -> bool:
+    return place.startswith("quantize.")
+
+
+def _of_partitioners(files: Contents) -> dict[str, Any]:
+    own = {place: contents for place, contents in files.items() if not _is_quantizers(place)}
+    return {"files": own} if own else {}
 
 
 def distributions_of(config: PackageConfig, methods: Iterable[str]) -> list[str]:
@@ -237,10 +253,12 @@ def link_action(
         "constant_methods": [[name, value] for name, value in config.constant_methods.items()],
     }
     quantizes = {n: q for action in compiles for n, q in action.where["quantizes"].items()}
+    made_of = {n: made for action in compiles for n, made in action.key["methods"].items()}
+    files = {n: {"files": made["files"]} for n, made in made_of.items() if "files" in made}
     where = {
         "compiles": {action.method: action.digest for action in compiles},
         "quantizes": {name: action.digest for name, action in quantizes.items()},
-        "lowering": {name: method.resolved() for name, method in config.methods.items()},
+        "lowering": {n: m.resolved() | files.get(n, {}) for n, m in config.methods.items()},
         "emit": config.emit.resolved(),
         "programs": {name: source.program for name, source in methods.items()},
         "host": next((q.key["host"] for q in quantizes.values() if "host" in q.key), None),

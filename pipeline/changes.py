@@ -85,6 +85,9 @@ def _changes(
                     yield f"quantization of {method} {_verb(each)}"
                 else:
                     yield from _changes(before, after, parts_of, file, key_of)
+            case ("methods", method, "files", place):
+                where = f"methods.{method}.{place.removesuffix('[0]')}"
+                yield f"the file of config {where} {_verb(each)}"
             case ("methods", method, "calibration" | "calibration[0]"):
                 yield f"calibration inputs of {method} {_verb(each)}"
             case ("programs", method, "examples"):

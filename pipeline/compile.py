@@ -13,8 +13,9 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from pipeline import digest
-from pipeline.actions import Action
+from pipeline.actions import CALIBRATION, Action
 from pipeline.backends import Backend, edge_operators
+from pipeline.backends.workspace_files import located
 from pipeline.calibration import Batches, check_batches, read_file
 from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
@@ -45,12 +46,13 @@ def quantize_method(action: Action, workspace: Workspace, stages: Stages) -> dic
         PipelineError: the inputs don't fit the program, or the config doesn't.
     """
     source: MethodSource = action.where["source"]
-    spec, store, method = action.where["config"], workspace.store, str(action.method)
+    config, store, method = action.where["config"], workspace.store, str(action.method)
+    spec = located(config.quantize, workspace.root)
     with stages.stage("load"), reading([source]):
         program = load_method(source, store)
         batches = _batches(action, workspace, program)
         check_batches(program, method, batches) if spec.calibrates else None
-    with stages.stage("quantize"):
+    with stages.stage("quantize"), _reading_files(action, {method: config}, workspace.root):
         quantized = quantize(program, spec, batches, stages.tell)
     with stages.stage("store"):
         with store.writer() as file:
@@ -63,14 +65,15 @@ def quantize_method(action: Action, workspace: Workspace, stages: Stages) -> dic
 def _batches(action: Action, workspace: Workspace, program: ExportedProgram) -> Sequence[InputSet]:
     """What a static quantization observes; nothing for another one."""
     source: MethodSource = action.where["source"]
-    spec, store = action.where["config"], workspace.store
+    spec, store = action.where["config"].quantize, workspace.store
     if not spec.calibrates:
         return []
-    if action.where["files"]:
+    files = action.where["config"].files.get(CALIBRATION, ())
+    if files:
         contents = action.key["methods"][str(action.method)]["calibration"]
         loads = [
             partial(_of_file, workspace.root, name, content, program)
-            for name, content in zip(action.where["files"], contents, strict=True)
+            for name, content in zip(files, contents, strict=True)
         ]
         return Batches(loads, spec.batches)
     if source.batches:
@@ -85,14 +88,39 @@ def _of_record(store: Store, blob: digest.Digest) -> list[InputSet]:
 def _of_file(
     root: Path, name: str, content: digest.Digest, program: ExportedProgram
 ) -> list[InputSet]:
+    _check_file(root, name, content)
+    batches = read_file(root / name, name, program)
+    _check_file(root, name, content)
+    return batches
+
+
+def _check_file(root: Path, name: str, content: digest.Digest) -> None:
+    if not (root / name).is_file() or digest.of_file(root / name) != content:
+        raise SourceError(f"{name}: changed while the build ran; run again")
+
+
+@contextmanager
+def _reading_files(
+    action: Action, configs: Mapping[str, MethodConfig], root: Path
+) -> Iterator[None]:
+    """The files that the options of these methods name are those that were planned.
+
+    Raises:
+        SourceError: one of them is another by now.
+    """
+
     def check() -> None:
-        if not (root / name).is_file() or digest.of_file(root / name) != content:
-            raise SourceError(f"{name}: changed while the build ran; run again")
+        for name, config in configs.items():
+            planned = action.key["methods"][name].get("files", {})
+            for place, contents in planned.items():
+                for path, content in zip(config.files[place], contents, strict=True):
+                    _check_file(root, path, content)
 
     check()
-    batches = read_file(root / name, name, program)
-    check()
-    return batches
+    try:
+        yield
+    finally:  # whatever went wrong, this is why
+        check()
 
 
 def _quantized(action: Action, store: Store) -> ExportedProgram:
@@ -129,9 +157,9 @@ def compile_unit(
             else load_method(source, store)
             for name, source in methods.items()
         }
-    with stages.stage("lower"):
+    with stages.stage("lower"), _reading_files(action, configs, workspace.root):
         partitioners = {
-            name: confined_partitioners(config.partitioners, config.modules)
+            name: confined_partitioners(config.located(workspace.root), config.modules)
             for name, config in configs.items()
         }
         specs = {n: spec_of(program, again=n in quantizes) for n, program in programs.items()}

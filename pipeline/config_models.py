@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -25,6 +27,8 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
 from pipeline.backends.options import MODULE_PATTERN, Distinct, Modules
+from pipeline.backends.workspace_files import files_of, located
+from pipeline.errors import join
 from pipeline.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
@@ -178,6 +182,29 @@ class MethodConfig(Options):
                 {"scheme": scheme},
             )
         return self
+
+    def parts_with_options(self) -> Iterator[tuple[str, Options]]:
+        """The options of its quantizer and of its partitioners, and where they stand in it."""
+        if self.quantize is not None:
+            yield "quantize", self.quantize
+        for number, spec in enumerate(self.partitioners):
+            yield join(join("partitioners", number), spec.name), spec.options
+
+    def located(self, root: Path) -> list[PartitionerSpec]:
+        """Its partitioners, with the whole paths of files of the workspace at `root`."""
+        return [
+            spec.model_copy(update={"options": located(spec.options, root)})
+            for spec in self.partitioners
+        ]
+
+    @property
+    def files(self) -> dict[str, tuple[str, ...]]:
+        """The files of the workspace that it names, by the option's place in it."""
+        return {
+            join(place, option): paths
+            for place, options in self.parts_with_options()
+            for option, paths in files_of(options).items()
+        }
 
 
 class MemoryPlanning(Options):

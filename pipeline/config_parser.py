@@ -313,6 +313,9 @@ def _told(error: ErrorDetails) -> tuple[str, str]:
         return f"is {shown(value)}, must be one of those known", did_you_mean(
             _word(value), names, 60
         )
+    if kind == "unknown":
+        hint = did_you_mean(_word(value), context["known"], 60)
+        return f"is {shown(value)}, must be one of those known", hint
     if kind == "disagreement":
         return error["msg"].partition("; ")[0], error["msg"].partition("; ")[2]
     if kind == "rule":

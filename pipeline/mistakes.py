@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import actions
@@ -56,6 +57,16 @@ def places_of_passes(config: PackageConfig) -> Iterator[tuple[str, str]]:
     for path, passes in {**lists, "emit.passes": config.emit.passes}.items():
         for number, each in enumerate(passes):
             yield join(path, number), each.reference
+
+
+def misfitting_files(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
+    """Files that options name and that are not there, or not what the options make of them."""
+    from pipeline.backends.workspace_files import misfits_of
+
+    for name, method in config.methods.items():
+        for place, options in method.parts_with_options():
+            for option, what, known in misfits_of(options, root):
+                yield document.problem(join(f"methods.{name}.{place}", option), what, known)
 
 
 def mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from pipeline.actions import Action
 from pipeline.digest import Digest
 from pipeline.errors import ConfigErrors, Problem, SourceError, did_you_mean, join
 from pipeline.mistakes import (
+    misfitting_files,
     mixed_edges,
     places_of_passes,
     unknown_options_of,
@@ -88,7 +89,9 @@ class Plan:
         """All that is wrong with a package's config or source as far as is known now."""
         if package not in self._problems:
             known = self.link_digest(package) is not None
-            self._problems[package] = () if known else self._find_problems(package)
+            # What an alias of YAML repeats was written once.
+            found = () if known else dict.fromkeys(self._find_problems(package))
+            self._problems[package] = tuple(found)
         return self._problems[package]
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
@@ -101,7 +104,7 @@ class Plan:
         document = configs.documents[package]
         found += unknown_options_of(config, document)
         found += self._missing_passes(package, config, document)
-        found += self._missing_files(config, document)
+        found += misfitting_files(config, document, self.workspace.root)
         found += mixed_edges(config, document)
         models, wrong = self._sources
         if config.model in wrong:
@@ -147,7 +150,7 @@ class Plan:
             for name, method in configs.configs[package].methods.items()
             if method.quantize is not None
             and method.quantize.calibrates
-            and not method.quantize.calibration_files
+            and actions.CALIBRATION not in method.files
             and actions.calibration_of(method.quantize, methods[name]) is None
         ]
 
@@ -182,13 +185,6 @@ class Plan:
         for where, modules in confines:
             for what, hint in mistakes(modules, outline):
                 yield document.problem(where, what, hint)
-
-    def _missing_files(self, config: PackageConfig, document: Document) -> Iterator[Problem]:
-        for name, method in config.methods.items():
-            for path in method.quantize.calibration_files if method.quantize else ():
-                if not (self.workspace.root / path).is_file():
-                    where = f"methods.{name}.quantize.calibration"
-                    yield document.problem(where, f"no file '{path}' in the workspace")
 
     def _missing_passes(
         self, package: str, config: PackageConfig, document: Document
@@ -322,7 +318,9 @@ class Plan:
             methods, config = self.methods(package), self.config(package)
             self._quantizes[package] = (
                 {
-                    name: self._quantize_action(config, name, methods[name])
+                    name: actions.quantize_action(
+                        config, name, methods[name], self._contents(config.methods[name])
+                    )
                     for name in self.quantized(package)
                 }
                 if methods is not None
@@ -330,11 +328,11 @@ class Plan:
             )
         return self._quantizes[package]
 
-    def _quantize_action(self, config: PackageConfig, name: str, source: MethodSource) -> Action:
-        spec = config.methods[name].quantize
-        files = [self._file(path) for path in spec.calibration_files] if spec else []
-        known = [content for content in files if content is not None]  # else there is a problem
-        return actions.quantize_action(config, name, source, known)
+    def _contents(self, method: MethodConfig) -> dict[str, list[Digest]]:
+        """Of the files that its options name, by the option's place. One that is not there is a
+        problem, which is told of before anything is done with this."""
+        found = {place: map(self._file, paths) for place, paths in method.files.items()}
+        return {place: [d for d in own if d is not None] for place, own in found.items()}
 
     def _file(self, path: str) -> Digest | None:
         return self.workspace.file_digests.find(self.workspace.root / path)
@@ -343,10 +341,11 @@ class Plan:
         """None while the model is not exported."""
         if package not in self._compiles:
             methods, config = self.methods(package), self.config(package)
-            quantizes = self.quantizes(package)
+            quantizes, passes = self.quantizes(package), self._passes(package)
+            files = {name: self._contents(method) for name, method in config.methods.items()}
             self._compiles[package] = (
                 [
-                    actions.compile_action(config, unit, methods, quantizes, self._passes(package))
+                    actions.compile_action(config, unit, methods, quantizes, passes, files)
                     for unit in self.units(package)
                 ]
                 if methods is not None and quantizes is not None

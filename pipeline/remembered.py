@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Outline:
     """What a config says by itself: its model, its compile units, the distributions whose versions
     count for them, the backends for which this machine counts, the passes that it names, which
-    methods are quantized, and the files of their calibration inputs."""
+    methods are quantized, and the files of the workspace that options name."""
 
     model: str
     units: tuple[tuple[str, ...], ...]
@@ -191,7 +191,7 @@ class Remembered:
             asking,
             sorted(set(actions.references_of(config, config.methods))),
             actions.quantized_methods(config),
-            sorted({file for spec in specs for file in spec.calibration_files}),
+            sorted({f for m in config.methods.values() for own in m.files.values() for f in own}),
         ]
 
     def derived(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:

@@ -23,6 +23,7 @@ from pipeline.quantize import quantize
 
 
 def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
+    methods, root = plan.config(package).methods, plan.workspace.root
     config, sources, store = plan.config(package), plan.methods(package), plan.workspace.store
     programs = {name: load_program(m.archive, m.entry) for name, m in sources.items()}
     for name, method in config.methods.items():
@@ -35,10 +36,9 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
                 ] or load_examples(source, store)
             programs[name] = quantize(programs[name], method.quantize, calibration)
     partitioners = {
-        name: confined_partitioners(config.methods[name].partitioners, config.methods[name].modules)
+        name: confined_partitioners(methods[name].located(root), methods[name].modules)
         for name in programs
     }
-    methods, root = config.methods, plan.workspace.root
     used = {b.backend_id: b for b in backends_of(config, methods)}.values()
     # ExecuTorch knows classes only. They live as long as this call.
     classes = [_as_class(b) for b in used if b.preprocess]

@@ -139,11 +139,12 @@ def test_names_of_values_count_for_a_quantized_program_which_bears_them():
 
 
 def quantizing(**options):
+    files = {"quantize.calibration": options.get("calibration", ())}
     return quantize_action(
         config(**methods(decode={"partitioners": [], "quantize": options})),
         "decode",
         SOURCES["decode"],
-        options.get("calibration", ()),
+        files,
     )
 
 
@@ -190,7 +191,7 @@ def test_names_of_calibration_files_do_not_count():
             ),
             "decode",
             SOURCES["decode"],
-            ["content"],
+            {"quantize.calibration": ["content"]},
         ).digest
 
     assert key("a.pt") == key("folder/b.npz")

@@ -14,6 +14,8 @@ from pydantic import ValidationError
 from pipeline.backends import BACKENDS, arm_emulation
 from pipeline.backends.arm import TOSA_EXTENSIONS, PassOptions
 from pipeline.backends.ethos_u import (
+    ETHOS_U_DEFAULTS,
+    OWN_INI,
     EthosUMemory,
     EthosUOptions,
     EthosUQuantize,
@@ -22,6 +24,7 @@ from pipeline.backends.ethos_u import (
 )
 from pipeline.backends.tosa import TosaOptions, TosaQuantize
 from pipeline.backends.vgf import VgfOptions, VgfQuantize, converter
+from pipeline.backends.workspace_files import misfits_of
 from pipeline.config import parse_config
 from pipeline.errors import ConfigErrors, PipelineError
 
@@ -80,6 +83,11 @@ def test_ethos_u_defaults_are_the_compile_specs(target):
     parts, spec = of("arm_parts", "EthosUCompileSpec")
     made = parts.compile_spec(EthosUOptions(target=target))
     assert made._to_list() == spec(target)._to_list()
+    names = ETHOS_U_DEFAULTS[target.split("-")[1]]
+    assert made.compiler_flags[-2:] == [
+        f"--system-config={names[0]}",
+        f"--memory-mode={names[1]}",
+    ]
 
 
 def test_tosa_and_vgf_defaults_are_the_compile_specs():
@@ -133,9 +141,8 @@ def test_names_are_velas():
     from ethosu.vela.architecture_features import CONFIG_FILES_PATH, Accelerator
 
     assert list(get_args(EthosUTarget)) == Accelerator.member_list()
-    (ini,) = get_args(EthosUOptions.model_fields["config_ini"].annotation)
     sections = configparser.ConfigParser()
-    assert sections.read(Path(CONFIG_FILES_PATH) / ini), ethosu.vela.__file__
+    assert sections.read(Path(CONFIG_FILES_PATH) / OWN_INI), ethosu.vela.__file__
     named = [section.partition(".")[::2] for section in sections.sections()]
     assert [n for kind, n in named if kind == "System_Config"] == list(get_args(EthosUSystem))
     assert [n for kind, n in named if kind == "Memory_Mode"] == list(get_args(EthosUMemory))
@@ -245,7 +252,10 @@ def test_each_backend_has_its_quantizer(config, kind):
         ({"ethos-u": {}}, "target: is missing"),
         ({"ethos-u": {"target": "ethos-u55-127"}}, "did you mean 'ethos-u55-128'?"),
         ({"ethos-u": {**U55, "system_config": "Ethos_U65_High_End"}}, "with the target's NPU"),
-        ({"ethos-u": {**U55, "config_ini": "my.ini"}}, "known: Arm/vela.ini"),
+        ({"ethos-u": {**U55, "system_config": "Mine"}}, "known: Ethos_U55_Deep_Embedded"),
+        ({"ethos-u": {**U55, "memory_mode": "Sram_Onyl"}}, "did you mean 'Sram_Only'?"),
+        ({"ethos-u": {**U55, "config_ini": "/my.ini"}}, "by its path in the workspace"),
+        ({"ethos-u": {**U55, "config_ini": "my.cfg"}}, "must end in .ini or be Arm/vela.ini"),
         ({"ethos-u": {**U55, "extra_flags": ["--a b"]}}, "without spaces"),
         ({"ethos-u": {**U55, "extra_flags": ["--conf=my.ini"]}}, "that are given anyway"),
         ({"ethos-u": {**U55, "softmax": "masked"}}, "must be stable"),
@@ -459,6 +469,80 @@ def test_a_cached_partition_is_what_a_fresh_one_would_be(backend, options, tmp_p
     program = quantized(Named())
     renamed, _ = lowered(program, None)
     assert lowered(program, store)[0] == renamed
+
+
+INI = """
+[System_Config.Board]
+core_clock=100e6
+axi0_port=Sram
+axi1_port=OffChipFlash
+Sram_clock_scale=1.0
+OffChipFlash_clock_scale=0.5
+
+[Memory_Mode.Board]
+const_mem_area=Axi1
+arena_mem_area=Axi0
+cache_mem_area=Axi0
+"""
+
+
+def test_vela_reads_a_file_of_the_users_own(tmp_path):
+    (parts,) = of("arm_parts")
+    import torch
+    from torch.export import export
+
+    from pipeline.emission import emit
+    from pipeline.inputs import as_input_sets
+    from pipeline.lowering import lower
+    from pipeline.preprocess import counted_preprocess
+    from pipeline.quantize import quantize
+    from pipeline.store import Store
+
+    x = torch.linspace(-1, 1, 3 * 16 * 16).reshape(1, 3, 16, 16)
+    inputs = as_input_sets([(x,)], "example")
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3, stride=2)]
+    model = torch.nn.Sequential(*layers).eval().requires_grad_(False)
+    config = EthosUQuantize(quantizer="ethos-u", **U55)
+    program = quantize(export(model, inputs[0].args), config, inputs)
+    store = Store(tmp_path / "store")
+
+    def lowered(path, text):
+        path.write_text(text)
+        options = EthosUOptions(
+            **U55, config_ini="a.ini", system_config="Board", memory_mode="Board"
+        )
+        assert (
+            list(misfits_of(options.model_copy(update={"config_ini": path.name}), tmp_path)) == []
+        )
+        made = parts.make_partitioner(options.model_copy(update={"config_ini": str(path)}))
+        with counted_preprocess() as counts:
+            manager = lower({"forward": program}, {"forward": [made]}, store=store)
+        return emit(manager).buffer, (counts.hits, counts.misses)
+
+    first, counts = lowered(tmp_path / "a.ini", INI)
+    assert counts == (0, 1) and str(tmp_path).encode() not in first
+    assert lowered(tmp_path / "b.ini", INI) == (first, (1, 0))
+    other, counts = lowered(tmp_path / "a.ini", INI + "arena_cache_size=512\n")
+    assert counts == (0, 1) and len(other) != len(first)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            INI.replace("System_Config.Board", "System_Config.Bored"),
+            "system_config: is 'Board', but a.ini has no section [System_Config.Board]; "
+            "did you mean 'Bored'? known: Bored",
+        ),
+        ("axi0_port=Sram", "config_ini: is no .ini file: File contains no section headers."),
+    ],
+)
+def test_what_a_file_of_the_users_own_lacks_is_told(tmp_path, text, says):
+    (tmp_path / "a.ini").write_text(text)
+    options = EthosUOptions(**U55, config_ini="a.ini", system_config="Board", memory_mode="Board")
+    ((option, what, known),) = misfits_of(options, tmp_path)
+    assert f"{option}: {what}; {known}".startswith(says)
 
 
 # The tools of this machine

@@ -156,6 +156,24 @@ def export_methods():
 """
 
 
+@pytest.mark.skipif(bool(LACKS["vgf"]), reason=LACKS["vgf"])
+@pytest.mark.parametrize("name", ["Map", "Scan"])
+def test_control_flow_beside_vgf(name, tmp_path, monkeypatch):
+    """What stands outside of it is delegated, its body is not."""
+    import test_control_flow as flow
+
+    module = {"Map": flow.Map, "Scan": flow.Scan}[name]
+    for variable, value in arm_emulation.set_up(tmp_path / "layers").items():
+        monkeypatch.setenv(variable, value)
+    manager = flow.lowered(module, "vgf")
+    counts = flow.count_delegation(manager.exported_program("run"))
+    assert set(counts.partitions) == {"VgfBackend"}
+    emitted = flow.emit(manager, flow.EmitConfig(remove_view_copy=name != "Scan"))
+    if arm_emulation.missing():
+        pytest.skip(f"{arm_emulation.missing()}; see docs/backends.md")
+    flow.check_runs(emitted, module, tmp_path)
+
+
 @needs_one
 def test_fresh_processes_agree_without_a_cache(bench):
     """Last, since it builds again what the others look at."""

@@ -2,6 +2,7 @@
 and run. Needs the extra: pip install -e '.[openvino]'."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -198,6 +199,116 @@ def test_a_dynamic_size_that_a_partition_takes_is_told():
         [sys.executable, "-c", _DYNAMIC], capture_output=True, text=True, timeout=300
     )
     assert "openvino: a partition has a dynamic size among its inputs" in done.stdout, done.stderr
+
+
+_CONTROL_FLOW = """
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, sys.argv[1])
+    import test_control_flow as flow
+    from pipeline.backends import BACKENDS, PartitionerSpec
+    from pipeline.confine import confined_partitioners
+    from pipeline.config import EmitConfig
+    from pipeline.delegation import count_delegation
+    from pipeline.emission import emit
+    from pipeline.errors import PipelineError
+    from pipeline.lowering import lower
+
+    def lowered(module, store=None, **options):
+        entry = BACKENDS["openvino"]
+        specs = [PartitionerSpec(name="openvino", options=entry.options(**options))]
+        return lower({"run": flow.program_of(module)}, {"run": confined_partitioners(specs)})
+
+    for module in (flow.Map, flow.Scan):
+        manager = lowered(module)
+        assert count_delegation(manager.exported_program("run")).delegated_nodes
+        made = emit(manager, EmitConfig(remove_view_copy=module is not flow.Scan))
+        flow.check_runs(made, module, Path(sys.argv[2]))
+    try:
+        lowered(flow.Cond)
+    except PipelineError as error:
+        print("TOLD", error)
+    made = lowered(flow.Cond, op_types_to_skip=("aten.sum.dim_IntList", "aten.gt.Scalar"))
+    assert count_delegation(made.exported_program("run")).delegated_nodes
+    flow.check_runs(emit(made, EmitConfig()), flow.Cond, Path(sys.argv[2]))
+    print("TOLD done")
+"""
+
+
+@needs_openvino
+def test_control_flow(tmp_path):
+    """Bodies stay with portable operators, as with every partitioner that looks at the outermost
+    graph only."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(_CONTROL_FLOW),
+            str(Path(__file__).parent),
+            tmp_path,
+        ],
+        env={**os.environ, **FLOAT32},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("TOLD")]
+    assert "a partition gives a tensor without dimensions" in told[0] and told[1] == "TOLD done"
+
+
+QUANTIZED_ODDLY = """
+    import torch
+    from pipeline.backends import QUANTIZERS
+    from pipeline.errors import PipelineError
+    from pipeline.inputs import as_input_sets
+    from pipeline.quantize import quantize
+    from torch.export import Dim, export
+
+    class Branches(torch.nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+
+    class Sizes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x) * (x.shape[0] * 2)
+
+    x = torch.ones(3, 4)
+    sizes = ({0: Dim("n", min=2, max=8)},)
+    programs = [
+        ("int8wo_sym", export(Branches(), (x,))),
+        ("int8_sym", export(Branches(), (x,))),
+        ("int8_sym", export(Sizes().eval(), (x,), dynamic_shapes=sizes)),
+    ]
+    for mode, program in programs:
+        spec = QUANTIZERS["openvino"].options(quantizer="openvino", mode=mode)
+        try:
+            quantize(program, spec, as_input_sets([(x,)], "x") if mode == "int8_sym" else [])
+            print("TOLD nothing")
+        except PipelineError as error:
+            print("TOLD", error)
+"""
+
+
+@needs_openvino
+def test_what_nncf_can_not_quantize_is_told():
+    """In a process of its own: NNCF changes torch when it is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(QUANTIZED_ODDLY)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("TOLD")]
+    assert "with control flow, and it has cond; leave out `quantize`" in told[0]
+    assert told[1] == told[0]
+    assert "computes with its dynamic sizes; export it with fixed sizes" in told[2]
 
 
 def blob(model):

@@ -252,7 +252,9 @@ def test_backend_that_misbehaves_fails_its_method_alone(bench, tmp_path, module,
     assert workspace.doit(**patched(tmp_path, module, patch)) == 1
     outcomes = workspace.outcomes()
     assert outcomes["compile many/features"] == "failed"
-    assert outcomes["compile many/classify"] == outcomes["validate one"] == "built"
+    # What was done when a worker died, but not told yet, is looked for again, and found.
+    done = {"built", "hit"} if "SIGKILL" in patch else {"built"}
+    assert {outcomes["compile many/classify"], outcomes["validate one"]} <= done
     assert outcomes["link many"] == "not-run"
     assert words in workspace.output
     assert workspace.doit() == 0  # once it behaves, only what failed is done

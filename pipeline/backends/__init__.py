@@ -35,6 +35,7 @@ from pipeline.backends.options import Modules, Options
 from pipeline.backends.plugins import find_plugins
 from pipeline.backends.quantize_options import QuantizeConfig
 from pipeline.backends.recipes import RECIPES, Recipe
+from pipeline.backends.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -53,6 +54,7 @@ __all__ = [
     "Recipe",
     "Requirement",
     "Sight",
+    "WorkspaceFiles",
     "edge_operators",
     "make_partitioners",
     "make_quantizer",

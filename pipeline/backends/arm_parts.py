@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from executorch.backends.arm.common.pipeline_config import (
     SoftmaxDecompositionConfig,
 )
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
+from executorch.backends.arm.ethosu import backend as ethosu_backend
 from executorch.backends.arm.quantizer import (
     EthosUQuantizer,
     TOSAQuantizer,
@@ -38,8 +41,9 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
+from pipeline import digest
 from pipeline.backends.arm import ArmScheme, PassOptions
-from pipeline.backends.ethos_u import EthosUOptions, EthosUQuantize
+from pipeline.backends.ethos_u import OWN_INI, EthosUOptions, EthosUQuantize
 from pipeline.backends.vgf import VgfOptions, VgfQuantize
 from pipeline.errors import PipelineError
 
@@ -50,8 +54,13 @@ def compile_spec(options: Any) -> ArmCompileSpec:
     """That of a partitioner's options or a quantizer's."""
     if isinstance(options, EthosUOptions):
         flags = list(options.extra_flags) if options.extra_flags else None
+        ini = options.config_ini
         spec = EthosUCompileSpec(
-            options.target, options.system_config, options.memory_mode, flags, options.config_ini
+            options.target,
+            options.system_config,
+            options.memory_mode,
+            flags,
+            ini if ini == OWN_INI else _known_ini(Path(ini)),
         )
     elif isinstance(options, EthosUQuantize):
         spec = EthosUCompileSpec(options.target)
@@ -63,6 +72,44 @@ def compile_spec(options: Any) -> ArmCompileSpec:
         spec = TosaCompileSpec(options.tosa_spec)
     _set_passes(spec, options)
     return spec
+
+
+# Contents of users' own files for vela, by the names that compile specs have of them. A name is
+# made of the content: compile specs stand in the package, and no path of this machine may.
+_inis: dict[str, bytes] = {}
+
+
+def _known_ini(path: Path) -> str:
+    content = path.read_bytes()
+    name = f"{digest.of_bytes(content)}.ini"
+    _inis[name] = content
+    return name
+
+
+@contextmanager
+def own_inis() -> Iterator[None]:
+    """Within it, vela reads users' own files by the names that compile specs have of them."""
+    original = ethosu_backend.vela_compile
+
+    def compile_with(tosa: bytes, flags: list[str], **more: Any) -> bytes:
+        with TemporaryDirectory() as folder:
+            given = [_with_path(flag, Path(folder)) for flag in flags]
+            return original(tosa, given, **more)
+
+    ethosu_backend.vela_compile = compile_with
+    try:
+        yield
+    finally:
+        ethosu_backend.vela_compile = original
+
+
+def _with_path(flag: str, folder: Path) -> str:
+    name, _, value = flag.partition("=")
+    if name != "--config" or value not in _inis:
+        return flag
+    path = folder / value
+    path.write_bytes(_inis[value])
+    return f"{name}={path}"
 
 
 def _set_passes(spec: ArmCompileSpec, options: Any) -> None:

@@ -18,10 +18,11 @@ from pipeline.backends.entry import Backend, Constructor, Sight, extra, importab
 from pipeline.backends.options import Distinct, ModuleName, Options
 from pipeline.backends.quantize_options import MixedQuantize, Static
 from pipeline.errors import PipelineError
+from pipeline.nodes import modules_of
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
-    from torch.fx import GraphModule
+    from torch.fx import GraphModule, Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 # The members of executorch's QuantizationMode, by value.
@@ -211,14 +212,20 @@ def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
 def _apply_quantizer(
     module: GraphModule, config: OpenvinoQuantize, batches: Sequence[tuple[Any, ...]]
 ) -> GraphModule:
-    """NNCF's own flow: what `convert_pt2e` leaves, OpenVINO's frontend does not take."""
+    """NNCF's own flow: what `convert_pt2e` leaves, OpenVINO's frontend does not take.
+
+    Raises:
+        PipelineError: the method has control flow, or its sizes are computed with while it is
+            observed.
+    """
+    _refuse_control_flow(module)
     _say_nothing_to_the_vendor()
     import nncf
     import torch
     from executorch.backends.openvino.quantizer import QuantizationMode, quantize_model
     from nncf.experimental.torch.fx import compress_pt2e
 
-    with torch.no_grad():
+    with torch.no_grad(), _observing_tensors_only():
         if not config.weight_only:
             return quantize_model(
                 module,
@@ -238,10 +245,60 @@ def _apply_quantizer(
         )
 
 
+def _place(node: Node) -> str:
+    """` in module decoder.loop`, as far as it is known."""
+    name = next(reversed(modules_of(node)), "")
+    return f" in module {name}" if name else ""
+
+
+def _refuse_control_flow(module: GraphModule) -> None:
+    """NNCF takes a branch for a constant, and asks for its shape."""
+    branches = {name for name, each in module.named_modules() if name and hasattr(each, "graph")}
+    for node in module.graph.nodes:
+        if any(n.op == "get_attr" and n.target in branches for n in node.all_input_nodes):
+            place = _place(node)
+            raise PipelineError(
+                f"openvino: NNCF quantizes no method with control flow, and it has {node.target}"
+                f"{place}; leave out `quantize` for it, or take another quantizer"
+            )
+
+
+@contextmanager
+def _observing_tensors_only() -> Iterator[None]:
+    """Raises PipelineError where NNCF would observe a size, a number, as if it were a tensor."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if "isempty" not in str(error):
+            raise
+        raise PipelineError(
+            "openvino: NNCF can't observe a method that computes with its dynamic sizes; export it "
+            "with fixed sizes, or take a weight-only mode such as int8wo_sym"
+        ) from error
+
+
 def _say_nothing_to_the_vendor() -> None:
     """NNCF reports what it is used for to its maker unless it is told, before its import, that it
     runs in CI."""
     os.environ.setdefault("NNCF_CI", "1")
+
+
+def _refuse_scalars(partition: Any) -> None:
+    """ExecuTorch's runtime for OpenVINO fails when it runs a partition that gives a tensor without
+    dimensions (tests/test_backend_openvino.py has one).
+
+    Raises:
+        PipelineError: this one does.
+    """
+    for node in partition.graph.find_nodes(op="output")[0].all_input_nodes:
+        shape = getattr(node.meta.get("val"), "shape", None)
+        if shape is not None and len(shape) == 0:
+            place = _place(node)
+            raise PipelineError(
+                f"openvino: a partition gives a tensor without dimensions, {node.name}{place}, "
+                "which ExecuTorch's runtime for it can't run; give it one (keepdim=True), or say "
+                f"`op_names_to_skip: [{node.name}]`"
+            )
 
 
 @contextmanager
@@ -257,8 +314,10 @@ def _deterministic() -> Iterator[None]:
         if any(type(each).__name__ == "SymInt" for each in args):
             raise PipelineError(
                 "openvino: a partition has a dynamic size among its inputs, which ExecuTorch's "
-                "backend for it does not take; export the method with fixed sizes"
+                "backend for it does not take; export the method with fixed sizes, "
+                "or confine openvino with `modules` to parts that take tensors only"
             )
+        _refuse_scalars(args[0])
         blob = original(*args, **kwargs).export_model().getvalue()
         if (kwargs.get("options") or {}).get("device", "CPU") == "CPU":
             blob = without_counters(blob)

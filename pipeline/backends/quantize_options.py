@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.options import Options
+from pipeline.backends.workspace_files import WorkspaceFiles
 from pipeline.nodes import modules_of, operator_of
 
 if TYPE_CHECKING:
@@ -20,32 +21,10 @@ if TYPE_CHECKING:
 
 NOT = "none"  # what stands for a module or an operator that is not quantized
 
-# The formats of files of calibration inputs, by suffix.
-CALIBRATION_SUFFIXES = (".npz", ".pt", ".safetensors")
-
-
-def _one_or_more(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _of_workspace(paths: tuple[str, ...]) -> tuple[str, ...]:
-    for path in paths:
-        parts = path.split("/")
-        if path.startswith("/") or "\\" in path or {"", ".", ".."} & set(parts):
-            raise PydanticCustomError("rule", "must be files by their path in the workspace")
-        if not path.endswith(CALIBRATION_SUFFIXES):
-            raise PydanticCustomError("rule", f"must end in {', '.join(CALIBRATION_SUFFIXES)}")
-    return paths
-
-
-_FILE = {"type": "string", "pattern": r"^[^/\\].*\.(npz|pt|safetensors)$"}
-# A name or a list of names in YAML, a tuple here.
-Files = Annotated[
+CalibrationFiles = Annotated[
     tuple[str, ...],
-    Field(strict=False, min_length=1),
-    BeforeValidator(_one_or_more),
-    AfterValidator(_of_workspace),
-    WithJsonSchema({"anyOf": [_FILE, {"type": "array", "items": _FILE, "minItems": 1}]}),
+    Field(min_length=1),
+    WorkspaceFiles((".npz", ".pt", ".safetensors"), many=True),
 ]
 
 
@@ -80,8 +59,8 @@ class QuantizeConfig(Options):
         description="Quantize activations as they come. If false, their ranges are observed on "
         "calibration inputs.",
     )
-    # Files count in keys by their content, wherever they stand.
-    calibration: Files | None = Field(
+    # What is observed is in keys anyway: the content of these files, or else the model's inputs.
+    calibration: CalibrationFiles | None = Field(
         default=None,
         exclude=True,
         description="Files of calibration inputs, by their path in the workspace, instead of the "
@@ -124,10 +103,6 @@ class QuantizeConfig(Options):
         """Whether what it makes can depend on the instruction sets of this machine, as everything
         does that a model computed in eager mode."""
         return self.calibrates
-
-    @property
-    def calibration_files(self) -> tuple[str, ...]:
-        return self.calibration or ()
 
 
 OVERRIDES = ("modules", "operators")

@@ -1,0 +1,121 @@
+"""Options whose values name files of the workspace: calibration inputs, a compiler's own config.
+
+Such an option is annotated with `WorkspaceFiles`. What a file holds counts then, and where it
+stands does not: the plan looks for the file and keys have its digest, while its path is left out of
+what a config resolves to. Whatever is made of the options is given whole paths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+Misfits = Callable[[Any, Path], Iterator[tuple[str, str, str]]]
+_Options = TypeVar("_Options", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class WorkspaceFiles:
+    """Annotates an option of type `str`, or of `tuple[str, ...]`, or of one of these or None.
+
+    Attributes:
+        suffixes: how the names of such files end.
+        many: it is a tuple; in YAML, a name or a list of names.
+        brought: values that name no file of the workspace but one that a tool brings.
+        misfits: given the options and the whole path of a file that is there, yields by option
+            what is wrong with it, and what is known.
+    """
+
+    suffixes: tuple[str, ...]
+    many: bool = False
+    brought: tuple[str, ...] = ()
+    misfits: Misfits = lambda options, path: iter(())
+
+    def named_by(self, value: Any) -> tuple[str, ...]:
+        """The files of the workspace that a value of the option names."""
+        paths = (value,) if isinstance(value, str) else value or ()
+        return tuple(path for path in paths if path not in self.brought)
+
+    def located(self, value: Any, root: Path) -> Any:
+        """The value, with the whole path of each file."""
+        if isinstance(value, str):
+            return str(root / value) if self.named_by(value) else value
+        return value and tuple(self.located(path, root) for path in value)
+
+    def _checked(self, value: Any) -> Any:
+        which = "files by their path" if self.many else "a file by its path"
+        for path in self.named_by(value):
+            if path.startswith("/") or "\\" in path or {"", ".", ".."} & set(path.split("/")):
+                raise PydanticCustomError("rule", f"must be {which} in the workspace")  # type: ignore[arg-type]
+            if not path.endswith(self.suffixes):
+                must = " or ".join([f"end in {', '.join(self.suffixes)}", *self._brought()])
+                raise PydanticCustomError("rule", f"must {must}")  # type: ignore[arg-type]
+        return value
+
+    def _brought(self) -> list[str]:
+        return [f"be {path}" for path in self.brought]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        def as_tuple(value: Any) -> Any:
+            if not self.many or not isinstance(value, str | list):
+                return value
+            return (value,) if isinstance(value, str) else tuple(value)
+
+        schema = core_schema.no_info_before_validator_function(as_tuple, handler(source))
+        return core_schema.no_info_after_validator_function(
+            self._checked,
+            schema,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: None if self.named_by(value) else value
+            ),
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        ends = "|".join(re.escape(suffix.removeprefix(".")) for suffix in self.suffixes)
+        one: JsonSchemaValue = {"type": "string", "pattern": rf"^[^/\\].*\.({ends})$"}
+        return (
+            {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]} if self.many else one
+        )
+
+
+def _marked(options: BaseModel) -> Iterator[tuple[str, WorkspaceFiles]]:
+    for name, field in type(options).model_fields.items():
+        # pydantic takes the outermost annotations from a type; those of `X | None` stay in it.
+        members = [each for member in get_args(field.annotation) for each in get_args(member)]
+        for each in (*field.metadata, *members):
+            if isinstance(each, WorkspaceFiles):
+                yield name, each
+
+
+def files_of(options: BaseModel) -> dict[str, tuple[str, ...]]:
+    """The files of the workspace that options name, by option; none for those that name none."""
+    named = {name: mark.named_by(getattr(options, name)) for name, mark in _marked(options)}
+    return {name: paths for name, paths in named.items() if paths}
+
+
+def misfits_of(options: BaseModel, root: Path) -> Iterator[tuple[str, str, str]]:
+    """By option, what is wrong with the files below `root` that options name, and what is known
+    or would be right."""
+    for name, mark in _marked(options):
+        for path in mark.named_by(getattr(options, name)):
+            if (root / path).is_file():
+                yield from mark.misfits(options, root / path)
+            else:
+                yield name, f"no file '{path}' in the workspace", ""
+
+
+def located(options: _Options, root: Path) -> _Options:
+    """The same options, with the whole path of each file below `root` that they name."""
+    whole = {name: mark.located(getattr(options, name), root) for name, mark in _marked(options)}
+    return options.model_copy(update=whole) if whole else options
