@@ -23,6 +23,9 @@ VOLATILE_METADATA = frozenset({"from_node", "stack_trace"})
 _TAKEN = re.compile(r"_(fused|decomposed)_bn")
 _VALUES = ("tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values")
 _VALUES_OF_OBJECTS = "custom_obj_values"
+# In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key, which is
+# another one in every process, and `id@1` where a module is called for the second time.
+_OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
 _SYMBOL = re.compile(r"(?<=Symbol\(')\w+(?=')")
 _SHORT = 16  # hexadecimal digits that tell parts apart for people; never part of a key
 
@@ -42,7 +45,7 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
     names: list[str] = []
     operators: dict[str, list[Any]] = {}
     module = dict(program["graph_module"])
-    scope = _Scope(names, operators)
+    scope = _Scope(names, operators, {})
     module["graph"] = scope.graph(module["graph"])
     module["signature"] = scope.renamed(module["signature"])
     rest = {name: value for name, value in program.items() if name != "torch_version"}
@@ -54,11 +57,15 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
 
 
 class _Scope:
-    """The names of one graph; a graph of a control flow has a scope of its own."""
+    """The names of one graph; a graph of a control flow has a scope of its own. Objects are those
+    of the whole program."""
 
-    def __init__(self, names: list[str], operators: dict[str, list[Any]]) -> None:
+    def __init__(
+        self, names: list[str], operators: dict[str, list[Any]], objects: dict[str, str]
+    ) -> None:
         self._names = names
         self._operators = operators
+        self._objects = objects
         self._numbers: dict[str, int] = {}
 
     def graph(self, graph: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,11 +95,16 @@ class _Scope:
         canonical["outputs"] = self.renamed(node["outputs"])
         metadata = node.get("metadata") or {}
         kept = {n: value for n, value in metadata.items() if n not in VOLATILE_METADATA}
+        if "nn_module_stack" in kept:
+            kept["nn_module_stack"] = _OBJECT.sub(self._object, kept["nn_module_stack"])
         canonical["metadata"] = kept
         settings = [_without_names(i["arg"]) for i in node["inputs"]]
         path = _module_of(kept.get("nn_module_stack", ""))
         self._operators.setdefault(path, []).append([node["target"], settings])
         return canonical
+
+    def _object(self, match: re.Match[str]) -> str:
+        return self._objects.setdefault(match[0], f"object {len(self._objects)}")
 
     def _number(self, name: str) -> int:
         if name not in self._numbers:
@@ -108,7 +120,7 @@ class _Scope:
             return value
         if "graph" in value and "name" in value:
             self._names.append(value["name"])
-            return {"graph": _Scope(self._names, self._operators).graph(value["graph"])}
+            return {"graph": _Scope(self._names, self._operators, self._objects).graph(value["graph"])}
         return {
             key: self._number(inner) if _is_name(key, inner, value) else self.renamed(inner)
             for key, inner in value.items()

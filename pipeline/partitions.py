@@ -70,6 +70,7 @@ class _Writer(Spelling):
     def __init__(self, sight: Sight, keep_names: bool) -> None:
         super().__init__(keep_names)
         self.handles: dict[int, int] = {}
+        self.objects: dict[str, int] = {}
         self._sight = sight
         self.value(keep_names)
 
@@ -111,7 +112,20 @@ class _Writer(Spelling):
             left_out |= {"debug_handle"}
             if node.op not in ("placeholder", "output"):  # those have the handles of other nodes
                 self.handle(node.meta.get("debug_handle", "none"))
-        self.value({key: value for key, value in node.meta.items() if key not in left_out})
+        seen = {key: value for key, value in node.meta.items() if key not in left_out}
+        if "nn_module_stack" in seen:
+            seen["nn_module_stack"] = self.modules(seen["nn_module_stack"])
+        self.value(seen)
+
+    def modules(self, stack: Mapping[str, Any] | None) -> list[Any]:
+        """With numbers for the ids of objects by which strict export tells modules apart."""
+        told = []
+        for key, module in (stack or {}).items():
+            identity, call, turn = str(key).partition("@")
+            if identity.isdecimal():
+                identity = f"object {number(self.objects, identity)}"
+            told.append([identity + call + turn, list(module)])
+        return told
 
     def handle(self, handle: Any) -> None:
         if type(handle) is int and handle not in self._sight.fixed_handles:

@@ -224,6 +224,35 @@ def test_parts_tell_which_module_and_tensor():
     assert parts["ranges"] == other["ranges"]
 
 
+class Twice(torch.nn.Module):
+    """A module that is called twice, beside one like it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.shared, self.other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.other(self.shared(self.shared(x)))
+
+
+def test_strict_export_names_objects_by_their_ids_which_do_not_count():
+    models = [Twice().requires_grad_(False) for _ in range(2)]  # both alive: other ids
+    one, two = (serialized(export(m, (torch.ones(4),), strict=True)) for m in models)
+    stacks = [
+        [node["metadata"]["nn_module_stack"] for node in program["graph_module"]["graph"]["nodes"]]
+        for program in (one, two)
+    ]
+    assert stacks[0] != stacks[1]
+    assert canonical_program(one).program == canonical_program(two).program
+    first, second, third = (
+        node["metadata"]["nn_module_stack"].split(";")[1].split(",")[0]
+        for node in canonical_program(one).program["graph_module"]["graph"]["nodes"]
+    )
+    assert (first, second) == ("object 0", "object 0@1")  # and who is who still does
+    assert third == "object 1"
+
+
 def _rewritten(source, target):
     """The archive with all names of values replaced."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:

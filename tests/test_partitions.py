@@ -228,11 +228,21 @@ def test_a_backend_of_which_nothing_is_known_sees_everything(change, partitions)
     )
 
 
-@pytest.mark.parametrize("name", ["float", "dynamic sizes", "dynamic int8"])
-def test_exporting_again_changes_no_digest(name, partitions):
+@pytest.mark.parametrize(
+    ("name", "sight"),
+    [
+        ("float", XNNPACK),
+        ("dynamic sizes", XNNPACK),
+        ("dynamic int8", XNNPACK),
+        ("strict", XNNPACK),
+        ("strict", EVERYTHING),  # the ids of modules too
+    ],
+)
+def test_exporting_again_changes_no_digest(name, sight, partitions):
+    digests = [describe(*each, sight).digest for each in partitions(name)]
+    torch.manual_seed(0)
     again = received(PROGRAMS[name]())
-    digests = [describe(*each, XNNPACK).digest for each in partitions(name)]
-    assert [describe(*each, XNNPACK).digest for each in again] == digests
+    assert [describe(*each, sight).digest for each in again] == digests
 
 
 # What must matter
