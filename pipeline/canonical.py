@@ -23,7 +23,7 @@ VOLATILE_METADATA = frozenset({"from_node", "stack_trace"})
 _TAKEN = re.compile(r"_(fused|decomposed)_bn")
 _VALUES = ("tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values")
 _VALUES_OF_OBJECTS = "custom_obj_values"
-# In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key, which is
+# In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key,
 # another one in every process, and `id@1` where a module is called for the second time.
 _OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
 _SYMBOL = re.compile(r"(?<=Symbol\(')\w+(?=')")
@@ -120,7 +120,8 @@ class _Scope:
             return value
         if "graph" in value and "name" in value:
             self._names.append(value["name"])
-            return {"graph": _Scope(self._names, self._operators, self._objects).graph(value["graph"])}
+            scope = _Scope(self._names, self._operators, self._objects)
+            return {"graph": scope.graph(value["graph"])}
         return {
             key: self._number(inner) if _is_name(key, inner, value) else self.renamed(inner)
             for key, inner in value.items()
