@@ -27,7 +27,7 @@ from pipeline import backends
 from pipeline.backends import BACKENDS
 from pipeline.config import QuantizeConfig
 from pipeline.delegates import DelegateError, DelegateRuntime, Timing
-from pipeline.devices import interpreter
+from pipeline.devices import methods
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.devices.session import Session
@@ -329,10 +329,10 @@ def demo(monkeypatch):
     )
     known = {**BACKENDS, "demo": entry}
     monkeypatch.setattr(backends, "BACKENDS", known)
-    monkeypatch.setattr(interpreter, "BACKENDS", known)
-    interpreter._runtime_of.cache_clear()
+    monkeypatch.setattr(methods, "BACKENDS", known)
+    methods._runtime_of.cache_clear()
     yield runtime
-    interpreter._runtime_of.cache_clear()
+    methods._runtime_of.cache_clear()
 
 
 @cache
