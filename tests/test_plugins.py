@@ -328,6 +328,46 @@ def test_a_function_for_somebody_elses_delegate_is_refused(site):
     assert "brings another preprocess function for XnnpackBackend than 'xnnpack' has" in out
 
 
+QUANTIZER = """
+from typing import Literal
+from pipeline.backends import QuantizeConfig
+
+
+class AcmeQuantize(QuantizeConfig):
+    quantizer: Literal["acme"] = Field(description="This one.")
+    symmetric: bool = Field(default=True, description="Whether ranges are.")
+
+
+def quantizer(options):
+    from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
+
+    made = xnnpack.XNNPACKQuantizer()
+    return made.set_global(xnnpack.get_symmetric_quantization_config())
+"""
+CALIBRATION = """
+
+def calibration_inputs(method):
+    yield (torch.full((2, 2), 0.5),)
+"""
+
+
+def test_its_quantizer_quantizes_for_whatever_partitioner(site, tmp_path):
+    start, entry = PLUGIN.split("BACKEND = ")
+    own = "quantizer=AcmeQuantize,\n    make_quantizer=quantizer,\n    cannot_run="
+    install(site, f"{start}{QUANTIZER}\nBACKEND = {entry.replace('cannot_run=', own)}")
+    method = {"quantize": {"quantizer": "acme"}, "partitioners": ["xnnpack"]}
+    config = both(**method) | {"validate": {"atol": 10.0}}
+    bench = bench_for(tmp_path / "workspace", {"board": config})
+    (bench.root / "models" / "small.py").write_text(MODEL + CALIBRATION)
+    path = {"PYTHONPATH": python_path(site)}
+    assert bench.doit(**path) == 0, bench.output
+    assert "quantize board/features" in bench.outcomes(), bench.outcomes()
+    check_ran(bench, "board")
+    errors = json.loads(bench.bytes_of("board", "validation.json"))["worst"]
+    assert 0 < errors["features"] < 10  # which float would not show
+    assert bench.doit(**path) == 0 and "up to date: 1 package" in bench.output
+
+
 def with_device():
     return "import dataclasses\n" + PLUGIN + DEVICE
 
