@@ -3,6 +3,7 @@ group, to an object in the store."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from pipeline.backends.workspace_files import located
 from pipeline.calibration import Batches, check_batches, read_file
 from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
+from pipeline.control_flow import left_float
 from pipeline.delegation import count_delegation, handle_positions
 from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
@@ -34,6 +36,7 @@ from pipeline.stages import Stages
 from pipeline.store import MissingBlobError, Store
 from pipeline.workspace import Workspace
 
+_log = logging.getLogger(__name__)
 _ENTRY = "forward"  # what the archive of a quantized program calls it
 
 
@@ -54,6 +57,12 @@ def quantize_method(action: Action, workspace: Workspace, stages: Stages) -> dic
         check_batches(program, method, batches) if spec.calibrates else None
     with stages.stage("quantize"), _reading_files(action, {method: config}, workspace.root):
         quantized = quantize(program, spec, batches, stages.tell)
+    if floats := left_float(quantized):
+        _log.warning(
+            "%s: its control flow is not quantized: %d of its operators compute in floating point",
+            method,
+            floats,
+        )
     with stages.stage("store"):
         with store.writer() as file:
             save_programs({_ENTRY: quantized}, file)
@@ -140,8 +149,9 @@ def compile_unit(
         always: preprocesses every partition, whatever the store holds.
 
     Returns:
-        The action's result: the object, its blobs, the delegation of each method, and of those that
-        a Python runtime runs the debug handles with the places of their nodes in the program.
+        The action's result: the object, its blobs, the delegation of each method, of those that a
+        Python runtime runs the debug handles with the places of their nodes in the program, and of
+        quantized ones with control flow how many operators in it stayed in floating point.
 
     Raises:
         SourceError: a program can't be read, or is not the one that was planned.
@@ -163,6 +173,7 @@ def compile_unit(
             for name, config in configs.items()
         }
         specs = {n: spec_of(program, again=n in quantizes) for n, program in programs.items()}
+        floats = {name: left_float(programs[name]) for name in methods if name in quantizes}
         lowered = lower(
             programs,
             partitioners,
@@ -200,6 +211,7 @@ def compile_unit(
             "delegation": delegation,
             "signatures": signatures,
             "debug_handles": {name: own for name, own in handles.items() if own},
+            "left_float": {name: number for name, number in floats.items() if number},
         }
         store.put_result(action.key, result, stages.total)
     return result

@@ -1,8 +1,12 @@
-"""What ExecuTorch can't do with control flow, told before it fails or computes something else."""
+"""What ExecuTorch can't do with control flow, told before it fails or computes something else, and
+what quantizers leave of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -30,6 +34,52 @@ def refuse_unsupported(programs: Mapping[str, ExportedProgram]) -> None:
     ]
     if wrong:
         raise PipelineError("; ".join(wrong))
+
+
+@contextmanager
+def telling_what_torch_fails_on(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
+    """Within it, what torch 2.13.0 can't decompose is told as what it is. The scan of a program
+    that was quantized is such: its body is given tensors of another tracing.
+
+    Raises:
+        PipelineError: in place of torch's error, where a quantized program has a scan.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        scans = [
+            f"{method}: scan{_place(node)}"
+            for method, program in programs.items()
+            if any("quantize" in str(node.target) for node in program.graph.nodes)
+            for module in graph_modules(program.graph_module)
+            for node in module.graph.nodes
+            if _operator(node) == "scan"
+        ]
+        if "FunctionalTensor on its own" not in str(error) or not scans:
+            raise
+        raise PipelineError(
+            f"{', '.join(scans)} stands in a quantized method, which torch can't lower; leave "
+            "`quantize` out, or put the scan into a method of its own"
+        ) from error
+
+
+def left_float(program: ExportedProgram) -> int:
+    """How many operators of a quantized program's control flow compute in floating point. No
+    quantizer looks into its bodies."""
+    bodies = list(graph_modules(program.graph_module))[1:]
+    return sum(
+        node.op == "call_function"
+        and node.target is not operator.getitem
+        and not _takes_graphs(node)
+        and _is_float(node.meta.get("val"))
+        for body in bodies
+        for node in body.graph.nodes
+    )
+
+
+def _is_float(value: Any) -> bool:
+    values = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values)
 
 
 def refuse_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:

@@ -39,7 +39,7 @@ from pipeline.confine import (
     refuse_wrong_modules,
     separate_constants,
 )
-from pipeline.control_flow import refuse_unsupported
+from pipeline.control_flow import refuse_unsupported, telling_what_torch_fails_on
 from pipeline.errors import PipelineError, did_you_mean
 from pipeline.preprocess import cached_preprocess, preprocess_programs, sees_all_methods
 from pipeline.preprocessors import preprocess_function
@@ -435,12 +435,13 @@ def lower(
 
     Raises:
         PipelineError: a partitioner is confined to a module that is not there, an operator of
-            `edge` is unknown, or a program has control flow that ExecuTorch doesn't emit.
+            `edge` is unknown, or a program has control flow that ExecuTorch doesn't emit or torch
+            can't lower.
     """
     refuse_unsupported(programs)
     refuse_wrong_modules(programs, method_to_partitioners)
     own = dict(programs)
-    with _lowering_through_to_backend_multiple(store):
+    with _lowering_through_to_backend_multiple(store), telling_what_torch_fails_on(programs):
         while True:
             try:
                 return to_edge_transform_and_lower(

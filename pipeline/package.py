@@ -40,6 +40,8 @@ def make_manifest(
             **(
                 {"debug_handles": handles} if (handles := result["debug_handles"].get(name)) else {}
             ),
+            # Operators of a quantized method's control flow, which no quantizer looks into.
+            **({"left_float": number} if (number := result["left_float"].get(name)) else {}),
         }
         for unit, result in compiled.items()
         for name in result["delegation"]

@@ -199,5 +199,10 @@ def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What a report shows of a manifest."""
     return {
         "delegation": {name: facts["delegation"] for name, facts in manifest["methods"].items()},
+        "left_float": {
+            name: facts["left_float"]
+            for name, facts in manifest["methods"].items()
+            if "left_float" in facts
+        },
         "sizes": {name: file["size"] for name, file in manifest["files"].items()},
     }

@@ -12,7 +12,8 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
     """The report of `Validation.to_json()`; the verdict is its first line.
 
     Of the manifest's facts, where there are any, `delegation` (method name to `nodes`,
-    `delegated_nodes`, `operators`, `delegated_operators`, `partitions`, `undelegated`) and `sizes`
+    `delegated_nodes`, `operators`, `delegated_operators`, `partitions`, `undelegated`),
+    `left_float` (quantized method to operators of its control flow that were not) and `sizes`
     (file name to bytes) are shown. The same records give the same text; running times are left out.
     """
     manifest = manifest or {}
@@ -23,6 +24,7 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
         _failures(validation),
         _skipped(validation["methods"]),
         _delegation(manifest.get("delegation", {})),
+        _left_float(manifest.get("left_float", {})),
         _sizes(manifest.get("sizes", {})),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -141,6 +143,13 @@ def _delegation(figures: Mapping[str, Json]) -> str:
     ]
     head = ("method", "nodes delegated", "operators delegated", "partitions", "not delegated")
     return _section("Delegation", _table(head, rows))
+
+
+def _left_float(figures: Mapping[str, int]) -> str:
+    why = "control flow, whose bodies no quantizer looks into"
+    rows = [(_code(method), str(number), why) for method, number in sorted(figures.items())]
+    head = ("method", "operators in floating point", "where")
+    return _section("Not quantized", _table(head, rows, numbers=range(1, 2)))
 
 
 def _share(part: int, whole: int) -> str:

@@ -137,7 +137,7 @@ def check_fresh_processes_agree(bench: Bench, *packages: str) -> None:
     before = {package: bench.bytes_of(package, "small.pte") for package in packages}
     cold = {"PTE_PIPELINE_STORE": str(bench.root / ".empty-store"), "PYTHONHASHSEED": "7"}
     tasks = [f"lower:{package}" for package in packages]
-    assert bench.doit("-a", *tasks, timeout=600, **cold) == 0, bench.output
+    assert bench.doit("-a", *tasks, timeout=900, **cold) == 0, bench.output
     for package in packages:
         assert bench.bytes_of(package, "small.pte") == before[package], package
 

@@ -26,6 +26,7 @@ from lowerable import (
     both,
     check_delegated,
     check_fresh_checkout_hits,
+    check_fresh_processes_agree,
     check_joint_bytes,
     check_not_run,
     manifest_of,
@@ -87,6 +88,19 @@ QUANTIZED = {
             "classify": {
                 "partitioners": [{"coreml": {"minimum_deployment_target": "ios17"}}],
                 "quantize": {"quantizer": "coreml", "activation_dtype": "float32"},
+            },
+        }
+    },
+    "precisions": {
+        "methods": {
+            "features": {"partitioners": []},
+            "classify": {
+                "partitioners": [{"coreml": {"minimum_deployment_target": "ios17"}}],
+                "quantize": {
+                    "quantizer": "coreml",
+                    "modules": {"trunk.first": "none"},
+                    "operators": {"linear": {"activation_dtype": "float32"}},
+                },
             },
         }
     },
@@ -168,11 +182,7 @@ def test_the_order_in_which_a_config_names_methods_means_nothing(bench):
 
 
 def test_fresh_processes_agree_without_a_cache(bench):
-    packages = [*COREML, *MIXED, *QUANTIZED, *OTHERS]
-    before = {package: bench.bytes_of(package, "small.pte") for package in packages}
-    empty = str(bench.root / ".empty-store")
-    assert bench.doit("-a", "lower", timeout=900, PTE_PIPELINE_STORE=empty, PYTHONHASHSEED="7") == 0
-    assert before == {package: bench.bytes_of(package, "small.pte") for package in packages}
+    check_fresh_processes_agree(bench, *COREML, *MIXED, *QUANTIZED, *OTHERS)
 
 
 @pytest.mark.parametrize("package", ["fp16", "mlx"])

@@ -19,8 +19,16 @@ from lowerable import (
     check_not_run,
     check_ran,
 )
+from test_control_flow import Any, Cond, Map, Scan, X, check_runs, lowered, program_of
 
 from pipeline.backends import BACKENDS, arm_emulation, vgf
+from pipeline.config import EmitConfig, parse_config
+from pipeline.confine import confined_partitioners
+from pipeline.delegation import count_delegation
+from pipeline.emission import emit
+from pipeline.inputs import InputSet
+from pipeline.lowering import lower
+from pipeline.quantize import quantize
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +39,7 @@ def ethos_u(target):
 
 
 TOSA_INT = {"tosa_spec": "TOSA-1.0+INT"}
-TOSA_INT16 = {"tosa_spec": "TOSA-1.0+INT+int16"}
+TOSA_MIXED = {"tosa_spec": "TOSA-1.0+INT+FP+int16"}
 CLOSE = {"validate": {"atol": 0.1, "min_sqnr": 20.0}}
 # By package: the backend, the least share of nodes that it takes, and the config.
 CONFIGS = {
@@ -40,6 +48,24 @@ CONFIGS = {
         "tosa",
         0.85,
         both(quantize={"quantizer": "tosa", **TOSA_INT}, partitioners=[{"tosa": TOSA_INT}]),
+    ),
+    "tosa-mixed": (
+        "tosa",
+        0.6,
+        {
+            "methods": {
+                name: {
+                    "quantize": {
+                        "quantizer": "tosa",
+                        **TOSA_MIXED,
+                        "modules": {first: "none"},
+                        "operators": {"conv2d": {"per_channel": False}},
+                    },
+                    "partitioners": [{"tosa": TOSA_MIXED}],
+                }
+                for name, first in (("features", "first"), ("classify", "trunk.first"))
+            }
+        },
     ),
     "u55": ("ethos-u", 0.85, ethos_u("ethos-u55-128")),
     "u65": ("ethos-u", 0.85, ethos_u("ethos-u65-256")),
@@ -156,22 +182,50 @@ def export_methods():
 """
 
 
-@pytest.mark.skipif(bool(LACKS["vgf"]), reason=LACKS["vgf"])
-@pytest.mark.parametrize("name", ["Map", "Scan"])
-def test_control_flow_beside_vgf(name, tmp_path, monkeypatch):
-    """What stands outside of it is delegated, its body is not."""
-    import test_control_flow as flow
+FLOWS = {flow.__name__: flow for flow in (Cond, Any, Map, Scan)}
+# What of each is left to portable kernels in float. Arm's partitioners look into branches of `cond`
+# only; there, integers that are constants are cast outside of the delegate.
+LEFT = {"Cond": {"dim_order_ops._to_dim_order_copy": 2}, "Any": {"aten.any": 1}}
 
-    module = {"Map": flow.Map, "Scan": flow.Scan}[name]
+
+@pytest.mark.skipif(bool(LACKS["vgf"]), reason=LACKS["vgf"])
+@pytest.mark.parametrize("name", FLOWS)
+def test_control_flow_beside_vgf(name, tmp_path, monkeypatch):
+    """Branches of `cond` are delegated; of the others what stands outside, and the body is not."""
+    module = FLOWS[name]
     for variable, value in arm_emulation.set_up(tmp_path / "layers").items():
         monkeypatch.setenv(variable, value)
-    manager = flow.lowered(module, "vgf")
-    counts = flow.count_delegation(manager.exported_program("run"))
+    manager = lowered(module, "vgf")
+    counts = count_delegation(manager.exported_program("run"))
     assert set(counts.partitions) == {"VgfBackend"}
-    emitted = flow.emit(manager, flow.EmitConfig(remove_view_copy=name != "Scan"))
+    emitted = emit(manager, EmitConfig(remove_view_copy=name != "Scan"))
     if arm_emulation.missing():
         pytest.skip(f"{arm_emulation.missing()}; see docs/backends.md")
-    flow.check_runs(emitted, module, tmp_path)
+    check_runs(emitted, module, tmp_path)
+
+
+@pytest.mark.skipif(bool(LACKS["tosa"]), reason=LACKS["tosa"])
+@pytest.mark.parametrize("name", ["Cond", "Any"])
+def test_branches_are_tosas(name):
+    manager = lowered(FLOWS[name], "tosa", tosa_spec="TOSA-1.0+FP")
+    counts = count_delegation(manager.exported_program("run"))
+    assert counts.partitions == {"TOSABackend": 3}  # the predicate, and each branch
+    assert counts.undelegated == LEFT[name]
+
+
+@pytest.mark.skipif(bool(LACKS["ethos-u"]), reason=LACKS["ethos-u"])
+@pytest.mark.parametrize("name", ["Cond", "Any", "Map"])
+def test_control_flow_beside_ethos_u(name):
+    """What stands outside of it is quantized and delegated, its body is neither."""
+    data = {"model": "m", "methods": {"run": ethos_u("ethos-u85-256")["methods"]["features"]}}
+    method = parse_config("p", data, "p.yaml").methods["run"]
+    program = quantize(program_of(FLOWS[name]), method.quantize, [InputSet((X,))])
+    manager = lower({"run": program}, {"run": confined_partitioners(method.partitioners)})
+    counts = count_delegation(manager.exported_program("run"))
+    assert set(counts.partitions) == {"EthosUBackend"}
+    assert counts.undelegated["aten.addmm"] == 1  # the layer inside; the one outside is none
+    assert counts.undelegated["aten.relu"] == 1
+    emit(manager)
 
 
 @needs_one

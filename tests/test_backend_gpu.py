@@ -22,6 +22,7 @@ from lowerable import (
     both,
     check_delegated,
     check_fresh_checkout_hits,
+    check_fresh_processes_agree,
     check_joint_bytes,
     check_not_run,
     manifest_of,
@@ -54,6 +55,7 @@ VULKAN = {
     "fp16": both(partitioners=[{"vulkan": {"force_fp16": True}}]),
     "weights8": classify_quantized(),
     "dynamic4": classify_quantized(dynamic=True, weight_bits=4),
+    "mixed": classify_quantized(modules={"head": {"dynamic": True, "weight_bits": 4}}),
 }
 WEBGPU = {
     "webgpu": both(partitioners=[{"webgpu": {"operators": ["aten.relu.default"]}}]),
@@ -95,13 +97,8 @@ def test_bytes_are_those_of_the_joint_call(bench, package):
 
 
 def test_fresh_processes_agree_without_a_cache(bench):
-    """Both packages in one run, since every process exports the patterns anew."""
-    packages = ["fp16", "weights8"]
-    before = [bench.bytes_of(package, "small.pte") for package in packages]
-    empty = str(bench.root / ".empty-store")
-    tasks = [f"lower:{package}" for package in packages]
-    assert bench.doit("-a", *tasks, timeout=900, PTE_PIPELINE_STORE=empty, PYTHONHASHSEED="7") == 0
-    assert before == [bench.bytes_of(package, "small.pte") for package in packages]
+    """All packages in one run, since every process exports the patterns anew."""
+    check_fresh_processes_agree(bench, "fp16", "weights8", "mixed", "webgpu")
 
 
 @pytest.mark.parametrize("package", ["fp16", "webgpu"])

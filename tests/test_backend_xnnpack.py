@@ -18,9 +18,12 @@ CONFIGS = {
 }
 
 
+PORTABLE = {"portable": both(partitioners=[])}
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    bench = bench_for(tmp_path_factory.mktemp("xnnpack") / "workspace", CONFIGS)
+    bench = bench_for(tmp_path_factory.mktemp("xnnpack") / "workspace", CONFIGS | PORTABLE)
     assert bench.doit() == 0, bench.output
     return bench
 
@@ -36,7 +39,7 @@ def test_bytes_are_those_of_the_joint_call(bench, package):
     check_joint_bytes(bench, package)
 
 
-@pytest.mark.parametrize("package", CONFIGS)
+@pytest.mark.parametrize("package", CONFIGS | PORTABLE)
 def test_fresh_processes_agree_without_a_cache(bench, package):
     check_fresh_processes_agree(bench, package)
 

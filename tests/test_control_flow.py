@@ -1,7 +1,10 @@
 """Control flow on every backend that lowers with the plain install, and what is refused of it."""
 
+import json
+
 import pytest
 import torch
+from lowerable import bench_for
 from torch import nn
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
@@ -9,12 +12,14 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.export import export
 
 from pipeline.backends import BACKENDS, PartitionerSpec
-from pipeline.config import EmitConfig
+from pipeline.config import EmitConfig, parse_config
 from pipeline.confine import confined_partitioners
 from pipeline.delegation import count_delegation
 from pipeline.emission import emit
 from pipeline.errors import PipelineError
+from pipeline.inputs import InputSet
 from pipeline.lowering import lower
+from pipeline.quantize import quantize
 from pipeline.runtime import Package
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
@@ -34,6 +39,16 @@ class Cond(Layers):
         y = self.outside(x)
         return torch.cond(
             y.sum() > 0, lambda y: torch.relu(self.inside(y)) * 2, lambda y: y - 1, (y,)
+        )
+
+
+class Any(Layers):
+    """A predicate that is the whole of a tensor, without a comparison behind it."""
+
+    def forward(self, x):
+        y = self.outside(x)
+        return torch.cond(
+            (y > 0).any(), lambda y: torch.relu(self.inside(y)) * 2.5, lambda y: y - 1.5, (y,)
         )
 
 
@@ -74,10 +89,10 @@ def program_of(module):
         return export(module().eval().requires_grad_(False), (X,))
 
 
-def lowered(module, backend):
+def lowered(module, backend, **options):
     specs = []
     if backend != "portable":
-        specs = [PartitionerSpec(name=backend, options=BACKENDS[backend].options())]
+        specs = [PartitionerSpec(name=backend, options=BACKENDS[backend].options(**options))]
     return lower({"run": program_of(module)}, {"run": confined_partitioners(specs)})
 
 
@@ -114,3 +129,70 @@ def test_a_scan_that_would_be_wrong_is_refused_and_upstream_is_wrong(tmp_path):
 def test_while_loop_is_refused(module, place):
     with pytest.raises(PipelineError, match=rf"run: while_loop{place} can't be emitted.*scan"):
         lowered(module, "portable")
+
+
+QUANTIZED = """
+import torch
+from torch import nn
+from torch.export import export
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.outside, self.inside = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.outside(x)
+        return torch.cond(
+            y.sum() > 0, lambda y: torch.relu(self.inside(y)) * 2.5, lambda y: y - 1.5, (y,)
+        )
+
+
+class Plain(nn.Linear):
+    pass
+
+
+def export_methods():
+    x = (torch.ones(3, 8),)
+    made = {"choose": Net(), "plain": Plain(8, 8)}
+    return {name: export(m.eval().requires_grad_(False), x) for name, m in made.items()}
+
+
+def calibration_inputs(method):
+    made = torch.Generator().manual_seed(0)
+    return [(torch.randn(3, 8, generator=made),) for _ in range(16)]
+"""
+
+
+@pytest.mark.slow
+def test_a_person_is_told_what_stays_float_in_a_quantized_method(tmp_path):
+    """In the log of the quantization, in the manifest and in the report."""
+    method = {"quantize": {"quantizer": "xnnpack"}, "partitioners": ["xnnpack"]}
+    config = {
+        "methods": {"choose": method, "plain": method},
+        "validate": {"atol": 1.0, "min_sqnr": 15.0},
+    }
+    bench = bench_for(tmp_path / "workspace", {"int8": config})
+    (bench.root / "models" / "small.py").write_text(QUANTIZED)
+    assert bench.doit(timeout=300) == 0, bench.output
+    logs = bench.root / "build" / ".logs" / "int8"
+    told = "choose: its control flow is not quantized: 4 of its operators compute in floating point"
+    assert told in (logs / "quantize-choose.log").read_text()
+    assert "not quantized" not in (logs / "quantize-plain.log").read_text()
+    facts = json.loads(bench.bytes_of("int8", "manifest.json"))["methods"]
+    assert facts["choose"]["left_float"] == 4  # linear, relu, mul and sub
+    assert "left_float" not in facts["plain"]
+    report = bench.bytes_of("int8", "report.md").decode()
+    assert "| `choose` | 4 | control flow, whose bodies no quantizer looks into |" in report
+    assert "`plain`" not in report.split("## Not quantized")[1].split("##")[0]
+
+
+def test_a_scan_in_a_quantized_method_is_refused():
+    """Torch fails on it with a traceback; a new torch may mend it."""
+    data = {"quantize": {"quantizer": "xnnpack"}, "partitioners": ["xnnpack"]}
+    method = parse_config("p", {"model": "m", "methods": {"run": data}}, "p.yaml").methods["run"]
+    program = quantize(program_of(Scan), method.quantize, [InputSet((X,))])
+    with pytest.raises(PipelineError, match="run: scan stands in a quantized method.*quantize"):
+        lower({"run": program}, {"run": confined_partitioners(method.partitioners)})

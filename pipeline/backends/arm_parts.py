@@ -1,12 +1,13 @@
 """Arm's partitioners and quantizers, made of a config's options.
 
-TOSA's partitioner is mended on the way: what it makes follows no set's order, and a method of
-which it can take nothing, because Arm's quantizer saw nothing of it, is an error.
+TOSA's partitioner is mended on the way: what it makes follows no set's order, it leaves alone what
+its backend then fails on, and a method of which it can take nothing, because Arm's quantizer saw
+nothing of it, is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from executorch.backends.arm.common.pipeline_config import (
     QuantizeInfConfig,
     SoftmaxDecompositionConfig,
 )
+from executorch.backends.arm.constants import Q_OPS
 from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
 from executorch.backends.arm.ethosu import backend as ethosu_backend
 from executorch.backends.arm.quantizer import (
@@ -37,8 +39,10 @@ from executorch.backends.arm.tosa.partitioner import TOSAPartitioner
 from executorch.backends.arm.vgf import VgfCompileSpec, VgfPartitioner
 from executorch.exir.backend.partitioner import PartitionResult
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.fx.passes.operator_support import OperatorSupportBase
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from pipeline import digest
@@ -126,16 +130,60 @@ def _set_passes(spec: ArmCompileSpec, options: Any) -> None:
 
 def make_partitioner(options: Any) -> TOSAPartitioner:
     spec = compile_spec(options)
+    checks = [_LeftAlone(takes_int64=spec.tosa_spec.support_extension("int64"))]
     if isinstance(options, EthosUOptions):
-        made, name, target = EthosUPartitioner(spec), "ethos-u", f"target: {options.target}"
+        made, name, target = EthosUPartitioner(spec, checks), "ethos-u", f"target: {options.target}"
     else:
         target = f"tosa_spec: {options.tosa_spec}"
         if isinstance(options, VgfOptions):
-            made, name = VgfPartitioner(spec), "vgf"
+            made, name = VgfPartitioner(spec, checks), "vgf"
         else:
-            made, name = TOSAPartitioner(spec), "tosa"
+            made, name = TOSAPartitioner(spec, checks), "tosa"
     made.partition = _mended(made, name, target)  # the classes are final
     return made
+
+
+class _LeftAlone(OperatorSupportBase):
+    """Says no to operators that TOSAPartitioner takes, and whose partitions TOSABackend then fails
+    on with a traceback out of one of its passes. Bytes of what it lowers stay as they are."""
+
+    def __init__(self, takes_int64: bool) -> None:
+        super().__init__()
+        self._takes_int64 = takes_int64
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
+        reads = not self._takes_int64 and _reads_int64_of_branch(node)
+        return not reads and not _gives_no_dimensions(node)
+
+
+def _reads_int64_of_branch(node: Node) -> bool:
+    """Whether it reads an integer constant of a branch, such as the 2 of `x * 2`.
+
+    In the outermost graph a constant is a placeholder, which goes into the partition and is folded.
+    In a branch it is a `get_attr`, which stays outside, though upstream's check takes it for a
+    constant as well: the partition would have an input of int64, which TOSA has not.
+    """
+    return any(i.op == "get_attr" and _dtype(i) == torch.int64 for i in node.all_input_nodes)
+
+
+def _gives_no_dimensions(node: Node) -> bool:
+    """Whether it takes the last dimensions of a tensor, as a sum over all of it does, and gives
+    the result to a control flow, as a predicate, to the caller, or to be quantized. Where an
+    operator of the partition reads it in floating point, upstream gives it dimensions again."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dim():
+        return False
+    given = [i.meta.get("val") for i in node.all_input_nodes]
+    return any(isinstance(v, torch.Tensor) and v.dim() for v in given) and any(
+        user.op == "output"
+        or user.target in Q_OPS
+        or isinstance(user.target, torch._ops.HigherOrderOperator)
+        for user in node.users
+    )
+
+
+def _dtype(node: Node) -> torch.dtype | None:
+    return getattr(node.meta.get("val"), "dtype", None)
 
 
 def make_quantizer(config: Any) -> Quantizer:
@@ -237,6 +285,7 @@ def _mended(
     original = partitioner.partition
 
     def partition(program: ExportedProgram) -> PartitionResult:
+        _forget_constants_of_branches(program)
         with _components_in_order():
             result = original(program)
         integer_only = not partitioner.tosa_spec.support_float()
@@ -253,6 +302,27 @@ def _mended(
     return partition
 
 
+def _forget_constants_of_branches(program: ExportedProgram) -> None:
+    """Leaves of what is computed from constants alone, in a branch, what the value is like instead
+    of the value itself. Where a partition has such a one as an input, torch would run the passes'
+    operators of TOSA on it, which have no kernels."""
+    for node in _nodes(program.graph_module):
+        value = node.meta.get("val")
+        known = isinstance(value, FakeTensor) and value.constant is not None
+        if known and node.op == "call_function" and node.graph is not program.graph:
+            with value.fake_mode:
+                node.meta["val"] = torch.empty_strided(
+                    value.shape, value.stride(), dtype=value.dtype
+                )
+
+
+def _nodes(module: GraphModule) -> Iterator[Node]:
+    """Those of its graph and of all branches."""
+    for graph in module.modules():
+        if isinstance(graph, GraphModule):
+            yield from graph.graph.nodes
+
+
 def _number(tag: str) -> int:
     return int(tag.removeprefix("tag"))
 
@@ -260,13 +330,7 @@ def _number(tag: str) -> int:
 def _is_float(module: GraphModule) -> bool:
     """Whether it computes in floating point, and Arm's quantizer has seen nothing of it: without
     its mark TOSAPartitioner leaves operators alone, wherever the quantization came from."""
-    nodes = [
-        node
-        for graph in module.modules()
-        if isinstance(graph, GraphModule)
-        for node in graph.graph.nodes
-        if isinstance(node.target, EdgeOpOverload)
-    ]
+    nodes = [node for node in _nodes(module) if isinstance(node.target, EdgeOpOverload)]
     marked = ArmAnnotationInfo.CUSTOM_META_KEY
     if any(node.meta.get("custom", {}).get(marked, {}).get("quantized") for node in nodes):
         return False
