@@ -20,7 +20,7 @@ from pipeline.errors import PipelineError, did_you_mean
 from pipeline.toolchain import version_of
 
 _WIDTH = 100
-_SUMMARY = 43  # what the other columns of the table leave of it
+_SUMMARY = 38  # what the other columns of the table leave of it
 
 
 def list_backends() -> Iterator[str]:
@@ -120,7 +120,7 @@ def _runs(backend: Backend) -> str:
         return "no"
     if _obstacles(backend):
         return ""
-    return "yes, in Python" if backend.make_runtime is not None else "yes"
+    return "in Python" if backend.make_runtime is not None else "yes"
 
 
 def _obstacles(backend: Backend) -> list[str]:

@@ -13,7 +13,8 @@ from conftest import REPOSITORY, Bench
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     root = tmp_path_factory.mktemp("documented")
-    for name in ("models/add_sub.py", "partition_configs/add_sub.yaml", "dodo.py"):
+    configs = [f"partition_configs/{name}.yaml" for name in ("add_sub", "add_sub-xnnpack")]
+    for name in ("models/add_sub.py", *configs, "dodo.py"):
         (root / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / name, root / name)
     bench = Bench(root)

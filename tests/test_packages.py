@@ -92,7 +92,8 @@ def test_state_dynamic_sizes_and_several_calls_were_validated(shipped):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_interpreter_and_executorch_agree(shipped, package):
     """On standard normal inputs of the greatest sizes, twice in a row for state. Where activations
-    are quantized, a difference in the last bit can round one of them the other way."""
+    are quantized, a difference in the last bit can round one of them the other way. What only the
+    interpreter runs is left to validation."""
     plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
     folder = shipped.root / "build" / package
     pte = folder / f"{plan.config(package).model}.pte"
@@ -101,7 +102,11 @@ def test_interpreter_and_executorch_agree(shipped, package):
     assert runtime.methods() == walked.methods()
     facts = json.loads(shipped.bytes_of(package, "manifest.json"))["methods"]
     tolerance = 2e-2 if any(each["quantized"] for each in facts.values()) else 2e-5
+    chosen = Session(files)
     for method in runtime.methods():
+        if chosen.device_of(method).type == "interpreter":
+            assert package == "add_sub"
+            continue
         declared = runtime.declared(method)
         assert walked.declared(method) == declared
         generator = torch.Generator().manual_seed(0)

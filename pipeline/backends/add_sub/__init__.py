@@ -77,5 +77,6 @@ ENTRIES = (
         make_runtime=_make_runtime,
         make_sight=_make_sight,
         names_count=False,
+        beyond={"whole": "of this package's own partitioner"},
     ),
 )
