@@ -1,5 +1,6 @@
 """Linking gives the bytes of ExecuTorch's joint call. The oracle is always that call itself."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -59,9 +60,16 @@ def objects_of(programs, partitioners, external, initialized, store):
         yield object_from_json(json.loads(json.dumps(compiled.to_json())))
 
 
-@pytest.mark.parametrize("external", [False, True], ids=["inside", "ptd"])
-@pytest.mark.parametrize("initialized", [(), ("count",)], ids=["", "initialized"])
-@pytest.mark.parametrize("backend", PARTITIONERS)
+def combinations():
+    """All are slow together, so those that have most in them are run first."""
+    for backend in PARTITIONERS:
+        for initialized, external in itertools.product([(), ("count",)], [False, True]):
+            names = [backend, "initialized" if initialized else "", "ptd" if external else "inside"]
+            marks = () if initialized and external else pytest.mark.slow
+            yield pytest.param(backend, initialized, external, id="-".join(names), marks=marks)
+
+
+@pytest.mark.parametrize(("backend", "initialized", "external"), combinations())
 def test_linked_bytes_are_those_of_the_joint_call(store, backend, initialized, external):
     partitioners = PARTITIONERS[backend]
     expected = joint(shared_programs(), partitioners, external, initialized, CONSTANT_METHODS)

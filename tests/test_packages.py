@@ -23,6 +23,7 @@ from pipeline.store import Store
 from pipeline.workspace import Workspace
 
 PACKAGES = sorted(path.stem for path in (REPOSITORY / "partition_configs").glob("*.yaml"))
+SMALL = {"add_sub", "add_sub-xnnpack", "router", "vision"}
 
 
 class Shipped(Bench):
@@ -45,7 +46,10 @@ def shipped(tmp_path_factory):
     return bench
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize(
+    "package",
+    [p if p in SMALL else pytest.param(p, marks=pytest.mark.slow) for p in PACKAGES],
+)
 def test_bytes_are_those_of_the_joint_call(shipped, package):
     plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
     manager = joint_call(plan, package)

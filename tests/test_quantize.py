@@ -410,7 +410,13 @@ COREML = [
 ]
 
 
-@pytest.mark.parametrize("kind", [*XNNPackRecipeType, *COREML], ids=lambda kind: kind.value)
+XNNPACK = [
+    pytest.param(kind, marks=pytest.mark.slow) if "static" in kind.value else kind
+    for kind in XNNPackRecipeType
+]
+
+
+@pytest.mark.parametrize("kind", [*XNNPACK, *COREML], ids=lambda kind: getattr(kind, "value", None))
 def test_a_recipe_gives_upstreams_bytes(kind):
     inputs = inputs_of((2, 64))
     with BACKENDS["coreml"].deterministic():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("upstream.py")
 MODULES = (
     "test_backend_with_named_data_map",
@@ -86,7 +87,6 @@ def test_the_same_pass_with_ours(ours, module):
     assert (ours["calls"].get(module, 0) > 0) == (module not in NO_CALLS)
 
 
-@pytest.mark.slow
 def test_the_long_ones_pass_with_ours():
     others = list(FAILS["test_lowered_backend_module"])
     ours = run("ours", "test_lowered_backend_module", *others)
@@ -95,7 +95,6 @@ def test_the_long_ones_pass_with_ours():
     assert ours["calls"]["test_lowered_backend_module"] > 0
 
 
-@pytest.mark.slow
 def test_the_same_fail_with_theirs(ours):
     theirs = run("theirs", *MODULES, *LONG)
     assert theirs["outcomes"] == ours["outcomes"] and not theirs["calls"]
