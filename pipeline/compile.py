@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from pipeline import digest
 from pipeline.actions import CALIBRATION, Action
-from pipeline.backends import Backend, edge_operators
+from pipeline.backends import Backend, edge_operators, make_passes
 from pipeline.backends.workspace_files import located
 from pipeline.calibration import Batches, check_batches, read_file
 from pipeline.config import MethodConfig
@@ -25,7 +25,7 @@ from pipeline.delegation import count_delegation, handle_positions
 from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
-from pipeline.lowering import lower
+from pipeline.lowering import edge_for, lower
 from pipeline.objects import make_object
 from pipeline.passes import load_passes, source_files
 from pipeline.programs import load_example_inputs, load_program, save_programs
@@ -178,15 +178,22 @@ def compile_unit(
             programs,
             partitioners,
             store=None if always else store,
-            edge=next(iter(configs.values())).edge,
+            edge=edge_for(next(iter(configs.values())).edge, _backends(configs)),
             edge_operators=edge_operators(_backends(configs)),
             passes={
-                name: load_passes(config.edge.passes, workspace.root)
+                name: [
+                    *load_passes(config.edge.passes, workspace.root),
+                    *make_passes(config.located(workspace.root)),
+                ]
                 for name, config in configs.items()
             },
         )
         delegation = {
-            name: count_delegation(lowered.exported_program(name)).to_json() for name in methods
+            name: count_delegation(
+                lowered.exported_program(name),
+                {b.kernels: b.backend_id for b in _backends({name: configs[name]}) if b.kernels},
+            ).to_json()
+            for name in methods
         }
         signatures = {
             name: replace(spec, changes=tuple(changes_of(lowered.exported_program(name)))).to_json()

@@ -183,6 +183,23 @@ class MethodConfig(Options):
             )
         return self
 
+    @model_validator(mode="after")
+    def _takes_the_whole_method(self) -> Self:
+        """Passes go over a whole method, before any partitioner looks at it."""
+        for spec in self.partitioners:
+            if spec is None or spec.backend.make_passes is None:
+                continue
+            what = {"name": spec.name}
+            if len(self.partitioners) > 1:
+                raise PydanticCustomError(
+                    "rule", "must have no partitioner beside {name}, which lowers by passes", what
+                )
+            if self.modules is not None or spec.modules is not None:
+                raise PydanticCustomError(
+                    "rule", "must not hold `modules`: {name} lowers whole methods by passes", what
+                )
+        return self
+
     def parts_with_options(self) -> Iterator[tuple[str, Options]]:
         """The options of its quantizer and of its partitioners, and where they stand in it."""
         if self.quantize is not None:

@@ -23,7 +23,7 @@ from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from pipeline.backends import PartitionerSpec, make_partitioners
+from pipeline.backends import PartitionerSpec, make_partitioners, with_partitioner
 from pipeline.errors import PipelineError
 from pipeline.graphs import graph_modules
 from pipeline.nodes import operator_of
@@ -45,12 +45,12 @@ class SharedConstantsError(Exception):
 def confined_partitioners(
     specs: Iterable[PartitionerSpec], modules: Sequence[str] | None = None
 ) -> list[Partitioner]:
-    """The partitioners of a method, in their order.
+    """The partitioners of a method, in their order; none for a backend that lowers by passes.
 
     Args:
         modules: qualified names of sub-modules; with them, no partitioner delegates anything else.
     """
-    specs = list(specs)
+    specs = with_partitioner(specs)
     made = zip(make_partitioners(specs), specs, strict=True)
     return [Confined(partitioner, (modules, spec.modules)) for partitioner, spec in made]
 

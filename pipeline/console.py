@@ -192,7 +192,8 @@ def _read(plan: Plan, package: str, name: str) -> dict[str, Any]:
 def _percentage(delegation: dict[str, Any]) -> str:
     if not delegation.get("nodes"):
         return ""
-    return f"{100 * delegation['delegated_nodes'] / delegation['nodes']:.0f} %"
+    kernels = sum(sum(own.values()) for own in delegation.get("kernels", {}).values())
+    return f"{100 * (delegation['delegated_nodes'] + kernels) / delegation['nodes']:.0f} %"
 
 
 def _of_remote(told: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
+from executorch.exir.memory import alloc
 from torch._ops import HigherOrderOperator
 from torch.export import ExportedProgram
 
@@ -23,7 +24,9 @@ from pipeline.graphs import graph_modules
 @dataclass(frozen=True)
 class Delegation:
     """Counts of operator calls. `undelegated` maps operator names to calls left to portable
-    kernels; `partitions` maps backend ids to numbers of delegate calls."""
+    kernels; `partitions` maps backend ids to numbers of delegate calls; `kernels` maps the ids of
+    backends without a delegate to the operators of their own kernels and the calls of each, which
+    are neither delegated nor left to portable kernels."""
 
     nodes: int
     delegated_nodes: int
@@ -31,13 +34,22 @@ class Delegation:
     delegated_operators: int
     partitions: dict[str, int] = field(default_factory=dict)
     undelegated: dict[str, int] = field(default_factory=dict)
+    kernels: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without `kernels` where there are none."""
+        return {name: value for name, value in asdict(self).items() if name != "kernels" or value}
 
 
-def count_delegation(program: ExportedProgram) -> Delegation:
-    """Counts over a program in edge dialect that has been lowered."""
+def count_delegation(
+    program: ExportedProgram, namespaces: Mapping[str, str] | None = None
+) -> Delegation:
+    """Counts over a program in edge dialect that has been lowered.
+
+    Args:
+        namespaces: of operators that are a backend's own kernels, each with the backend's id.
+    """
+    owners = namespaces or {}
     outside: Counter[str] = Counter()
     inside: Counter[str] = Counter()
     partitions: Counter[str] = Counter()
@@ -46,13 +58,20 @@ def count_delegation(program: ExportedProgram) -> Delegation:
         for _, lowered, _ in get_lowered_submodules(graph_module):
             partitions[lowered.backend_id] += 1
             inside.update(_operators_inside(lowered))
+    kernels: dict[str, dict[str, int]] = {}
+    for name, calls in sorted(outside.items()):
+        owner = owners.get(name.partition(".")[0])
+        if owner is not None:
+            kernels.setdefault(owner, {})[name] = calls
+    own = {name for each in kernels.values() for name in each}
     return Delegation(
         nodes=outside.total() + inside.total(),
         delegated_nodes=inside.total(),
         operators=len(outside.keys() | inside.keys()),
         delegated_operators=len(inside.keys() - outside.keys()),
         partitions=dict(sorted(partitions.items())),
-        undelegated=dict(sorted(outside.items())),
+        undelegated={name: calls for name, calls in sorted(outside.items()) if name not in own},
+        kernels=kernels,
     )
 
 
@@ -103,9 +122,10 @@ def _operators_inside(lowered: LoweredBackendModule) -> Iterator[str]:
 
 
 def _operators(graph: torch.fx.Graph) -> Iterator[str]:
-    """Names like `aten.linear.default`. Control flow itself is instructions, not operators."""
+    """Names like `aten.linear.default`. Control flow itself is instructions, not operators, and
+    scratch memory is planned, not called for."""
     for node in graph.nodes:
         target = node.target
-        moves = target is operator.getitem or isinstance(target, HigherOrderOperator)
+        moves = target in (operator.getitem, alloc) or isinstance(target, HigherOrderOperator)
         if node.op == "call_function" and not moves:
             yield target.name().replace("::", ".") if hasattr(target, "name") else target.__name__

@@ -1,4 +1,7 @@
-"""Gates: limits that a config sets on a package, checked against its manifest."""
+"""Gates: limits that a config sets on a package, checked against its manifest.
+
+What a backend's own kernels run, where it has kernels instead of a delegate, counts as delegated.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,24 @@ def failed_gates(gates: Gates, manifest: Mapping[str, Any]) -> Iterator[str]:
     for method, facts in manifest["methods"].items():
         counts = facts["delegation"]
         left = ", ".join(f"{name} x{count}" for name, count in counts["undelegated"].items())
-        for limit, part, whole, noun in (
-            (gates.min_delegated_nodes, "delegated_nodes", "nodes", "nodes"),
-            (gates.min_delegated_ops, "delegated_operators", "operators", "operators"),
+        kernels = {n: c for own in counts.get("kernels", {}).values() for n, c in own.items()}
+        for limit, part, whole, noun, own in (
+            (
+                gates.min_delegated_nodes,
+                "delegated_nodes",
+                "nodes",
+                "nodes",
+                sum(kernels.values()),
+            ),
+            (
+                gates.min_delegated_ops,
+                "delegated_operators",
+                "operators",
+                "operators",
+                len(kernels),
+            ),
         ):
-            share = counts[part] / counts[whole] if counts[whole] else 1.0
+            share = (counts[part] + own) / counts[whole] if counts[whole] else 1.0
             if limit is not None and share < limit:
                 yield (
                     f"{method}: {share:.1%} of {noun} delegated, at least {limit:.1%} wanted; "

@@ -65,7 +65,7 @@ def tell_backend(name: str) -> Iterator[str]:
     backend = BACKENDS[name]
     yield f"{backend.name}: {backend.summary}"
     facts = {
-        "delegate": backend.backend_id,
+        "delegate": f"none; kernels {backend.kernels}::" if backend.kernels else backend.backend_id,
         "lowers here": "; ".join(_obstacles(backend)) or "yes",
     }
     if not backend.unsupported:

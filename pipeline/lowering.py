@@ -31,6 +31,7 @@ from executorch.exir.program import _program
 from joblib import Parallel, delayed
 from torch.export import ExportedProgram
 
+from pipeline.backends import Backend
 from pipeline.config import EdgeConfig
 from pipeline.confine import (
     Confined,
@@ -441,7 +442,11 @@ def lower(
     refuse_unsupported(programs)
     refuse_wrong_modules(programs, method_to_partitioners)
     own = dict(programs)
-    with _lowering_through_to_backend_multiple(store), telling_what_torch_fails_on(programs):
+    with (
+        _lowering_through_to_backend_multiple(store),
+        telling_what_torch_fails_on(programs),
+        _telling_what_passes_say(),
+    ):
         while True:
             try:
                 return to_edge_transform_and_lower(
@@ -470,6 +475,29 @@ def _lowering_through_to_backend_multiple(store: Store | None) -> Iterator[None]
         yield
     finally:
         _program.to_backend = original
+
+
+@contextmanager
+def _telling_what_passes_say() -> Iterator[None]:
+    """ExecuTorch raises an exception of its own, with a list of passes, for whatever one raises."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error.__cause__, PipelineError):
+            raise error.__cause__ from error
+        raise
+
+
+def edge_for(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:
+    """`settings`, with what backends that lower by passes want: operators left whole, and no check,
+    which knows none of the operators that they make."""
+    own = [backend for backend in backends if backend.make_passes is not None]
+    if not own:
+        return settings
+    wanted = [*(settings.preserve_ops or ()), *(op for each in own for op in each.preserve_ops)]
+    return settings.model_copy(
+        update={"preserve_ops": tuple(dict.fromkeys(wanted)), "check_ir_validity": False}
+    )
 
 
 def edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> EdgeCompileConfig:

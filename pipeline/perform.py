@@ -167,12 +167,17 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
 
 
 def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:
-    """By method, why this machine can't run its delegates."""
+    """By method, why this machine can't run its delegates, or its backend's kernels."""
     return {
         name: "; ".join(f"{backend}: {reasons[backend]}" for backend in used)
         for name, facts in manifest.get("methods", {}).items()
-        if (used := [b for b in facts["delegation"]["partitions"] if b in reasons])
+        if (used := [b for b in _backends_in(facts["delegation"]) if b in reasons])
     }
+
+
+def _backends_in(delegation: Mapping[str, Any]) -> list[str]:
+    """The ids of the backends whose delegates or kernels a method calls."""
+    return [*delegation["partitions"], *delegation.get("kernels", {})]
 
 
 def lines_of_handles(

@@ -24,6 +24,7 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
         _failures(validation),
         _skipped(validation["methods"]),
         _delegation(manifest.get("delegation", {})),
+        _kernels(manifest.get("delegation", {})),
         _left_float(manifest.get("left_float", {})),
         _sizes(manifest.get("sizes", {})),
     ]
@@ -143,6 +144,17 @@ def _delegation(figures: Mapping[str, Json]) -> str:
     ]
     head = ("method", "nodes delegated", "operators delegated", "partitions", "not delegated")
     return _section("Delegation", _table(head, rows))
+
+
+def _kernels(figures: Mapping[str, Json]) -> str:
+    """What runs on kernels of a backend that has no delegate."""
+    rows = [
+        (_code(method), backend, _undelegated(operators))
+        for method, counts in sorted(figures.items())
+        for backend, operators in counts.get("kernels", {}).items()
+    ]
+    head = ("method", "backend", "operators")
+    return _section("Kernels of backends", _table(head, rows))
 
 
 def _left_float(figures: Mapping[str, int]) -> str:

@@ -9,12 +9,12 @@ from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lowe
 from executorch.exir.backend.backend_details import BackendDetails
 
 from pipeline.actions import backends_of
-from pipeline.backends import Backend, edge_operators
+from pipeline.backends import Backend, edge_operators, make_passes
 from pipeline.compile import load_examples
 from pipeline.confine import confined_partitioners
 from pipeline.emission import emission_config
 from pipeline.inputs import load_inputs
-from pipeline.lowering import edge_config
+from pipeline.lowering import edge_config, edge_for
 from pipeline.passes import load_passes
 from pipeline.plan import Plan
 from pipeline.preprocessors import preprocess_function
@@ -49,8 +49,16 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
             programs,
             partitioner=partitioners,
             constant_methods=dict(config.constant_methods) or None,
-            compile_config=edge_config(next(iter(methods.values())).edge, edge_operators(used)),
-            transform_passes={n: load_passes(methods[n].edge.passes, root) for n in programs},
+            compile_config=edge_config(
+                edge_for(next(iter(methods.values())).edge, used), edge_operators(used)
+            ),
+            transform_passes={
+                n: [
+                    *load_passes(methods[n].edge.passes, root),
+                    *make_passes(methods[n].located(root)),
+                ]
+                for n in programs
+            },
         )
     classes.clear()
     gc.collect()

@@ -18,7 +18,7 @@ def test_every_backend_has_a_row():
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert set(BACKENDS) <= set(rows)
     assert rows["xnnpack"].split()[-5:] == ["yes", "yes", "apart", "yes", "yes"]
-    assert rows["cortex_m"].endswith("  no")  # and nothing of what can't be known of it
+    assert rows["cadence"].endswith("  no")  # and nothing of what can't be known of it
 
 
 def test_a_long_summary_goes_on_below(monkeypatch):

@@ -73,8 +73,8 @@ def test_a_use_is_one_line_that_says_what_is_missing_and_where_to_get_it(tmp_pat
     ]
 
 
-@pytest.mark.parametrize("name", ["cortex_m", "cadence"])
-def test_what_is_lowered_by_passes_is_told(tmp_path, name):
+def test_what_is_lowered_by_passes_of_cadence_is_told(tmp_path):
+    name = "cadence"
     bench, (first, *_) = bench_with(tmp_path)
     bench, _ = bench_with(tmp_path / "used", **{first: {"partitioners": [name]}})
     (told,) = problems(bench)

@@ -39,6 +39,7 @@ from pipeline.backends.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
+    from executorch.exir.pass_base import ExportedProgramPassBase
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 __all__ = [
@@ -57,7 +58,9 @@ __all__ = [
     "WorkspaceFiles",
     "edge_operators",
     "make_partitioners",
+    "make_passes",
     "make_quantizer",
+    "with_partitioner",
 ]
 
 _ENTRIES = (
@@ -105,8 +108,20 @@ class PartitionerSpec(Options):
 
 
 def make_partitioners(specs: Iterable[PartitionerSpec]) -> list[Partitioner]:
-    """In the order of the config, which is the order in which they are tried."""
-    return [spec.backend.make_partitioner(spec.options) for spec in specs]
+    """In the order of the config, which is the order in which they are tried. Backends that lower
+    by passes have none."""
+    return [spec.backend.make_partitioner(spec.options) for spec in with_partitioner(specs)]
+
+
+def with_partitioner(specs: Iterable[PartitionerSpec]) -> list[PartitionerSpec]:
+    """Those of backends that lower through one."""
+    return [spec for spec in specs if spec.backend.make_passes is None]
+
+
+def make_passes(specs: Iterable[PartitionerSpec]) -> list[ExportedProgramPassBase]:
+    """Those of the backends that lower by passes."""
+    makers = [(spec.backend.make_passes, spec.options) for spec in specs]
+    return [each for make, options in makers if make is not None for each in make(options)]
 
 
 def edge_operators(backends: Iterable[Backend]) -> list[str]:

@@ -16,6 +16,7 @@ from pipeline.backends.quantize_options import QuantizeConfig
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
+    from executorch.exir.pass_base import ExportedProgramPassBase
     from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
     from torchao.quantization.pt2e.quantizer import Quantizer
@@ -143,6 +144,11 @@ class Backend:
         distributions: those whose versions can change what it makes.
         joint: it sees all methods at once (`preprocess_multimethod`).
         make_partitioner: from its options; imports the backend.
+        make_passes: passes over the edge program of a method that lower it instead of a
+            partitioner, from its options; imports the backend. None where it has a partitioner.
+        kernels: the namespace of the operators that its passes make, which the device's runtime
+            has kernels for, and no delegate.
+        preserve_ops: operators that edge conversion leaves whole for its passes.
         make_quantizer: from its options; imports the backend.
         apply_quantizer: instead of `prepare_pt2e` and `convert_pt2e`, for backends that quantize
             in their own way: an ATen module, the config and batches of calibration inputs, which
@@ -198,6 +204,9 @@ class Backend:
     preprocess: str = ""
     details: str = ""
     make_runtime: Callable[[], DelegateRuntime] | None = None
+    make_passes: Callable[[Any], Sequence[ExportedProgramPassBase]] | None = None
+    kernels: str = ""
+    preserve_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("preprocess", "details"):

@@ -1,0 +1,163 @@
+"""Cortex-M as an entry of the catalogue, lowered by ExecuTorch's passes through doit.
+
+Skipped where the extra `tosa` or CMSIS-NN's sizes are not installed.
+"""
+
+import subprocess
+import sys
+
+import pytest
+from lowerable import (
+    MODEL,
+    bench_for,
+    both,
+    check_fresh_processes_agree,
+    check_joint_bytes,
+    check_not_run,
+    manifest_of,
+)
+
+from pipeline.backends import BACKENDS
+
+ENTRY = BACKENDS["cortex_m"]
+LACKS = "; ".join(f"cortex_m needs {need.what}: {need.remedy}" for need in ENTRY.missing())
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(LACKS), reason=LACKS)]
+QUANTIZED = {"quantize": {"quantizer": "cortex_m"}, "partitioners": ["cortex_m"]}
+CONFIGS = {
+    "m55": both(**QUANTIZED) | {"validate": {"gates": {"min_delegated_nodes": 0.7}}},
+    "m4": both(**QUANTIZED | {"partitioners": [{"cortex_m": {"cpu": "M4"}}]}),
+}
+# CMSIS-NN's convolutions read channels last.
+CHANNELS_LAST = MODEL.replace(
+    "manual_seed(seed)),)", "manual_seed(seed)).to(memory_format=torch.channels_last),)"
+)
+assert CHANNELS_LAST != MODEL
+
+
+def cortex_m_bench(root, configs, model=CHANNELS_LAST):
+    bench = bench_for(root, configs)
+    (root / "models" / "small.py").write_text(model)
+    return bench
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    bench = cortex_m_bench(tmp_path_factory.mktemp("cortex_m") / "workspace", CONFIGS)
+    assert bench.doit(timeout=600) == 0, bench.output
+    yield bench
+
+
+@pytest.mark.parametrize("package", CONFIGS)
+def test_operators_are_its_kernels_and_neither_delegated_nor_left(bench, package):
+    for facts in manifest_of(bench, package)["methods"].values():
+        counts = facts["delegation"]
+        kernels = counts["kernels"]["CortexMBackend"]
+        assert kernels["cortex_m.quantized_conv2d"] == 2
+        assert counts["delegated_nodes"] == 0 and counts["partitions"] == {}
+        assert not [name for name in counts["undelegated"] if name.startswith("cortex_m.")]
+        assert sum(kernels.values()) + sum(counts["undelegated"].values()) == counts["nodes"]
+    assert b"cortex_m::quantized_conv2d" in bench.bytes_of(package, "small.pte")
+    assert "## Kernels of backends" in bench.bytes_of(package, "report.md").decode()
+
+
+def test_the_core_counts(bench):
+    assert bench.bytes_of("m55", "small.pte") != bench.bytes_of("m4", "small.pte")
+
+
+@pytest.mark.parametrize("package", CONFIGS)
+def test_it_is_not_run(bench, package):
+    check_not_run(bench, package, ENTRY.cannot_run())
+
+
+def test_bytes_are_those_of_executorchs_own_call_with_its_passes(bench):
+    check_joint_bytes(bench, *CONFIGS)
+
+
+_OWN_SEQUENCE = """
+import sys
+from pathlib import Path
+
+import torch
+from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
+from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
+from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+sys.path.insert(0, "models")
+import small
+
+aten = torch.ops.aten
+programs = {}
+for name, program in small.export_methods().items():
+    prepared = prepare_pt2e(program.module(check_guards=False), CortexMQuantizer())
+    with torch.no_grad():
+        for inputs in small.calibration_inputs(name):
+            prepared(*inputs)
+    programs[name] = torch.export.export(convert_pt2e(prepared), small.inputs(2))
+whole = [
+    getattr(aten, name).default
+    for name in ("linear", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "silu")
+]
+edge = to_edge_transform_and_lower(
+    programs,
+    compile_config=EdgeCompileConfig(
+        preserve_ops=whole,
+        _check_ir_validity=False,
+        _core_aten_ops_exception_list=[aten.max_pool2d.default],
+    ),
+)
+for name in programs:
+    edge._edge_programs[name] = CortexMPassManager(edge.exported_program(name)).transform()
+Path("own.pte").write_bytes(edge.to_executorch().buffer)
+"""
+
+
+def test_bytes_are_those_of_the_sequence_of_executorchs_own_tests(bench):
+    command = [sys.executable, "-c", _OWN_SEQUENCE]
+    subprocess.run(command, cwd=bench.root, check=True, timeout=600)
+    assert bench.bytes_of("m55", "small.pte") == (bench.root / "own.pte").read_bytes()
+
+
+def test_fresh_processes_agree(bench):
+    check_fresh_processes_agree(bench, *CONFIGS)
+
+
+def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
+    own = cortex_m_bench(tmp_path / "own", CONFIGS)
+    tasks = [f"lower:{package}" for package in CONFIGS]
+    assert own.doit(*tasks, PTE_PIPELINE_STORE=str(bench.store)) == 0, own.output
+    assert set(own.outcomes().values()) == {"hit"}
+
+
+TRANSFORMER = """
+import torch
+from torch import nn
+from torch.export import export
+
+
+def inputs():
+    return (torch.randn(1, 6, 16, generator=torch.Generator().manual_seed(0)),)
+
+
+def export_methods():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval().requires_grad_(False)
+    return {"features": export(layer, inputs()), "classify": export(layer, inputs())}
+
+
+def example_inputs(method):
+    return [inputs()]
+"""
+
+
+def test_what_it_cannot_lower_is_one_line(tmp_path):
+    floating = both(partitioners=["cortex_m"])
+    bench = cortex_m_bench(tmp_path / "float", {"float": floating})
+    assert bench.doit("lower") != 0
+    assert (
+        "compile:float/features failed in stage 'lower': cortex_m takes quantized operators, and the method "
+        "has none; say `quantize: {quantizer: cortex_m}`" in bench.output
+    )
+    bench = cortex_m_bench(tmp_path / "attention", {"attention": both(**QUANTIZED)}, TRANSFORMER)
+    assert bench.doit("lower") != 0
+    assert "ZZZ" in bench.output
