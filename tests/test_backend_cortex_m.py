@@ -80,7 +80,7 @@ from pathlib import Path
 import torch
 from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
 from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
-from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, to_edge
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 sys.path.insert(0, "models")
@@ -92,13 +92,13 @@ for name, program in small.export_methods().items():
     prepared = prepare_pt2e(program.module(check_guards=False), CortexMQuantizer())
     with torch.no_grad():
         for inputs in small.calibration_inputs(name):
-            prepared(*inputs)
+            prepared(*(each.contiguous() for each in inputs))  # as they are stored
     programs[name] = torch.export.export(convert_pt2e(prepared), small.inputs(2))
 whole = [
     getattr(aten, name).default
     for name in ("linear", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "silu")
 ]
-edge = to_edge_transform_and_lower(
+edge = to_edge(
     programs,
     compile_config=EdgeCompileConfig(
         preserve_ops=whole,
@@ -155,9 +155,28 @@ def test_what_it_cannot_lower_is_one_line(tmp_path):
     bench = cortex_m_bench(tmp_path / "float", {"float": floating})
     assert bench.doit("lower") != 0
     assert (
-        "compile:float/features failed in stage 'lower': cortex_m takes quantized operators, and the method "
-        "has none; say `quantize: {quantizer: cortex_m}`" in bench.output
+        "compile:float/features failed in stage 'lower': cortex_m takes quantized operators, and "
+        "the method has none; say `quantize: {quantizer: cortex_m}`" in bench.output
     )
-    bench = cortex_m_bench(tmp_path / "attention", {"attention": both(**QUANTIZED)}, TRANSFORMER)
-    assert bench.doit("lower") != 0
-    assert "ZZZ" in bench.output
+
+
+def test_what_its_quantizer_leaves_stays_on_portable_kernels(tmp_path):
+    bench = cortex_m_bench(tmp_path, {"attention": both(**QUANTIZED)}, TRANSFORMER)
+    assert bench.doit("lower") == 0, bench.output
+    counts = manifest_of(bench, "attention")["methods"]["features"]["delegation"]
+    assert counts["kernels"]["CortexMBackend"] and counts["undelegated"]
+
+
+def told(tmp_path, **method):
+    bench = cortex_m_bench(tmp_path, {"wrong": both(**method)})
+    bench.doit("plan")
+    return bench.output
+
+
+def test_what_passes_cannot_keep_to_is_told_when_planned(tmp_path):
+    beside = told(tmp_path / "beside", partitioners=["cortex_m", "xnnpack"])
+    assert "methods.features: must have no partitioner beside cortex_m" in beside
+    modules = told(tmp_path / "modules", partitioners=["cortex_m"], modules=["first"])
+    assert "methods.features: must not hold `modules`: cortex_m lowers whole methods" in modules
+    isa = told(tmp_path / "isa", partitioners=[{"cortex_m": {"cpu": "M0", "isa": "MVE"}}])
+    assert "cortex_m.isa: is 'MVE'" in isa and "must be one of those that M0 has: SCALAR" in isa

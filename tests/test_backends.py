@@ -16,6 +16,7 @@ from pipeline.backends import (
     PartitionerSpec,
     QuantizeConfig,
     make_partitioners,
+    make_passes,
     make_quantizer,
 )
 from pipeline.backends.torchao import Scheme, TorchaoQuantize
