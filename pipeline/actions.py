@@ -272,6 +272,7 @@ def validate_action(
     """`files` are the digests of the package on disk, which is what gets validated."""
     key = {
         **_common("validate"),
+        "package": config.package,
         "files": files,
         "programs": {
             name: {"program": m.program, "examples": m.examples} for name, m in methods.items()

@@ -219,10 +219,12 @@ def test_order_of_methods_counts_for_the_link_alone():
 
 
 def test_validation_is_keyed_by_package_programs_inputs_and_settings():
-    def key(settings=None, files=None, sources=SOURCES):
+    def key(settings=None, files=None, sources=SOURCES, package=None):
         changed = config(**({"validate": settings} if settings else {}))
+        changed = changed.model_copy(update={"package": package or changed.package})
         return validate_action(changed, files or {"m.pte": "bytes"}, sources).digest
 
     other = {**SOURCES, "encode": replace(SOURCES["encode"], examples="other")}
     found = {key(), key({"atol": 1.0}), key(files={"m.pte": "x"}), key(sources=other)}
-    assert len(found) == 4
+    found.add(key(package="twin"))  # of the same bytes, with a report of its own
+    assert len(found) == 5
