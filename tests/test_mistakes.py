@@ -121,6 +121,11 @@ IMPOSSIBLE = {
         "needs take_over_constant_data: true",
     ),
     "coreml quantizer": ({"activation_dtype": "float32", "batches": 2}, BESIDE),
+    "cortex_m partitioner": (
+        {"cpu": "M0", "isa": "MVE"},
+        "must be one of those that M0 has: SCALAR",
+    ),
+    "cortex_m quantizer": DYNAMIC,
     "cuda partitioner": ({"target_device": "gpu:0"}, "must be cuda: and a number"),
     "ethos-u partitioner": (
         {"target": "ethos-u55-128", "system_config": "Ethos_U85_SYS_Flash_Low"},
