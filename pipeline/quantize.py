@@ -28,7 +28,7 @@ from pipeline.generate import generate_inputs
 from pipeline.graphs import module_names
 from pipeline.inputs import InputSet
 from pipeline.nodes import modules_of, operator_of
-from pipeline.signature import bounds, expression, signature
+from pipeline.signature import as_exported, bounds, expression, signature
 
 Tell = Callable[[int, int], None]
 _QUANTIZED = re.compile(r"(quantized_decomposed::|torchao::(de)?quantize_affine)")
@@ -63,7 +63,7 @@ def quantize(
         module = program.module(check_guards=False)
         if spec.entry.apply_quantizer is not None:
             state = {name: buffer.clone() for name, buffer in module.named_buffers()}
-            converted = spec.entry.apply_quantizer(module, spec, _Arguments(batches, tell))
+            converted = spec.entry.apply_quantizer(module, spec, _Arguments(program, batches, tell))
             _restore_state(program, module, state)
             _restore_state(program, converted, state)
         else:
@@ -77,7 +77,8 @@ def quantize(
 class _Arguments(Sequence[tuple[Any, ...]]):
     """The positional arguments of batches, each told of when it is taken."""
 
-    def __init__(self, batches: Sequence[InputSet], tell: Tell) -> None:
+    def __init__(self, program: ExportedProgram, batches: Sequence[InputSet], tell: Tell) -> None:
+        self._program = program
         self._batches = batches
         self._tell = tell
 
@@ -86,16 +87,19 @@ class _Arguments(Sequence[tuple[Any, ...]]):
 
     def __getitem__(self, index: Any) -> Any:
         found = self._batches[index]
-        return [each.args for each in found] if isinstance(index, slice) else found.args
+        if isinstance(index, slice):
+            return [as_exported(self._program, each).args for each in found]
+        return as_exported(self._program, found).args
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        for inputs in _told(self._batches, self._tell):
+        for inputs in _told(self._program, self._batches, self._tell):
             yield inputs.args
 
 
-def _told(batches: Sequence[InputSet], tell: Tell) -> Iterator[InputSet]:
+def _told(program: ExportedProgram, batches: Sequence[InputSet], tell: Tell) -> Iterator[InputSet]:
+    """In the layout that a runtime reads: in another one, sums round otherwise."""
     for done, inputs in enumerate(batches, 1):
-        yield inputs
+        yield as_exported(program, inputs)
         tell(done, len(batches))
 
 
@@ -160,7 +164,7 @@ def _apply_pt2e(
     _check_annotated(prepared, spec)
     state = {name: buffer.clone() for name, buffer in prepared.named_buffers()}
     with torch.no_grad():
-        for inputs in _told(batches, tell):
+        for inputs in _told(program, batches, tell):
             prepared(*inputs.args, **inputs.kwargs)
     _restore_state(program, prepared, state)
     converted = convert_pt2e(prepared)

@@ -74,6 +74,13 @@ def flatten(program: ExportedProgram, inputs: InputSet) -> list[Any]:
     return [in_dim_order(value, a.value) for a, value in pairs(program, inputs, [])]
 
 
+def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
+    """A copy of a checked input set, in the layout that the program was exported with."""
+    leaves = flatten(program, inputs)
+    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return InputSet(args, kwargs, inputs.origin)
+
+
 def in_dim_order(value: Any, like: Any) -> Any:
     """A copy of a tensor, laid out in the dim order of another one of its rank."""
     return laid_out(value, like.dim_order()) if isinstance(value, torch.Tensor) else value

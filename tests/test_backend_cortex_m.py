@@ -92,7 +92,7 @@ for name, program in small.export_methods().items():
     prepared = prepare_pt2e(program.module(check_guards=False), CortexMQuantizer())
     with torch.no_grad():
         for inputs in small.calibration_inputs(name):
-            prepared(*(each.contiguous() for each in inputs))  # as they are stored
+            prepared(*inputs)
     programs[name] = torch.export.export(convert_pt2e(prepared), small.inputs(2))
 whole = [
     getattr(aten, name).default

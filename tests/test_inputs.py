@@ -11,7 +11,7 @@ from torch.export import Dim, export
 from pipeline.errors import PipelineError
 from pipeline.generate import LONGEST_DIMENSION, MOST_ELEMENTS, generate_inputs
 from pipeline.inputs import InputSet, as_input_sets, load_inputs, save_inputs
-from pipeline.signature import check_inputs, flatten
+from pipeline.signature import as_exported, check_inputs, flatten
 
 
 class Embed(nn.Module):
@@ -241,6 +241,20 @@ def test_flat_inputs_have_the_layout_of_the_export(exported, given):
     (flat,) = flatten(program, InputSet((x.permute(0, 1, 3, 2),)))
     assert flat.is_contiguous(memory_format=exported)
     assert torch.equal(flat, x.permute(0, 1, 3, 2))
+
+
+def test_input_sets_can_be_laid_out_as_exported(nested):
+    x = torch.arange(48.0).reshape(1, 3, 4, 4)
+    program = summed(x.to(memory_format=torch.channels_last))
+    given = InputSet((x,), {}, "a file")
+    laid_out = as_exported(program, given)
+    assert laid_out.args[0].is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(laid_out.args[0], x) and laid_out.origin == "a file"
+    assert given.args[0] is x and x.is_contiguous()
+    states = ({"key": torch.ones(2), "value": torch.zeros(2)}, torch.ones(2))
+    again = as_exported(nested, InputSet((states,), {"options": {"gain": torch.ones(2)}}))
+    assert list(again.args[0][0]) == ["key", "value"] and not again.args[0][0]["value"].any()
+    assert list(again.kwargs["options"]) == ["gain"]
 
 
 def test_generated_sets_fit_and_span_the_sizes(embed):
