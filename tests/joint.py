@@ -44,7 +44,7 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     classes = [_as_class(b) for b in used if b.preprocess]
     with ExitStack() as contexts:
         for backend in used:
-            contexts.enter_context(backend.deterministic())
+            contexts.enter_context(backend.around_preprocess())
         edge = to_edge_transform_and_lower(
             programs,
             partitioner=partitioners,

@@ -39,7 +39,7 @@ from pipeline.backends import (
     make_partitioners,
     make_quantizer,
 )
-from pipeline.backends.apple import (
+from pipeline.backends.coreml import (
     CoreMLComputeUnit,
     CoreMLOptions,
     CoreMLQuantize,

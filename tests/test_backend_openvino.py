@@ -140,7 +140,7 @@ _REPEATED = textwrap.dedent(
     preprocess.openvino_compile = compile_model
     made = []
     for _ in range(2):
-        with BACKENDS["openvino"].deterministic():
+        with BACKENDS["openvino"].around_preprocess():
             edge = to_edge_transform_and_lower(
                 space["export_methods"](),
                 partitioner=[partitioner.OpenvinoPartitioner([CompileSpec("device", b"CPU")])],
@@ -185,7 +185,7 @@ _DYNAMIC = textwrap.dedent(
     entry = BACKENDS["openvino"]
     partitioners = make_partitioners([PartitionerSpec(name="openvino", options=entry.options())])
     try:
-        with entry.deterministic():
+        with entry.around_preprocess():
             to_edge_transform_and_lower(program, partitioner=partitioners)
     except PipelineError as error:
         print(error)

@@ -18,6 +18,7 @@ from pipeline.backends import (
     aoti,
     apple,
     by_passes,
+    coreml,
     ethos_u,
     mediatek,
     nxp,
@@ -66,6 +67,7 @@ __all__ = [
 _ENTRIES = (
     *xnnpack.ENTRIES,
     *vulkan.ENTRIES,
+    *coreml.ENTRIES,
     *apple.ENTRIES,
     *openvino.ENTRIES,
     *ethos_u.ENTRIES,

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from pipeline.backends.apple import CoreMLQuantize, CoreMLScheme
+from pipeline.backends.coreml import CoreMLQuantize, CoreMLScheme
 
 _MATCHERS = ("annotate_weighted_mod_pattern", "annotate_binary_op_act_pattern")
 _operators: dict[tuple[Any, ...], frozenset[Any]] = {}

@@ -158,8 +158,8 @@ class Backend:
         requirements: what must be there to lower to it.
         facts: what else of this machine can change what it makes, for keys: versions of tools that
             are no distributions, variables of the environment. None where nothing else does.
-        deterministic: a context in which its preprocess function gives the same bytes for the same
-            partition; by default it does so anyway.
+        around_preprocess: a context in which its preprocess function gives the same bytes for the
+            same partition, and refuses what its runtime can't run; by default it does so anyway.
         unreproducible: why its bytes differ from run to run all the same, or "".
         plugin: the distribution that brings it, where this package does not.
         edge_operators: those beyond Core ATen that its quantizer leaves in a program and its
@@ -193,7 +193,7 @@ class Backend:
     names_count: bool = True
     requirements: tuple[Requirement, ...] = ()
     facts: Callable[[], Mapping[str, str]] | None = None
-    deterministic: Callable[[], AbstractContextManager[Any]] = nullcontext
+    around_preprocess: Callable[[], AbstractContextManager[Any]] = nullcontext
     unreproducible: str = ""
     plugin: str = ""
     edge_operators: tuple[str, ...] = ()

@@ -187,7 +187,7 @@ ENTRIES = (
             "EthosUQuantizer(compile_spec)",
             tools=("system_config", "memory_mode", "extra_flags", "config_ini"),
         ),
-        deterministic=_with_own_inis,
+        around_preprocess=_with_own_inis,
         cannot_run=lambda: "it takes an Ethos-U NPU, and ExecuTorch has no model of one",
     ),
 )

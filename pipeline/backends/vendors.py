@@ -8,6 +8,7 @@ sources say; what they lower was never seen here.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +22,12 @@ NO_DYNAMIC = {"dynamic": "always false"}
 
 def runs_on(device: str) -> Callable[[], str]:
     return lambda: f"it runs on {device} only"
+
+
+def on_a_mac(what: str) -> Callable[[], str]:
+    """ExecuTorch's wheels for macOS have these delegates, for this machine or none
+    (tools/cmake/preset/pybind.cmake)."""
+    return lambda: "" if sys.platform == "darwin" else f"{what} is run by Apple's systems only"
 
 
 def require(backend: Backend) -> None:

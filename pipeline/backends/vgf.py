@@ -132,7 +132,7 @@ ENTRIES = (
             ),
         ),
         facts=_vgf_facts,
-        deterministic=_calling_the_converter,
+        around_preprocess=_calling_the_converter,
         constructors=constructors(
             "vgf.compile_spec:VgfCompileSpec",
             "vgf.partitioner:VgfPartitioner",
