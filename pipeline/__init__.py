@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeline.backend_api import to_backend, to_backend_multiple, validation_disabled
     from pipeline.loaded import LoadedMethod, LoadedPackage, load_package
-    from pipeline.lowering import to_backend, to_backend_multiple, validation_disabled
     from pipeline.preprocessors import (
         is_registered,
         preprocess_function,
@@ -42,10 +42,10 @@ _HOME = {
     "preprocess_function": "pipeline.preprocessors",
     "register_preprocess": "pipeline.preprocessors",
     "registered": "pipeline.preprocessors",
-    "to_backend": "pipeline.lowering",
-    "to_backend_multiple": "pipeline.lowering",
+    "to_backend": "pipeline.backend_api",
+    "to_backend_multiple": "pipeline.backend_api",
     "unregister_preprocess": "pipeline.preprocessors",
-    "validation_disabled": "pipeline.lowering",
+    "validation_disabled": "pipeline.backend_api",
 }
 
 

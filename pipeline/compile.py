@@ -31,6 +31,7 @@ from pipeline.passes import load_passes, source_files
 from pipeline.programs import load_example_inputs, load_program, save_programs
 from pipeline.quantize import quantize
 from pipeline.sources import MethodSource
+from pipeline.spec_records import spec_to_json
 from pipeline.specs import changes_of, spec_of
 from pipeline.stages import Stages
 from pipeline.store import MissingBlobError, Store
@@ -196,7 +197,9 @@ def compile_unit(
             for name in methods
         }
         signatures = {
-            name: replace(spec, changes=tuple(changes_of(lowered.exported_program(name)))).to_json()
+            name: spec_to_json(
+                replace(spec, changes=tuple(changes_of(lowered.exported_program(name))))
+            )
             for name, spec in specs.items()
         }
         in_python = {b.backend_id for b in _backends(configs) if b.make_runtime is not None}

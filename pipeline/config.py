@@ -16,19 +16,17 @@ from typing import Any, NamedTuple
 
 from pipeline.backends import BACKENDS, PartitionerSpec, QuantizeConfig
 from pipeline.compose import KEYS, Composition, Document, Folder
+from pipeline.config_fields import NAME_PATTERN, RULES
 from pipeline.config_models import (
-    NAME_PATTERN,
-    RULES,
     EdgeConfig,
     EmitConfig,
-    Gates,
     LayoutConfig,
     MethodConfig,
     PackageConfig,
     PassSpec,
-    ValidateConfig,
 )
 from pipeline.config_parser import Parser
+from pipeline.config_validate import Gates, ValidateConfig
 from pipeline.errors import ConfigErrors, Problem, did_you_mean, join, shown
 
 __all__ = [

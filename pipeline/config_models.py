@@ -6,102 +6,34 @@ config. How the YAML spelling becomes these models, `pipeline.config` knows.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
-    BeforeValidator,
     Field,
-    PlainValidator,
     SerializeAsAny,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
-from pipeline.backends.options import MODULE_PATTERN, Distinct, Modules
+from pipeline.backends.options import Distinct, Modules
 from pipeline.backends.workspace_files import files_of, located
+from pipeline.config_fields import (
+    REFERENCE_PATTERN,
+    Constant,
+    Label,
+    MethodName,
+    Name,
+    Operator,
+    Patterns,
+    PowerOfTwo,
+)
+from pipeline.config_validate import ValidateConfig
 from pipeline.errors import join
-from pipeline.sizes import SIZE_PATTERN, UNITS, parse_size
-
-_INT64 = range(-(2**63), 2**63)
-NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
-METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
-_LABEL = r"^[^\x00-\x1f\x7f]+$"
-_OPERATOR = r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
-REFERENCE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
-# What a text that does not match one of these should be.
-RULES = {
-    NAME_PATTERN: "must be letters, digits, '_', '-' and single dots inside",
-    METHOD_PATTERN: "must be letters, digits and '_', and not begin with a digit",
-    _OPERATOR: "must be an operator with its overload, such as aten.linear.default",
-    REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu",
-    _LABEL: "must be text, not empty, without control characters",
-    MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
-}
-
-
-def _size(value: Any) -> Any:
-    parsed = parse_size(value) if isinstance(value, str) else None
-    size = value if parsed is None else parsed
-    if not isinstance(size, int) or size not in _INT64 or size < 1:
-        units = ", ".join(UNITS)
-        raise PydanticCustomError(
-            "rule", "must be a size such as 40MB; units: {units}", {"units": units}
-        )
-    return size
-
-
-def _power_of_two(value: int) -> int:
-    if value < 1 or value & (value - 1):
-        raise PydanticCustomError("rule", "must be a power of two")
-    return value
-
-
-def _constant(value: Any) -> Any:
-    """A plan holds 64-bit numbers and texts that end at the first NUL."""
-    for leaf in value if isinstance(value, list) else [value]:
-        if not isinstance(leaf, int | float | str):
-            raise PydanticCustomError(
-                "rule", "must be a number, text, true, false or a list of these"
-            )
-        if isinstance(leaf, int) and leaf not in _INT64:
-            raise PydanticCustomError("rule", "must be a number of at most 64 bits")
-        if isinstance(leaf, float) and not math.isfinite(leaf):
-            raise PydanticCustomError("rule", "must be a finite number")
-        if isinstance(leaf, str) and re.search(r"[\0\ud800-\udfff]", leaf):
-            raise PydanticCustomError("rule", "must be text without NUL and lone surrogates")
-    return value
-
-
-_LEAF = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-MethodName = Annotated[str, Field(pattern=METHOD_PATTERN)]
-Label = Annotated[str, Field(pattern=_LABEL)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Operator = Annotated[str, Field(pattern=_OPERATOR)]
-PowerOfTwo = Annotated[int, AfterValidator(_power_of_two), WithJsonSchema({"type": "integer"})]
-Patterns = Distinct[Label]
-Constant = Annotated[
-    bool | int | float | str | list[bool | int | float | str],
-    PlainValidator(_constant),
-    WithJsonSchema({"anyOf": [*_LEAF, {"type": "array", "items": {"anyOf": _LEAF}}]}),
-]
-Size = Annotated[
-    int,
-    BeforeValidator(_size),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]}
-    ),
-]
 
 
 class PassSpec(Options):
@@ -305,98 +237,6 @@ class EmitConfig(Options):
         default=False, description="Store with each instruction where in Python it came from."
     )
     layout: LayoutConfig = LayoutConfig()
-
-
-class Gates(Options):
-    """What a package must keep to; without a limit nothing is checked."""
-
-    min_delegated_nodes: Share | None = Field(
-        default=None,
-        description="The least share of each method's nodes that delegates run, 0 to 1.",
-    )
-    min_delegated_ops: Share | None = Field(
-        default=None,
-        description="The least share of each method's operators that delegates run, 0 to 1.",
-    )
-    max_size: Size | None = Field(
-        default=None,
-        description="The greatest size of the package's files, such as 40MB or 512KiB.",
-    )
-
-
-class Limits(Options):
-    """How far an output may be from the source program's. All that are given must hold."""
-
-    atol: Tolerance = Field(default=1e-4, description="Absolute tolerance of an output's values.")
-    rtol: Tolerance = Field(default=1e-3, description="Relative tolerance of an output's values.")
-    max_mean_abs: Tolerance | None = Field(
-        default=None, description="The greatest mean of an output's absolute errors."
-    )
-    max_p999_abs: Tolerance | None = Field(
-        default=None,
-        description="What 99.9 % of an output's absolute errors may not exceed.",
-    )
-    max_relative: Tolerance | None = Field(
-        default=None,
-        description="The greatest sum of an output's absolute errors over that of its values.",
-    )
-    min_sqnr: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
-        default=None,
-        description="The least ratio of signal to quantization noise of an output, in dB.",
-    )
-    min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = Field(
-        default=None, description="The least cosine of an output with the source program's."
-    )
-    min_agreement: Share | None = Field(
-        default=None,
-        description="The least share of rows along an output's last dimension whose greatest value "
-        "stands where the source program's does, 0 to 1; for classifiers.",
-    )
-
-
-class MethodLimits(Limits):
-    """Those of one method, instead of the package's."""
-
-    atol: Tolerance | None = Field(  # type: ignore[assignment]
-        default=None, description=Limits.model_fields["atol"].description
-    )
-    rtol: Tolerance | None = Field(  # type: ignore[assignment]
-        default=None, description=Limits.model_fields["rtol"].description
-    )
-
-
-class ValidateConfig(Limits):
-    """How the package is proved against its source programs."""
-
-    inputs: int = Field(
-        default=3,
-        ge=0,
-        le=2**31 - 1,
-        description="How many input sets are generated for each method.",
-    )
-    seed: int = Field(
-        default=0, ge=0, le=2**63 - 1, description="What the input sets are generated from."
-    )
-    steps: int = Field(
-        default=4,
-        ge=1,
-        le=2**31 - 1,
-        description="How often a method with state is called in a row.",
-    )
-    methods: dict[MethodName, MethodLimits] = Field(
-        default={}, description="By method: limits that differ from the package's."
-    )
-    gates: Gates = Gates()
-
-    def of(self, method: str) -> Limits:
-        """The limits of a method: its own, and the package's for the others."""
-        own = self.methods.get(method, MethodLimits())
-        return Limits(
-            **{
-                name: getattr(self if getattr(own, name) is None else own, name)
-                for name in Limits.model_fields
-            }
-        )
 
 
 class PackageConfig(Options):

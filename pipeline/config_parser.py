@@ -24,21 +24,17 @@ from pipeline.backends import (
     QuantizeConfig,
 )
 from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
+from pipeline.config_fields import METHOD_PATTERN, REFERENCE_PATTERN, RULES
 from pipeline.config_models import (
-    METHOD_PATTERN,
-    REFERENCE_PATTERN,
-    RULES,
     EdgeConfig,
     EmitConfig,
-    Gates,
     LayoutConfig,
     MemoryPlanning,
     MethodConfig,
-    MethodLimits,
     PackageConfig,
     PassSpec,
-    ValidateConfig,
 )
+from pipeline.config_validate import Gates, MethodLimits, ValidateConfig
 from pipeline.errors import Problem, did_you_mean, join, shown
 
 _M = TypeVar("_M", bound=Options)

@@ -15,7 +15,8 @@ from pipeline.devices.session import Session
 from pipeline.digest import of_bytes
 from pipeline.errors import PipelineError
 from pipeline.package import MANIFEST
-from pipeline.specs import ArgumentError, MethodSpec, flat_spec, spec_from_json
+from pipeline.spec_records import spec_from_json
+from pipeline.specs import ArgumentError, MethodSpec, flat_spec
 
 
 def load_package(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.config_models import NAME_PATTERN, RULES
+from pipeline.config_fields import NAME_PATTERN, RULES
 from pipeline.errors import Problem, did_you_mean, shown
 from pipeline.strict_yaml import Mark, Node, plain
 from pipeline.variables import Variables, spelled

@@ -165,7 +165,7 @@ _Details: TypeAlias = type[BackendDetails] | _OfFunction
 
 
 class _Cache:
-    """Backends behind the store, or, without one, each in its deterministic context."""
+    """Backends behind the store, or, without one, each in the context that its entry wants."""
 
     def __init__(self, store: Store | None, counts: PreprocessCounts) -> None:
         self._store = store
@@ -232,7 +232,7 @@ class _Cache:
         sight = entry.make_sight()
 
         def make() -> list[PreprocessResult]:
-            with entry.deterministic():
+            with entry.around_preprocess():
                 return [backend.preprocess(program, specs)]
 
         if store is None:
@@ -268,7 +268,7 @@ class _Cache:
         sight = Sight()
 
         def make() -> list[PreprocessResult]:
-            with entry.deterministic():
+            with entry.around_preprocess():
                 made = backend.preprocess_multimethod(programs, specs)
             return [result for method in programs for result in made[method]]
 

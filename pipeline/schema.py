@@ -25,7 +25,7 @@ from pipeline.backends import (
 from pipeline.backends.options import MODULE_PATTERN
 from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config import EmitConfig, MethodConfig, PackageConfig, PassSpec, ValidateConfig
-from pipeline.config_models import REFERENCE_PATTERN
+from pipeline.config_fields import REFERENCE_PATTERN
 from pipeline.matrix import AXIS_PATTERN
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,8 +39,6 @@ from pipeline.signature import (
     walk,
 )
 
-Json = Any
-_FLOATS = ("inf", "-inf", "nan")
 # Of torch's own.
 _TORCH = (
     "CeilToInt",
@@ -57,8 +54,8 @@ _TORCH = (
     "ToFloat",
     "TruncToInt",
 )
-# What sizes are made of, beside whole numbers and symbols. Nothing is evaluated to read a record.
-_FUNCTIONS: Mapping[str, Callable[..., sympy.Expr]] = {
+# What sizes are made of, beside whole numbers and symbols. No other function can stand in a record.
+FUNCTIONS: Mapping[str, Callable[..., sympy.Expr]] = {
     "Add": sympy.Add,
     "Mul": sympy.Mul,
     "Pow": sympy.Pow,
@@ -193,27 +190,6 @@ class MethodSpec:
         following = iter(outputs)
         return pytree.tree_map(lambda _: next(following), self.outputs)
 
-    def to_json(self) -> Json:
-        return {
-            "args": [[name, _tree_to_json(tree)] for name, tree in self.args],
-            "kwargs": [[name, _tree_to_json(tree)] for name, tree in self.kwargs],
-            "outputs": _tree_to_json(self.outputs),
-            "changes": list(self.changes),
-        }
-
-
-def spec_from_json(data: Json) -> MethodSpec:
-    """The inverse of `to_json`. Raises PipelineError for anything else."""
-    try:
-        return MethodSpec(
-            tuple((str(name), _tree_from_json(tree)) for name, tree in data["args"]),
-            tuple((str(name), _tree_from_json(tree)) for name, tree in data["kwargs"]),
-            _tree_from_json(data["outputs"]),
-            tuple(map(int, data["changes"])),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PipelineError(f"a signature that cannot be read ({error!r})") from error
-
 
 def spec_of(
     program: ExportedProgram, changes: Sequence[int] = (), again: bool = False
@@ -301,10 +277,11 @@ class _Numbering:
 
     def _number(self, symbol: sympy.Symbol) -> None:
         if symbol not in self._numbers:
-            self._numbers[symbol] = _symbol(f"d{len(self._numbers)}")
+            self._numbers[symbol] = size_symbol(f"d{len(self._numbers)}")
 
 
-def _symbol(name: str) -> sympy.Symbol:
+def size_symbol(name: str) -> sympy.Symbol:
+    """A symbol of sizes; equal where names are."""
     return sympy.Symbol(name, integer=True)
 
 
@@ -318,7 +295,7 @@ def _size_expressions(value: Any) -> Iterator[sympy.Expr]:
 def _is_known(expr: sympy.Expr) -> bool:
     if expr.is_Integer or expr.is_Symbol:
         return True
-    return (type(expr).__name__ in _FUNCTIONS or expr.is_Rational) and all(
+    return (type(expr).__name__ in FUNCTIONS or expr.is_Rational) and all(
         _is_known(each) for each in expr.args
     )
 
@@ -375,7 +352,7 @@ def _extents(leaf: Leaf | None) -> tuple[Extent, ...]:
 
 def _any(place: Any) -> sympy.Symbol:
     """A symbol that is no other size's."""
-    return _symbol(f"any_{place}")
+    return size_symbol(f"any_{place}")
 
 
 def _sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[Size]:
@@ -419,85 +396,3 @@ def _output_mistakes(
                 yield f"size {size} at dimension {dimension}, must be {wanted}"
     elif leaf is not None and isinstance(given, torch.Tensor):
         yield "a tensor, must be none"
-
-
-# As JSON.
-
-
-def _tree_to_json(tree: Any) -> Json:
-    if isinstance(tree, Argument):
-        return {"name": tree.name, **_leaf_to_json(tree.value)}
-    if isinstance(tree, dict):
-        return ["dict", *([key, _tree_to_json(value)] for key, value in tree.items())]
-    return ["list" if isinstance(tree, list) else "tuple", *map(_tree_to_json, tree)]
-
-
-def _tree_from_json(data: Json) -> Any:
-    if isinstance(data, dict):
-        return Argument(str(data["name"]), _leaf_from_json(data))
-    kind, *members = data
-    if kind == "dict":
-        return {key: _tree_from_json(value) for key, value in members}
-    return {"list": list, "tuple": tuple}[kind](map(_tree_from_json, members))
-
-
-def _leaf_to_json(leaf: Leaf) -> Json:
-    if isinstance(leaf, TensorSpec):
-        return {
-            "dtype": str(leaf.dtype).removeprefix("torch."),
-            "sizes": [_extent_to_json(extent) for extent in leaf.sizes],
-            "order": list(leaf.order),
-        }
-    if isinstance(leaf, IntSpec):
-        return {"int": _extent_to_json(leaf.extent)}
-    value = leaf.value
-    if isinstance(value, float):
-        return {"float": value.hex() if str(value) not in _FLOATS else str(value)}
-    return {"value": value}
-
-
-def _leaf_from_json(data: Json) -> Leaf:
-    if "dtype" in data:
-        dtype = getattr(torch, data["dtype"])
-        if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"no dtype {data['dtype']!r}")
-        sizes = tuple(_extent_from_json(size) for size in data["sizes"])
-        return TensorSpec(dtype, sizes, tuple(map(int, data["order"])))
-    if "int" in data:
-        return IntSpec(_extent_from_json(data["int"]))
-    return ConstantSpec(float.fromhex(data["float"]) if "float" in data else data["value"])
-
-
-def _extent_to_json(extent: Extent) -> Json:
-    if extent.expression is not None and extent.expression.is_Integer:
-        return int(extent.expression)
-    expr = None if extent.expression is None else _expression_to_json(extent.expression)
-    return {"size": expr, "min": extent.least, "max": extent.greatest}
-
-
-def _extent_from_json(data: Json) -> Extent:
-    if isinstance(data, int):
-        return Extent(sympy.Integer(data), data, data)
-    expr = None if data["size"] is None else _expression_from_json(data["size"])
-    return Extent(expr, int(data["min"]), None if data["max"] is None else int(data["max"]))
-
-
-def _expression_to_json(expr: sympy.Expr) -> Json:
-    if expr.is_Integer:
-        return int(expr)
-    if expr.is_Symbol:
-        return str(expr)
-    if expr.is_Rational:
-        return ["Rational", int(expr.p), int(expr.q)]
-    return [type(expr).__name__, *map(_expression_to_json, expr.args)]
-
-
-def _expression_from_json(data: Json) -> sympy.Expr:
-    if isinstance(data, int):
-        return sympy.Integer(data)
-    if isinstance(data, str):
-        if not re.fullmatch(r"d\d+", data):
-            raise ValueError(f"no size is called {data!r}")
-        return _symbol(data)
-    name, *args = data
-    return _FUNCTIONS[name](*map(_expression_from_json, args))

@@ -14,6 +14,7 @@ from blake3 import blake3
 # The modules of this package that decide what an action gives. A version number that someone must
 # remember to raise would be a stale hit waiting to happen; a comment in one of these is a miss.
 _DECIDING = (
+    "backend_api",
     "backends/*",
     "backends/*/*",
     "calibration",
@@ -48,6 +49,7 @@ _DECIDING = (
     "runtime",
     "selection",
     "signature",
+    "spec_records",
     "specs",
     "spelling",
     "validate",
@@ -62,8 +64,10 @@ _PLANNING = (
     "compose",
     "backends/constructors.json",
     "config",
+    "config_fields",
     "config_models",
     "config_parser",
+    "config_validate",
     "matrix",
     "mistakes",
     "plan",

@@ -13,9 +13,9 @@ from executorch.exir.backend.test.backend_with_preprocess_all_demo import (
 from executorch.exir.lowered_backend_module import executorch_call_delegate
 from programs import shared_programs
 
-from pipeline import lowering
+from pipeline import backend_api, lowering
+from pipeline.backend_api import to_backend_multiple
 from pipeline.delegation import count_delegation
-from pipeline.lowering import to_backend_multiple
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +142,9 @@ def test_backend_that_sees_all_methods_is_given_them_together(edge, joint):
 def test_partitioner_that_says_its_backend_is_judged_by_it():
     partitioner = Meddler()
     partitioner.delegation_spec = DelegationSpec("FirstBackendWithPreprocessAll", [])
-    assert lowering._sees_all_methods(partitioner)
+    assert backend_api._sees_all_methods(partitioner)
     partitioner.delegation_spec = DelegationSpec("XnnpackBackend", [])
-    assert not lowering._sees_all_methods(partitioner)
+    assert not backend_api._sees_all_methods(partitioner)
 
 
 def test_result_equals_that_of_executorchs_own_call(edge):

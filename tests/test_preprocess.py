@@ -18,10 +18,11 @@ from executorch.exir.backend.test import backend_with_preprocess_all_demo as dem
 from programs import Plain, Shared, shared_programs
 from torch.export import Dim, export
 
+from pipeline.backend_api import to_backend_multiple
 from pipeline.backends import BACKENDS, xnnpack_sight
 from pipeline.backends.xnnpack import XnnpackQuantize
 from pipeline.emission import emit
-from pipeline.lowering import lower, to_backend_multiple
+from pipeline.lowering import lower
 from pipeline.preprocess import cached_preprocess, counted_preprocess
 from pipeline.quantize import quantize
 from pipeline.spelling import UndescribableError
@@ -409,7 +410,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import to_edge
 from torch.export import export
-from pipeline.lowering import to_backend_multiple
+from pipeline.backend_api import to_backend_multiple
 from pipeline.store import Store
 
 original = XnnpackBackend.preprocess

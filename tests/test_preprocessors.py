@@ -16,11 +16,12 @@ from functions import BACKEND_ID, Linears, Two, entry, payloads
 from torch.export import export
 
 import pipeline
-from pipeline import lowering, preprocess, preprocessors
+from pipeline import preprocess, preprocessors
+from pipeline.backend_api import to_backend, to_backend_multiple
 from pipeline.backends import BACKENDS, Backend
 from pipeline.errors import PipelineError
 from pipeline.listing import tell_backend
-from pipeline.lowering import lower, to_backend, to_backend_multiple
+from pipeline.lowering import lower
 from pipeline.preprocess import counted_preprocess
 from pipeline.preprocessors import (
     RegisteredTwiceError,
@@ -187,7 +188,7 @@ def test_a_function_wins_over_a_class_and_it_is_said(edge, caplog):
     said = "XnnpackBackend is preprocessed by functions:preprocess, and not by executorch."
     assert said in caplog.text
     register_preprocess("FirstBackendWithPreprocessAll", functions.preprocess)
-    assert not lowering.sees_all_methods("FirstBackendWithPreprocessAll")
+    assert not preprocess.sees_all_methods("FirstBackendWithPreprocessAll")
 
 
 def test_a_function_of_the_catalogue_is_cached(edge, catalogue, tmp_path):
@@ -235,7 +236,7 @@ def test_its_context_and_facts_of_the_catalogue_count(edge, catalogue, tmp_path)
     store = Store(tmp_path / "store")
     for version in ("1", "2", "2"):
         told = {"compiler": version}
-        catalogue(entry(deterministic=Context, facts=lambda told=told: told))
+        catalogue(entry(around_preprocess=Context, facts=lambda told=told: told))
         to_backend(edge, Linears(), store=store)
     assert len(entered) == len(functions.calls) == 4
 

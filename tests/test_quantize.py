@@ -402,7 +402,7 @@ class Small(torch.nn.Module):
         return self.down(torch.relu(self.up(x)))
 
 
-COREML = [
+COREML_RECIPES = [
     # Upstream's quantizer exports hundreds of patterns first.
     pytest.param(kind, marks=pytest.mark.slow) if "pt2e" in kind.value else kind
     for kind in CoreMLRecipeType
@@ -410,16 +410,18 @@ COREML = [
 ]
 
 
-XNNPACK = [
+XNNPACK_RECIPES = [
     pytest.param(kind, marks=pytest.mark.slow) if "static" in kind.value else kind
     for kind in XNNPackRecipeType
 ]
 
 
-@pytest.mark.parametrize("kind", [*XNNPACK, *COREML], ids=lambda kind: getattr(kind, "value", None))
+@pytest.mark.parametrize(
+    "kind", [*XNNPACK_RECIPES, *COREML_RECIPES], ids=lambda kind: getattr(kind, "value", None)
+)
 def test_a_recipe_gives_upstreams_bytes(kind):
     inputs = inputs_of((2, 64))
-    with BACKENDS["coreml"].deterministic():
+    with BACKENDS["coreml"].around_preprocess():
         session = export_by_recipe(
             model=Small().eval().requires_grad_(False),
             example_inputs=[each.args for each in inputs],
