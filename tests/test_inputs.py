@@ -252,9 +252,9 @@ def test_input_sets_can_be_laid_out_as_exported(nested):
     assert torch.equal(laid_out.args[0], x) and laid_out.origin == "a file"
     assert given.args[0] is x and x.is_contiguous()
     states = ({"key": torch.ones(2), "value": torch.zeros(2)}, torch.ones(2))
-    again = as_exported(nested, InputSet((states,), {"options": {"gain": torch.ones(2)}}))
+    again = as_exported(nested, InputSet((states, {"gain": torch.ones(2)})))
     assert list(again.args[0][0]) == ["key", "value"] and not again.args[0][0]["value"].any()
-    assert list(again.kwargs["options"]) == ["gain"]
+    assert list(again.args[1]) == ["gain"]
 
 
 def test_generated_sets_fit_and_span_the_sizes(embed):
