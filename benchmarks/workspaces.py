@@ -174,7 +174,7 @@ def _finish(plan: Plan, package: str) -> None:
     _install(plan, link, {f"{link.model}.pte": package, "manifest.json": '{"files": {}}'})
     validate = plan.validate(package)
     assert validate is not None
-    _install(plan, validate, {"validation.json": '{"methods": []}', "report.md": ""}, ok=True)
+    _install(plan, validate, {"report.json": '{"methods": []}', "report.md": ""}, ok=True)
 
 
 def _install(plan: Plan, action: Any, contents: Mapping[str, str], **facts: Any) -> None:

@@ -269,20 +269,24 @@ def link_action(
 def validate_action(
     config: PackageConfig, files: Mapping[str, Digest], methods: Mapping[str, MethodSource]
 ) -> Action:
-    """`files` are the digests of the package on disk, which is what gets validated."""
-    key = {
-        **_common("validate"),
+    """`files` are the digests of the package on disk, which is what gets validated. What is
+    measured has a key of its own in this one, without the gates."""
+    settings = config.validation.resolved()
+    gates = settings.pop("gates")
+    measured = {
+        **_common("measure"),
         "package": config.package,
         "files": files,
         "programs": {
             name: {"program": m.program, "examples": m.examples} for name, m in methods.items()
         },
         "constant_methods": config.constant_methods,
-        "settings": config.validation.resolved(),
+        "settings": settings,
         "not_run": not_run(config),
         "host": host(),
         "facts": facts_of(config, config.methods),
     }
+    key = {**_common("validate"), "measured": measured, "gates": gates}
     where = {
         "sources": dict(methods),
         "constant_methods": config.constant_methods,

@@ -59,7 +59,7 @@ def _changes(
     file: str,
     key_of: KeyOf,
 ) -> Iterator[str]:
-    for each in differences(old, new):
+    for each in differences(_flat(old), _flat(new)):
         match each.path:
             case ("toolchain", library):
                 yield f"library {library}: {_shown(each.old)} -> {_shown(each.new)}"
@@ -92,10 +92,19 @@ def _changes(
                 yield f"calibration inputs of {method} {_verb(each)}"
             case ("programs", method, "examples"):
                 yield f"example inputs of {method} {_verb(each)}"
+            case ("measured", *_):
+                continue
+            case ("gates", *_):
+                yield _of_config(("validate", *each.path), each)
             case ("settings", *rest):
                 yield _of_config(("validate", *rest), each)
             case _:
                 yield _of_config(each.path, each)
+
+
+def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With what a validation measures beside its gates."""
+    return {**key, **key.get("measured", {})}
 
 
 def _are_digests(each: Difference) -> bool:

@@ -145,7 +145,7 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
         link = next((o for o in own if o.kind == "link"), None)
         checked = next((o for o in own if o.kind == "validate"), None)
         manifest = _read(plan, package, "manifest.json")
-        validation = _read(plan, package, "validation.json")
+        validation = _read(plan, package, "report.json")
         errors = {m["method"]: _error(m) for m in validation.get("methods", ())}
         spent = sum(o.seconds for o in own if o.kind not in ("compile", "quantize"))
         size = sum(file["size"] for file in manifest.get("files", {}).values())

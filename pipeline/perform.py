@@ -5,20 +5,14 @@ What a worker process runs. Each function commits what it made to the store befo
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline import compile as compiling
-from pipeline import digest
 from pipeline.actions import Action, exported_blobs
-from pipeline.delegation import nodes_of
-from pipeline.errors import PipelineError
 from pipeline.export import export
-from pipeline.gates import failed_gates
 from pipeline.link import link
 from pipeline.objects import object_from_json
 from pipeline.package import (
@@ -27,19 +21,12 @@ from pipeline.package import (
     install_result,
     make_manifest,
     manifest_bytes,
-    read_manifest,
 )
 from pipeline.plan import Plan
-from pipeline.report import markdown
-from pipeline.source_lines import told
-from pipeline.sources import MethodSource
+from pipeline.prove import validate
 from pipeline.stages import WAIT, Stages
 from pipeline.store import MissingBlobError
-from pipeline.validate import validate_package
 from pipeline.workspace import Workspace
-
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
 
 
 def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> bool:
@@ -59,7 +46,7 @@ def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) 
         "quantize": compiling.quantize_method,
         "compile": partial(compiling.compile_unit, always=always),
         "link": link_package,
-        "validate": validate,
+        "validate": partial(validate, always=always),
     }
     with ExitStack() as turn:
         with stages.stage(WAIT):
@@ -114,100 +101,3 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
         # Who finds a package spares its methods too.
         store.put_result(action.key, {"files": files}, stages.total + spent)
         install(workspace, action, files)
-
-
-def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
-    """Runs a package from disk against its programs, and leaves a report either way.
-
-    Raises:
-        PipelineError: the package is not the same function as its programs, or fails a gate.
-    """
-    package, folder = str(action.package), workspace.package(str(action.package))
-    _check_files(folder, action.key["files"])
-    methods: Mapping[str, MethodSource] = action.where["sources"]
-    with stages.stage("load"), compiling.reading(methods.values()):
-        programs = {n: compiling.load_method(m, workspace.store) for n, m in methods.items()}
-        examples = {n: compiling.load_examples(m, workspace.store) for n, m in methods.items()}
-    settings = action.where["settings"]
-    with stages.stage("run"):
-        files = sorted(action.key["files"])
-        validation = validate_package(
-            folder / next(name for name in files if name.endswith(".pte")),
-            [folder / name for name in files if name.endswith(".ptd")],
-            programs,
-            examples,
-            settings,
-            action.where["constant_methods"],
-            _not_run(read_manifest(workspace, package) or {}, action.key["not_run"]),
-            lines_of_handles(read_manifest(workspace, package) or {}, programs, workspace.root),
-        )
-        _check_files(folder, action.key["files"])
-    with stages.stage("report"):
-        manifest = read_manifest(workspace, package) or {}
-        failures = [*validation.failures, *failed_gates(settings.gates, manifest)]
-        record = {
-            **validation.to_json(),
-            "package": package,
-            "files": action.key["files"],
-            "ok": not failures,
-            "failures": failures,
-        }
-        report = {
-            "validation.json": (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
-            "report.md": markdown(record, _facts(manifest)).encode(),
-        }
-        put = {name: workspace.store.put(data) for name, data in report.items()}
-        if not failures:
-            result = {"files": put, "facts": {"ok": True}}
-            workspace.store.put_result(action.key, result, stages.total)
-        install(workspace, action, put, ok=not failures)
-    if failures:
-        more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
-        raise PipelineError(f"{failures[0]}{more}")
-
-
-def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:
-    """By method, why this machine can't run its delegates, or its backend's kernels."""
-    return {
-        name: "; ".join(f"{backend}: {reasons[backend]}" for backend in used)
-        for name, facts in manifest.get("methods", {}).items()
-        if (used := [b for b in _backends_in(facts["delegation"]) if b in reasons])
-    }
-
-
-def _backends_in(delegation: Mapping[str, Any]) -> list[str]:
-    """The ids of the backends whose delegates or kernels a method calls."""
-    return [*delegation["partitions"], *delegation.get("kernels", {})]
-
-
-def lines_of_handles(
-    manifest: Mapping[str, Any], programs: Mapping[str, ExportedProgram], root: Path
-) -> dict[str, dict[int, str]]:
-    """By method and debug handle, the line of the model's source, as it is now, that an instruction
-    of a delegate comes from."""
-    found: dict[str, dict[int, str]] = {}
-    for name, facts in manifest.get("methods", {}).items():
-        places = facts.get("debug_handles", [])
-        if places and name in programs:
-            nodes = list(nodes_of(programs[name]))
-            found[name] = {handle: told(nodes[place], root) for handle, place in places}
-    return found
-
-
-def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
-    for name, content in files.items():
-        if digest.of_file(folder / name) != content:
-            raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")
-
-
-def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report shows of a manifest."""
-    return {
-        "delegation": {name: facts["delegation"] for name, facts in manifest["methods"].items()},
-        "left_float": {
-            name: facts["left_float"]
-            for name, facts in manifest["methods"].items()
-            if "left_float" in facts
-        },
-        "sizes": {name: file["size"] for name, file in manifest["files"].items()},
-    }

@@ -44,6 +44,7 @@ _DECIDING = (
     "preprocessed",
     "preprocessors",
     "programs",
+    "prove",
     "quantize",
     "report",
     "runtime",

@@ -158,7 +158,7 @@ def check_fresh_checkout_hits(bench: Bench, root: Path, *packages: str) -> None:
 
 def check_ran(bench: Bench, package: str) -> None:
     """Validation executed every method."""
-    record = json.loads(bench.bytes_of(package, "validation.json"))
+    record = json.loads(bench.bytes_of(package, "report.json"))
     programs = [m for m in record["methods"] if m["kind"] == "program"]
     assert record["ok"] and programs
     assert all(method["runs"] and not method["not_run"] for method in programs)
@@ -166,7 +166,7 @@ def check_ran(bench: Bench, package: str) -> None:
 
 def check_not_run(bench: Bench, package: str, why: str) -> None:
     """Validation compared what every method declares, and says why it ran none."""
-    record = json.loads(bench.bytes_of(package, "validation.json"))
+    record = json.loads(bench.bytes_of(package, "report.json"))
     programs = [m for m in record["methods"] if m["kind"] == "program"]
     assert record["ok"] and programs
     assert all(why in method["not_run"] and not method["runs"] for method in programs)

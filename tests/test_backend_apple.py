@@ -153,7 +153,7 @@ def test_a_mac_runs_what_its_wheel_has(monkeypatch):
 
 
 def test_only_what_apple_runs_is_not_run(bench):
-    record = json.loads(bench.bytes_of("mixed", "validation.json"))
+    record = json.loads(bench.bytes_of("mixed", "report.json"))
     assert {m["method"]: bool(m["runs"]) for m in record["methods"]} == {
         "features": True,
         "classify": False,

@@ -85,7 +85,7 @@ def test_everything_is_delegated_and_runs(bench, package):
 
 @needs_openvino
 def test_float32_is_as_near_as_float32_is(bench):
-    record = json.loads(bench.bytes_of("fp32", "validation.json"))
+    record = json.loads(bench.bytes_of("fp32", "report.json"))
     assert all(method["max_abs"] < 1e-6 for method in record["methods"])
 
 

@@ -86,6 +86,11 @@ TOLD = {
         {"settings": {"atol": 1e-3}},
         ["config validate.atol: 0.0001 -> 0.001"],
     ),
+    "measured": (
+        {"measured": {"settings": {"atol": 1e-4}}, "gates": {"max_size": 1}},
+        {"measured": {"settings": {"atol": 1e-3}}, "gates": {"max_size": 2}},
+        ["config validate.gates.max_size: 1 -> 2", "config validate.atol: 0.0001 -> 0.001"],
+    ),
     "calibration": (
         method(calibration=A),
         method(calibration=B),

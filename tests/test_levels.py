@@ -11,7 +11,7 @@ from pipeline.upkeep import read_usage
 
 pytestmark = pytest.mark.slow
 
-FILES = ("pair.pte", "manifest.json", "report.md")  # validation.json holds times
+FILES = ("pair.pte", "manifest.json", "report.md")  # report.json holds times
 
 
 def contents(bench):

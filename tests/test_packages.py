@@ -65,7 +65,7 @@ def test_bytes_are_those_of_the_joint_call(shipped, package):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_validation_ran_on_every_method(shipped, package):
-    record = json.loads(shipped.bytes_of(package, "validation.json"))
+    record = json.loads(shipped.bytes_of(package, "report.json"))
     plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
     programs = {m["method"]: m for m in record["methods"] if m["kind"] == "program"}
     assert record["ok"] and set(programs) == set(plan.methods(package))
@@ -85,10 +85,10 @@ def test_manifest_names_what_a_package_was_made_of(shipped):
 
 
 def test_state_dynamic_sizes_and_several_calls_were_validated(shipped):
-    record = json.loads(shipped.bytes_of("language_model", "validation.json"))
+    record = json.loads(shipped.bytes_of("language_model", "report.json"))
     decode = next(m for m in record["methods"] if m["method"] == "decode")
     assert decode["state"] and max(run["step"] for run in decode["runs"]) >= 4
-    speech = json.loads(shipped.bytes_of("speech", "validation.json"))
+    speech = json.loads(shipped.bytes_of("speech", "report.json"))
     encode = next(m for m in speech["methods"] if m["method"] == "encode")
     assert len({run["origin"] for run in encode["runs"]}) >= 4
 

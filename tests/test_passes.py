@@ -111,5 +111,5 @@ def test_a_build_applies_them_and_follows_their_edits(tmp_path):
     assert bench.doit() == 1
     assert bench.outcomes()["compile scaled/features"] == "built"
     assert bench.outcomes().get("compile scaled/classify") in (None, "up-to-date", "hit")
-    record = json.loads(bench.bytes_of("scaled", "validation.json"))
+    record = json.loads(bench.bytes_of("scaled", "report.json"))
     assert not record["ok"] and "absolute error" in record["failures"][0]

@@ -263,7 +263,7 @@ def test_packages_are_built_with_it_and_follow_its_code(site, tmp_path):
     install(site, PLUGIN.replace("acme at level", "acme, level"))
     assert bench.doit(**path) == 0, bench.output
     assert bench.outcomes()["compile board/features"] == "built"
-    assert json.loads(bench.bytes_of("board", "validation.json"))["ok"]
+    assert json.loads(bench.bytes_of("board", "report.json"))["ok"]
     assert bench.doit() == 1  # uninstalled
     assert "unknown partitioner 'acme'" in bench.output
 
@@ -363,7 +363,7 @@ def test_its_quantizer_quantizes_for_whatever_partitioner(site, tmp_path):
     assert bench.doit(**path) == 0, bench.output
     assert "quantize board/features" in bench.outcomes(), bench.outcomes()
     check_ran(bench, "board")
-    errors = json.loads(bench.bytes_of("board", "validation.json"))["worst"]
+    errors = json.loads(bench.bytes_of("board", "report.json"))["worst"]
     assert 0 < errors["features"] < 10  # which float would not show
     assert bench.doit(**path) == 0 and "up to date: 1 package" in bench.output
 

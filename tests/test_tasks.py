@@ -20,7 +20,7 @@ ALL = {
 def test_first_run_builds_everything(built):
     assert built.outcomes() == dict.fromkeys(ALL, "built")
     files = {path.name for path in (built.root / "build" / "pair").iterdir()}
-    assert files == {"pair.pte", "manifest.json", "validation.json", "report.md"}
+    assert files == {"pair.pte", "manifest.json", "report.json", "report.md"}
     assert (
         "pair" in built.output and "encode" in built.output and "5 actions: 5 built" in built.output
     )
@@ -231,7 +231,7 @@ def test_validation_that_fails_fails_again(built):
         assert "at most 1000 wanted" in built.output
     report = built.bytes_of("pair", "report.md").decode()
     assert "FAILED" in report.splitlines()[0]
-    record = json.loads(built.bytes_of("pair", "validation.json"))
+    record = json.loads(built.bytes_of("pair", "report.json"))
     assert record["ok"] is False and "at most 1000 wanted" in record["failures"][0]
 
 

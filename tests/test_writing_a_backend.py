@@ -60,7 +60,7 @@ def test_the_backend_is_listed_with_its_options(written):
 
 
 def test_the_package_is_lowered_and_run(built):
-    record = json.loads(built.bytes_of("balance", "validation.json"))
+    record = json.loads(built.bytes_of("balance", "report.json"))
     (method,) = record["methods"]
     assert record["ok"] and method["runs"] and not method["not_run"]
     manifest = json.loads(built.bytes_of("balance", "manifest.json"))

@@ -1,0 +1,155 @@
+"""Proving a package: it is measured, held to its gates, and reported on.
+
+Measuring runs the package, and takes as long as that takes; its record is kept in the store under a
+key of its own, without the gates, so that another gate is a matter of milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import compile as compiling
+from pipeline import digest
+from pipeline.actions import Action
+from pipeline.delegation import nodes_of
+from pipeline.errors import PipelineError
+from pipeline.gates import failed_gates
+from pipeline.package import install, read_manifest
+from pipeline.report import markdown
+from pipeline.source_lines import told
+from pipeline.sources import MethodSource
+from pipeline.stages import Stages
+from pipeline.validate import validate_package
+from pipeline.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+RECORD = "report.json"
+Json = Mapping[str, Any]
+
+
+def validate(action: Action, workspace: Workspace, stages: Stages, always: bool = False) -> None:
+    """Runs a package from disk against its programs, and leaves a report either way.
+
+    Args:
+        always: runs it whatever the store holds.
+
+    Raises:
+        PipelineError: the package is not the same function as its programs, or fails a gate.
+    """
+    package, folder = str(action.package), workspace.package(str(action.package))
+    _check_files(folder, action.key["measured"]["files"])
+    measured = None if always else _known(action, workspace)
+    if measured is None:
+        measured = _measure(action, workspace, stages)
+    with stages.stage("report"):
+        manifest = read_manifest(workspace, package) or {}
+        gates = action.where["settings"].gates
+        failures = [*measured["failures"], *failed_gates(gates, manifest)]
+        record = {**measured, "ok": not failures, "failures": failures}
+        report = {
+            RECORD: _as_bytes(record),
+            "report.md": markdown(record, _facts(manifest)).encode(),
+        }
+        put = {name: workspace.store.put(data) for name, data in report.items()}
+        if not failures:
+            result = {"files": put, "facts": {"ok": True}}
+            workspace.store.put_result(action.key, result, stages.total)
+        install(workspace, action, put, ok=not failures)
+    if failures:
+        more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
+        raise PipelineError(f"{failures[0]}{more}")
+
+
+def _known(action: Action, workspace: Workspace) -> Json | None:
+    """The record of the same package, measured before under the same conditions."""
+    result = workspace.store.result_of(action.key["measured"])
+    if result is None or not workspace.store.intact(result["blobs"]):
+        return None
+    record: Json = json.loads(workspace.store.read(result["record"]))
+    return record
+
+
+def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
+    """What `Validation.to_json` gives, with the files that it is of. It is kept only if nothing
+    failed: what failed may have failed by accident."""
+    package, folder = str(action.package), workspace.package(str(action.package))
+    key, store = action.key["measured"], workspace.store
+    methods: Mapping[str, MethodSource] = action.where["sources"]
+    manifest = read_manifest(workspace, package) or {}
+    with stages.stage("load"), compiling.reading(methods.values()):
+        programs = {n: compiling.load_method(m, store) for n, m in methods.items()}
+        examples = {n: compiling.load_examples(m, store) for n, m in methods.items()}
+    with stages.stage("run"):
+        files = sorted(key["files"])
+        validation = validate_package(
+            folder / next(name for name in files if name.endswith(".pte")),
+            [folder / name for name in files if name.endswith(".ptd")],
+            programs,
+            examples,
+            action.where["settings"],
+            action.where["constant_methods"],
+            _not_run(manifest, key["not_run"]),
+            lines_of_handles(manifest, programs, workspace.root),
+        )
+        _check_files(folder, key["files"])
+    record = {**validation.to_json(), "package": package, "files": key["files"]}
+    if validation.ok:
+        blob = store.put(_as_bytes(record))
+        store.put_result(key, {"record": blob, "blobs": [blob]}, stages.total)
+    return record
+
+
+def _as_bytes(record: Json) -> bytes:
+    return (json.dumps(record, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:
+    """By method, why this machine can't run its delegates, or its backend's kernels."""
+    return {
+        name: "; ".join(f"{backend}: {reasons[backend]}" for backend in used)
+        for name, facts in manifest.get("methods", {}).items()
+        if (used := [b for b in _backends_in(facts["delegation"]) if b in reasons])
+    }
+
+
+def _backends_in(delegation: Mapping[str, Any]) -> list[str]:
+    """The ids of the backends whose delegates or kernels a method calls."""
+    return [*delegation["partitions"], *delegation.get("kernels", {})]
+
+
+def lines_of_handles(
+    manifest: Mapping[str, Any], programs: Mapping[str, ExportedProgram], root: Path
+) -> dict[str, dict[int, str]]:
+    """By method and debug handle, the line of the model's source, as it is now, that an instruction
+    of a delegate comes from."""
+    found: dict[str, dict[int, str]] = {}
+    for name, facts in manifest.get("methods", {}).items():
+        places = facts.get("debug_handles", [])
+        if places and name in programs:
+            nodes = list(nodes_of(programs[name]))
+            found[name] = {handle: told(nodes[place], root) for handle, place in places}
+    return found
+
+
+def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
+    for name, content in files.items():
+        if digest.of_file(folder / name) != content:
+            raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")
+
+
+def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report shows of a manifest."""
+    return {
+        "delegation": {name: facts["delegation"] for name, facts in manifest["methods"].items()},
+        "left_float": {
+            name: facts["left_float"]
+            for name, facts in manifest["methods"].items()
+            if "left_float" in facts
+        },
+        "sizes": {name: file["size"] for name, file in manifest["files"].items()},
+    }
