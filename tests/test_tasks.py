@@ -235,6 +235,20 @@ def test_validation_that_fails_fails_again(built):
     assert record["ok"] is False and "at most 1000 wanted" in record["failures"][0]
 
 
+def test_another_gate_measures_nothing_again(built):
+    before = json.loads(built.bytes_of("pair", "report.json"))
+    for size, code in (("40MB", 0), ("1kB", 1)):
+        gates = f"validate:\n  gates: {{max_size: {size}}}\n"
+        built.edit("partition_configs/pair.yaml", "constant", f"{gates}constant")
+        assert built.doit("validate:pair") == code
+        assert built.outcomes()["validate pair"] == ("failed" if code else "built")
+        after = json.loads(built.bytes_of("pair", "report.json"))
+        assert after["seconds"] == before["seconds"]  # which no two runs have in common
+        built.edit("partition_configs/pair.yaml", gates, "")
+    assert built.doit("-a", "validate:pair") == 0
+    assert json.loads(built.bytes_of("pair", "report.json"))["seconds"] != before["seconds"]
+
+
 def test_archives_of_both_kinds(bench):
     workspace = bench("archives")
     assert workspace.doit() == 0, workspace.output
