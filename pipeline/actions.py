@@ -267,9 +267,14 @@ def link_action(
 
 
 def validate_action(
-    config: PackageConfig, files: Mapping[str, Digest], methods: Mapping[str, MethodSource]
+    config: PackageConfig,
+    files: Mapping[str, Digest],
+    methods: Mapping[str, MethodSource],
+    baseline: Digest | None = None,
+    places: Mapping[str, str] = _NO_FILES,
 ) -> Action:
-    """`files` are the digests of the package on disk, which is what gets validated."""
+    """`files` are the digests of the package on disk, which is what gets validated; `baseline` that
+    of the file with the figures that were accepted. `places` are where gates were written."""
     key = {
         **_common("validate"),
         "package": config.package,
@@ -282,13 +287,26 @@ def validate_action(
         "not_run": not_run(config),
         "host": host(),
         "facts": facts_of(config, config.methods),
+        "baseline": baseline,
     }
     where = {
         "sources": dict(methods),
+        "places": dict(places),
         "constant_methods": config.constant_methods,
         "settings": config.validation,
     }
     return Action("validate", config.model, config.package, None, key, where)
+
+
+def measured_digest(key: Mapping[str, Any]) -> Digest:
+    """Names what a validate action measures, whatever it is held to then."""
+    settings = {name: value for name, value in key["settings"].items() if name != "gates"}
+    settings["methods"] = {
+        method: {name: value for name, value in own.items() if name != "gates"}
+        for method, own in settings["methods"].items()
+    }
+    rest = {name: value for name, value in key.items() if name != "baseline"}
+    return digest.of_json({**rest, "settings": settings})
 
 
 def _common(kind: str, distributions: Sequence[str] = ()) -> dict[str, Any]:

@@ -92,6 +92,8 @@ def _changes(
                 yield f"calibration inputs of {method} {_verb(each)}"
             case ("programs", method, "examples"):
                 yield f"example inputs of {method} {_verb(each)}"
+            case ("baseline",):
+                yield f"the baseline {_verb(each)}"
             case ("settings", *rest):
                 yield _of_config(("validate", *rest), each)
             case _:

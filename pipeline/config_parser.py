@@ -50,6 +50,7 @@ _MUST_BE = {
     "dict_type": "must be a mapping",
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
+    "greater_than": "must be more than {gt:.15g}",
     "greater_than_equal": "must be at least {ge:.15g}",
     "int_type": "must be a whole number",
     "less_than_equal": "must be at most {le:.15g}",

@@ -14,20 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import compile as compiling
 from pipeline import digest
-from pipeline.actions import Action, exported_blobs
+from pipeline.actions import Action, exported_blobs, measured_digest
+from pipeline.baseline import read_baseline
 from pipeline.delegation import nodes_of
 from pipeline.errors import PipelineError
 from pipeline.export import export
-from pipeline.gates import failed_gates
+from pipeline.figures import Figures
+from pipeline.gates import checked_gates, failed_gates
+from pipeline.integrity import misfits
 from pipeline.link import link
 from pipeline.objects import object_from_json
 from pipeline.package import (
+    CONTENTS,
     MANIFEST,
+    REPORT,
     install,
     install_result,
     make_manifest,
     manifest_bytes,
     read_manifest,
+    read_record,
 )
 from pipeline.plan import Plan
 from pipeline.report import markdown
@@ -124,6 +130,11 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
     """
     package, folder = str(action.package), workspace.package(str(action.package))
     _check_files(folder, action.key["files"])
+    baseline = _baseline_of(action, workspace)
+    manifest = read_manifest(workspace, package)
+    made_of = {name: each["program"] for name, each in action.key["programs"].items()}
+    wrong = list(misfits(folder, manifest, package, made_of, action.where["constant_methods"]))
+    manifest = manifest or {}
     methods: Mapping[str, MethodSource] = action.where["sources"]
     with stages.stage("load"), compiling.reading(methods.values()):
         programs = {n: compiling.load_method(m, workspace.store) for n, m in methods.items()}
@@ -138,32 +149,61 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             examples,
             settings,
             action.where["constant_methods"],
-            _not_run(read_manifest(workspace, package) or {}, action.key["not_run"]),
-            lines_of_handles(read_manifest(workspace, package) or {}, programs, workspace.root),
+            _not_run(manifest, action.key["not_run"]),
+            lines_of_handles(manifest, programs, workspace.root),
         )
         _check_files(folder, action.key["files"])
     with stages.stage("report"):
-        manifest = read_manifest(workspace, package) or {}
-        failures = [*validation.failures, *failed_gates(settings.gates, manifest)]
+        measured = validation.to_json()
+        gates = (
+            checked_gates(
+                action.key["settings"],
+                manifest,
+                read_record(folder / CONTENTS),
+                measured,
+                baseline,
+                action.where["places"],
+            )
+            if manifest
+            else []
+        )
+        failures = [*wrong, *validation.failures, *failed_gates(gates)]
         record = {
-            **validation.to_json(),
+            **measured,
             "package": package,
             "files": action.key["files"],
             "ok": not failures,
             "failures": failures,
+            "gates": [gate.to_json() for gate in gates],
+            "baseline": baseline,
         }
         report = {
-            "validation.json": (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
-            "report.md": markdown(record, _facts(manifest)).encode(),
+            REPORT: (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
+            "report.md": markdown(record, _facts(manifest) if manifest else {}).encode(),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
+        facts = {
+            "ok": not failures,
+            # Whether it is what its source is, so that its figures can be accepted.
+            "sound": not (wrong or validation.failures),
+            "measured": measured_digest(action.key),
+        }
         if not failures:
-            result = {"files": put, "facts": {"ok": True}}
-            workspace.store.put_result(action.key, result, stages.total)
-        install(workspace, action, put, ok=not failures)
+            workspace.store.put_result(action.key, {"files": put, "facts": facts}, stages.total)
+        install(workspace, action, put, **facts)
     if failures:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
+
+
+def _baseline_of(action: Action, workspace: Workspace) -> Figures | None:
+    """Raises PipelineError for a baseline that is no more the one of the key, or makes no sense."""
+    package = str(action.package)
+    path = workspace.baseline(package)
+    found = digest.of_file(path) if path.is_file() else None
+    if found != action.key["baseline"]:
+        raise PipelineError(f"{path.parent.name}/{path.name}: changed while the build ran")
+    return read_baseline(workspace, package)
 
 
 def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from doit.exceptions import InvalidDodoFile
 from pipeline.actions import unit_name
 from pipeline.commands import (
     backends_command,
+    baseline_command,
     cache_command,
     command,
     explain_command,
@@ -35,6 +36,7 @@ from pipeline.workspace import open_workspace
 __all__ = [
     "DOIT_CONFIG",
     "task_backends",
+    "task_baseline",
     "task_cache",
     "task_compile",
     "task_explain",
@@ -188,6 +190,14 @@ def task_backends() -> dict[str, Any]:
         "backends",
         "the backends that methods can be lowered to: backends [name ...]",
         backends_command,
+    )
+
+
+def task_baseline() -> dict[str, Any]:
+    return command(
+        "baseline",
+        "accept the present figures of packages: baseline [package ...]",
+        lambda words: baseline_command(_plan(), words),
     )
 
 

@@ -15,6 +15,7 @@ from pipeline.files import write_atomically
 from pipeline.settings import read_settings
 from pipeline.store import Store
 
+BASELINES = "baselines"
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
@@ -37,6 +38,10 @@ class Workspace:
     @property
     def build(self) -> Path:
         return self.root / "build"
+
+    def baseline(self, package: str) -> Path:
+        """Where its accepted figures are."""
+        return self.root / BASELINES / f"{package}.yaml"
 
     @property
     def logs(self) -> Path:

@@ -197,6 +197,7 @@ def test_listing_and_cleaning(built):
     assert built.doit("list") == 0
     assert [line.split()[0] for line in built.output.splitlines()] == [
         "backends",
+        "baseline",
         "cache",
         "compile",
         "explain",

@@ -11,9 +11,9 @@ FOLDER = Path(pipeline.__file__).parent
 
 # What only finds, orders, stores or shows what the deciding modules make.
 HARMLESS = {
-    "__init__", "actions", "batch", "canonical", "changes", "columns", "commands", "compose",
-    "config", "config_fields", "config_models", "config_parser", "config_validate", "console",
-    "digest", "doit_hooks", "errors",
+    "__init__", "acceptance", "actions", "batch", "builds", "canonical", "changes", "columns",
+    "commands", "compose", "config", "config_fields", "config_models", "config_parser",
+    "config_validate", "console", "digest", "doit_hooks", "errors",
     "explain", "files", "listing", "loaded", "matrix", "mistakes", "plan", "pool", "records",
     "remembered",
     "remote", "remote_files", "resolved", "runner", "schema", "settings", "signing", "sizes",
