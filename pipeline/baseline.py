@@ -13,6 +13,7 @@ from pydantic import Field
 
 from pipeline.backends.options import Options
 from pipeline.compose import Document
+from pipeline.config_fields import DIGEST_PATTERN
 from pipeline.config_parser import Parser
 from pipeline.errors import ConfigErrors, Problem
 from pipeline.figures import Figures, MethodFigures, largest
@@ -23,7 +24,6 @@ MOST_TENSORS = 10
 # Of the same bytes, figures of numerics that are this near are one, measured on two machines.
 _NEAR_SQNR = 3.0  # dB
 _NEAR_ABS = 2.0  # times
-_DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 _COMMENT = """\
 # What was accepted of {package}: the figures that `max_size_growth`, `max_delegation_drop` and
 # `max_sqnr_drop` hold later builds to. `doit baseline {package}` writes the present ones here, and
@@ -55,7 +55,7 @@ class _Method(Options):
 
 
 class _Baseline(Options):
-    digest: Annotated[str, Field(pattern=_DIGEST_PATTERN)]
+    digest: Annotated[str, Field(pattern=DIGEST_PATTERN)]
     size: Annotated[int, Field(ge=1)]
     segments: dict[str, Count] = Field(default={})
     tensors: dict[str, _Tensor] = Field(default={})
