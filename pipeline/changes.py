@@ -62,11 +62,12 @@ def _changes(
     for each in differences(old, new):
         match each.path:
             case ("toolchain", library):
-                yield f"library {library}: {_shown(each.old)} -> {_shown(each.new)}"
+                yield f"library {library}: {shown_value(each.old)} -> {shown_value(each.new)}"
             case ("code",):
                 yield "pte-pipeline's own code changed"
             case ("host", *rest):
-                yield f"this machine, {'.'.join(rest)}: {_shown(each.old)} -> {_shown(each.new)}"
+                shown = f"{shown_value(each.old)} -> {shown_value(each.new)}"
+                yield f"this machine, {'.'.join(rest)}: {shown}"
             case ("source",):
                 yield f"{file} changed"
             case ("reads", name):
@@ -109,7 +110,7 @@ def _of_config(path: tuple[str, ...], each: Difference) -> str:
     where = ".".join(path)
     if each.old is _ABSENT or each.new is _ABSENT:
         return f"config {where} {_verb(each)}"
-    return f"config {where}: {_shown(each.old)} -> {_shown(each.new)}"
+    return f"config {where}: {shown_value(each.old)} -> {shown_value(each.new)}"
 
 
 def _of_program(method: str, each: Difference, parts_of: PartsOf) -> Iterator[str]:
@@ -129,7 +130,7 @@ def _of_program(method: str, each: Difference, parts_of: PartsOf) -> Iterator[st
     for limits in differences(old["ranges"], new["ranges"]):
         told = True
         where = ".".join(limits.path)
-        yield f"{method}: range of {where}: {_shown(limits.old)} -> {_shown(limits.new)}"
+        yield f"{method}: range of {where}: {shown_value(limits.old)} -> {shown_value(limits.new)}"
     for what, words in (
         ("signature", "what it takes and returns"),
         ("call", "its call specification"),
@@ -148,7 +149,7 @@ def _verb(each: Difference) -> str:
     return "is gone" if each.new is _ABSENT or each.new is None else "changed"
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     if value is _ABSENT:
         return "none"
     text = str(value)

@@ -97,6 +97,13 @@ def baseline_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     yield from accept(plan, words)
 
 
+def diff_command(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[str]:
+    """Raises PipelineError."""
+    from pipeline.diff import diff  # pydantic and YAML, which a run does without
+
+    yield from diff(plan, words, markdown)
+
+
 def backends_command(words: Sequence[str]) -> Iterator[str]:
     """Raises PipelineError."""
     from pipeline.listing import list_backends, tell_backend

@@ -210,6 +210,17 @@ def largest(tensors: Mapping[str, Tensor], most: int) -> dict[str, Tensor]:
     return dict(sorted(ranked[:most]))
 
 
+def why_left(delegation: Json, operator: str) -> str:
+    """In which modules calls of an operator were left to portable kernels, and the partitioner's
+    reason, as far as the manifest tells; else nothing."""
+    own = [call for call in delegation.get("left", ()) if call["operator"] == operator]
+    modules = dict.fromkeys(call["module"] for call in own if call["module"])
+    reasons = dict.fromkeys(call["reason"] for call in own if call["reason"])
+    words = [f"in {', '.join(list(modules)[:2])}"] if modules else []
+    words += list(reasons)[:1]
+    return f" ({': '.join(words)})" if words else ""
+
+
 def output_names(signature: Json, number: int) -> list[str]:
     """Of a method's outputs; by their places where the signature does not name each."""
     found = list(_names(signature.get("outputs")))

@@ -24,6 +24,7 @@ from pipeline.figures import (
     share,
     share_of_operators,
     sizes_of,
+    why_left,
 )
 
 Json = Mapping[str, Any]
@@ -196,14 +197,7 @@ class _Check:
         return [_left(change) + self._why(method, change.what) for change in changes]
 
     def _why(self, method: str, operator: str) -> str:
-        """Where an operator that was left stands, and the partitioner's reason, where known."""
-        calls = self.facts[method]["delegation"].get("left", ())
-        own = [call for call in calls if call["operator"] == operator]
-        modules = dict.fromkeys(call["module"] for call in own if call["module"])
-        reasons = dict.fromkeys(call["reason"] for call in own if call["reason"])
-        words = [f"in {', '.join(list(modules)[:2])}"] if modules else []
-        words += list(reasons)[:1]
-        return f" ({': '.join(words)})" if words else ""
+        return why_left(self.facts[method]["delegation"], operator)
 
     def _portable(self, method: str, allowed: Iterable[str]) -> _Outcome:
         patterns = [pattern.removesuffix(".default") for pattern in allowed]

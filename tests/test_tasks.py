@@ -200,11 +200,13 @@ def test_listing_and_cleaning(built):
         "baseline",
         "cache",
         "compile",
+        "diff",
         "explain",
         "export",
         "lower",
         "plan",
         "quantize",
+        "rebuild",
         "validate",
     ]
     (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")
