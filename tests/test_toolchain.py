@@ -16,8 +16,9 @@ HARMLESS = {
     "config_parser", "config_validate", "console", "diff", "digest", "doit_hooks", "errors",
     "explain", "files", "listing", "loaded", "matrix", "mistakes", "plan", "pool", "records",
     "rebuild", "remembered", "remote", "remote_files", "resolved", "revisions", "runner",
-    "schema", "settings", "signing", "sizes", "source_lines", "sources", "stages", "status", "steps", "store",
-    "strict_yaml", "tasks", "toolchain", "upkeep", "variables", "worker", "workspace",
+    "schema", "settings", "signing", "sizes", "source_lines", "sources", "stages", "status",
+    "steps", "store", "strict_yaml", "tasks", "toolchain", "upkeep", "variables", "worker",
+    "workspace",
 }  # fmt: skip
 
 
