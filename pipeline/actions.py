@@ -302,8 +302,9 @@ def measured_digest(key: Mapping[str, Any]) -> Digest:
     """Names what a validate action measures, whatever it is held to then."""
     settings = {name: value for name, value in key["settings"].items() if name != "gates"}
     settings["methods"] = {
-        method: {name: value for name, value in own.items() if name != "gates"}
+        method: limits
         for method, own in settings["methods"].items()
+        if (limits := {n: v for n, v in own.items() if n != "gates" and v is not None})
     }
     rest = {name: value for name, value in key.items() if name != "baseline"}
     return digest.of_json({**rest, "settings": settings})

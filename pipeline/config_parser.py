@@ -124,7 +124,7 @@ class Parser:
             elif key in self._parts.get(model, {}):
                 values[key] = self._parts[model][key](value, join(path, key))
             elif each := _options_by_name(model, key):
-                values[key] = self._by_name(each, value, join(path, key))
+                values[key] = self._by_name(each, value, join(path, key), key)
             elif inner := _options_in(model, key):
                 values[key] = self.section(inner, value, join(path, key))
             else:
@@ -182,9 +182,11 @@ class Parser:
             return {**rest, **recipe.expanded()}
         return None
 
-    def _by_name(self, model: type[_M], data: Any, path: str) -> dict[Any, _M | None] | None:
+    def _by_name(
+        self, model: type[_M], data: Any, path: str, noun: str
+    ) -> dict[Any, _M | None] | None:
         if not isinstance(data, dict):
-            self.wrong(path, f"is {shown(data)}, must be a mapping of names")
+            self.wrong(path, f"is {shown(data)}, must be a mapping of {noun}")
             return None
         return {n: self.section(model, value, join(path, n)) for n, value in data.items()}
 

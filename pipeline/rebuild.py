@@ -6,11 +6,12 @@ the place of `build/`; the sources are exported and quantized again too.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from pipeline.workspace import Workspace
 
 _MOST = 5  # differences of a manifest that are told
 _PIECE = 1 << 20
+_PREFIX = ".rebuild-"
 
 
 def rebuild(plan: Plan, words: Sequence[str]) -> Iterator[str]:
@@ -42,9 +44,9 @@ def rebuild(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             that are not current: then nothing is built.
     """
     packages = _current(plan, words)
-    with tempfile.TemporaryDirectory(prefix=".rebuild-", dir=plan.workspace.build) as folder:
-        build = Path(folder) / "build"
-        workspace = replace(plan.workspace, store=Store(Path(folder) / "store"), build_folder=build)
+    with _folder(plan.workspace.build) as folder:
+        build = folder / "build"
+        workspace = replace(plan.workspace, store=Store(folder / "store"), build_folder=build)
         build.mkdir()
         failed = _Rebuild(plan.workspace, workspace).run(packages)
         differing = []
@@ -65,6 +67,23 @@ def rebuild(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         wrong.append(f"{number} can't be built again as they are: {', '.join(differing)}")
     if wrong:
         raise PipelineError("\n".join(wrong))
+
+
+@contextmanager
+def _folder(parent: Path) -> Iterator[Path]:
+    """One that goes at the end of the block. It is locked, so that those of killed processes, which
+    go now, are known."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError), open(path / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its process lives
+            shutil.rmtree(path, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder,
+        open(Path(folder) / "lock", "w") as lock,
+    ):
+        with suppress(OSError):  # a filesystem without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Path(folder)
 
 
 def _current(plan: Plan, words: Sequence[str]) -> list[str]:

@@ -96,6 +96,13 @@ def test_numerics_of_float32_are_those_of_any_machine():
     assert baseline_text("asr", here) == baseline_text("asr", there)
 
 
+def test_extreme_inputs_do_not_count():
+    record = proved("encode", [60.0], [50.0], [5.0])
+    record["runs"][2]["case"] = "large"
+    found = figures(encode=record)["methods"]["encode"]
+    assert found["sqnr_db"] == [50.0] and found["max_abs"] == 0.012
+
+
 def test_of_the_same_package_what_was_measured_elsewhere_stays():
     before = figures()
     near = figures(decode=proved("decode", [41.2, 118.0], max_abs=0.02))

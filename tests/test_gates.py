@@ -3,10 +3,12 @@
 import pytest
 from builds import contents, delegation, manifest, proved, validation
 
-from pipeline.config import parse_config
+from pipeline.actions import measured_digest
+from pipeline.config import parse_config, read_configs
 from pipeline.errors import ConfigErrors
 from pipeline.figures import figures_of
 from pipeline.gates import checked_gates, failed_gates
+from pipeline.mistakes import places_of_gates
 
 BASELINE = figures_of(manifest(), contents(), validation())
 
@@ -316,6 +318,31 @@ def test_mistakes_are_told(gates, told):
 def test_a_methods_gates_are_not_the_packages():
     with pytest.raises(ConfigErrors, match=r"methods\.decode\.gates: unknown key 'max_size'"):
         settings({}, decode={"max_size": 1})
+
+
+def test_the_place_of_a_gate_is_where_it_was_written(tmp_path):
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "_base.yaml").write_text("validate:\n  gates:\n    max_size: 1MB\n")
+    (folder / "asr.yaml").write_text(
+        "extends: _base\nmodel: asr\nmethods: {encode: {partitioners: []}}\nvalidate:\n"
+        "  methods:\n    encode:\n      gates: {max_sqnr_drop: 3}\n"
+    )
+    found = read_configs(folder)
+    assert places_of_gates(found.configs["asr"], found.documents["asr"]) == {
+        "gates.max_size": "configs/_base.yaml:3",
+        "methods.encode.gates.max_sqnr_drop": "configs/asr.yaml:7",
+    }
+
+
+def test_what_is_measured_does_not_depend_on_gates_and_baseline():
+    def key(baseline=None, **changes):
+        own = settings({"max_size": 1}, decode={"max_sqnr_drop": 3}) | changes
+        return {"kind": "validate", "settings": own, "baseline": baseline}
+
+    one = measured_digest(key())
+    assert one == measured_digest(key("f" * 64, **settings({})))
+    assert one != measured_digest(key(atol=0.5))
 
 
 def test_shares_may_be_written_as_percentages():

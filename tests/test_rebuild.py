@@ -81,9 +81,12 @@ def test_the_first_byte_that_differs(tmp_path, monkeypatch, one, other, place):
 
 
 def test_a_package_is_built_again_from_its_sources_alone(built):
+    left = built.root / "build" / ".rebuild-killed"
+    left.mkdir()
+    (left / "lock").touch()
     before = built.snapshot()
     used = {path: path.stat().st_mtime_ns for path in built.store.rglob("*")}
-    assert built.doit("rebuild") == 0, built.output
+    assert built.doit("rebuild", timeout=900) == 0, built.output
     lines = built.output.splitlines()
     assert {tuple(line.split()[:3]) for line in lines[:-1]} == {
         ("built", "export", "pair"),
@@ -94,8 +97,10 @@ def test_a_package_is_built_again_from_its_sources_alone(built):
     assert lines[-1] == "pair: built again, the same bytes in 2 files"
     ignored = {built.root / ".doit.sqlite3", built.root / "build" / ".files.json"}
     after = built.snapshot()
+    assert not left.exists()
     changed = {p for p in before.keys() | after.keys() if before.get(p) != after.get(p)}
     assert {p for p in changed if p.is_file()} <= ignored, changed
+    assert not list((built.root / "build").glob(".rebuild-*"))
     made = [p for p in built.store.rglob("*") if used.get(p) is None]
     assert not made
 
@@ -114,7 +119,7 @@ def load_program(*arguments):
 def test_another_package_is_told_and_fails(built, tmp_path):
     """As if the present one had been compiled from other weights."""
     changes = patched(tmp_path, "pipeline.compile", OTHER_WEIGHTS)
-    assert built.doit("rebuild", "pair", **changes) == 1, built.output
+    assert built.doit("rebuild", "pair", timeout=900, **changes) == 1, built.output
     assert "pair: built again, it is another package" in built.output
     assert "  encode: compiled to another object: constants " in built.output
     assert "rebuild: 1 of 1 packages can't be built again as they are: pair" in built.output
