@@ -15,6 +15,7 @@ from blake3 import blake3
 # remember to raise would be a stale hit waiting to happen; a comment in one of these is a miss.
 _DECIDING = (
     "backend_api",
+    "baseline",
     "backends/*",
     "backends/*/*",
     "calibration",
@@ -27,10 +28,12 @@ _DECIDING = (
     "emission",
     "eager",
     "export",
+    "figures",
     "gates",
     "generate",
     "graphs",
     "inputs",
+    "integrity",
     "link",
     "lowering",
     "metrics",

@@ -197,13 +197,16 @@ def test_listing_and_cleaning(built):
     assert built.doit("list") == 0
     assert [line.split()[0] for line in built.output.splitlines()] == [
         "backends",
+        "baseline",
         "cache",
         "compile",
+        "diff",
         "explain",
         "export",
         "lower",
         "plan",
         "quantize",
+        "rebuild",
         "validate",
     ]
     (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")
