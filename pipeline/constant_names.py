@@ -25,7 +25,9 @@ from pipeline.nodes import modules_of
 
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _SMALL = 64  # bytes; in smaller ones only the plain form is looked for
-_FAR = 4  # how many operators lie between a quantized weight and the one that computes with it
+# Between a quantized weight and the operator that computes with it.
+_BETWEEN = ("quantized_decomposed", "torchao")
+_LAYOUTS = ("_to_copy", "clone", "permute", "t", "to", "transpose", "view")
 _NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
 
 
@@ -149,7 +151,7 @@ def _delegates(program: ExportedProgram) -> Iterator[LoweredBackendModule]:
 
 
 def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:
-    """By placeholder: the qualified name and the value of each constant, unused ones left out."""
+    """By placeholder: the qualified name and the value of each constant."""
     targets = {
         spec.arg.name: spec.target
         for spec in program.graph_signature.input_specs
@@ -159,28 +161,31 @@ def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]
     for node in program.graph.find_nodes(op="placeholder"):
         target = targets.get(node.name)
         value = program.state_dict.get(target, program.constants.get(target)) if target else None
-        if target and isinstance(value, torch.Tensor) and node.users:
+        if target and isinstance(value, torch.Tensor):
             found[node] = (_name(target, node), value)
     return found
 
 
 def _name(target: str, node: Node) -> str:
     """A qualified name. One that torch made up, as `_frozen_param0` of a quantized weight, gives
-    way to the module that it serves, and how: `decoder.fc.weight`."""
+    way to the module that it serves, or the operator, and how: `decoder.fc.weight`."""
     if not target.startswith(("_", "lifted_tensor", "c_lifted")) or "." in target:
         return target
     path: list[str] = []
-    for _ in range(_FAR):
-        user = min(node.users, key=lambda each: each.name, default=None)
-        if user is None or not hasattr(user.target, "_schema"):
+    while node.users:
+        user = min(node.users, key=lambda each: each.name)
+        schema = getattr(user.target, "_schema", None)
+        if schema is None:
             break
-        argument = _argument(user, node)
-        path.insert(0, argument)
+        path.insert(0, _argument(user, node))
+        library, _, operation = schema.name.partition("::")
+        if library in _BETWEEN or operation in _LAYOUTS:
+            path = [part for part in path if part not in ("", "input", "self")]
+            node = user
+            continue
         modules = modules_of(user)
-        if modules and modules[-1]:
-            kept = [part for part in path if part not in ("", "input", "self")]
-            return ".".join([modules[-1], *kept])
-        node = user
+        owner = modules[-1] if modules and modules[-1] else operation
+        return ".".join([owner, *path])
     return target
 
 

@@ -53,6 +53,15 @@ def contents_bytes(contents: ContentsRecord) -> bytes:
     return (json.dumps(contents, indent=1, sort_keys=True) + "\n").encode()
 
 
+def read_contents(folder: Path) -> ContentsRecord | None:
+    """That of the package in a folder; None where there is none that can be read."""
+    try:
+        contents: ContentsRecord = json.loads((folder / CONTENTS).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return contents
+
+
 @dataclass
 class _Claim:
     """What a stretch of a file is for."""

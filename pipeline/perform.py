@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action, exported_blobs
-from pipeline.contents import CONTENTS, contents_bytes, contents_of
+from pipeline.contents import CONTENTS, contents_bytes, contents_of, read_contents
 from pipeline.delegation import nodes_of
+from pipeline.devices.interface import PackageFiles
 from pipeline.errors import PipelineError
 from pipeline.export import export
 from pipeline.gates import failed_gates
+from pipeline.latency import latencies
 from pipeline.link import link
 from pipeline.objects import object_from_json
 from pipeline.package import (
@@ -142,9 +144,11 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
     settings = action.where["settings"]
     with stages.stage("run"):
         files = sorted(action.key["files"])
+        pte = folder / next(name for name in files if name.endswith(".pte"))
+        ptds = [folder / name for name in files if name.endswith(".ptd")]
         validation = validate_package(
-            folder / next(name for name in files if name.endswith(".pte")),
-            [folder / name for name in files if name.endswith(".ptd")],
+            pte,
+            ptds,
             programs,
             examples,
             settings,
@@ -152,6 +156,9 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             _not_run(read_manifest(workspace, package) or {}, action.key["not_run"]),
             lines_of_handles(read_manifest(workspace, package) or {}, programs, workspace.root),
         )
+    with stages.stage("time"):
+        package_files = PackageFiles.of(pte, ptds)
+        times = latencies(package_files, validation.methods, programs, examples, settings)
         _check_files(folder, action.key["files"])
     with stages.stage("report"):
         manifest = read_manifest(workspace, package) or {}
@@ -163,9 +170,12 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             "ok": not failures,
             "failures": failures,
         }
+        for method in record["methods"]:
+            method["latency"] = times[method["method"]]
+        facts = {**_facts(manifest), "contents": read_contents(folder)}
         report = {
             "validation.json": (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
-            "report.md": markdown(record, _facts(manifest)).encode(),
+            "report.md": markdown(record, facts).encode(),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         if not failures:

@@ -11,11 +11,13 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._program import deserialize_pte_binary
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.utils import tag_constant_data
 from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
-from functions import BACKEND_ID, Linears
+from functions import BACKEND_ID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from packed import pack
+from packed import compiled, linked, pack
 from programs import shared_programs
 from torch.export import export
 
@@ -26,6 +28,7 @@ from pipeline.digest import of_bytes
 from pipeline.errors import PipelineError
 from pipeline.inputs import InputSet
 from pipeline.quantize import quantize
+from pipeline.store import Store
 
 GOLDEN = Path(__file__).parent / "golden" / "contents.json"
 
@@ -55,46 +58,59 @@ def image():
     return export(Image().eval().requires_grad_(False), (torch.ones(1, 3, 8, 8),))
 
 
+class Everything(Partitioner):
+    """All operators in one partition, their weights with them."""
+
+    def partition(self, exported_program):
+        for node in exported_program.graph.nodes:
+            if node.op == "call_function":
+                node.meta["delegation_tag"] = "all"
+        tag_constant_data(exported_program)
+        return PartitionResult(exported_program, {"all": DelegationSpec(BACKEND_ID, [])})
+
+
 PARTS = {
-    "portable": lambda: [],
+    "portable": list,
     "xnnpack": lambda: [XnnpackPartitioner()],
-    "per operator": lambda: [XnnpackPartitioner(per_op_mode=True)],
-    "text": lambda: [Linears()],
+    "text": lambda: [Everything()],
 }
-# By name: the backend of each method of `shared_programs`, and how it is emitted.
+MIXED = {"step": "xnnpack", "plain": "xnnpack", "branch": "portable"}
+PORTABLE = dict.fromkeys(MIXED, "portable")
+OUTSIDE = {"external_constants": True, "initialized_buffers": ("count",)}
+FILES = {"external_files": {"one": ("shared.first.*",), "other": ("shared.second.*",)}}
+# By name: the backend of each method of `shared_programs`, how they are emitted, and laid out.
 PACKAGES = {
-    "portable": ("portable portable portable", {}),
-    "shared": ("xnnpack xnnpack xnnpack", {"initialized_buffers": ("count",)}),
-    "mixed": ("xnnpack per+operator portable", {}),
-    "external": ("xnnpack xnnpack portable", {"external_constants": True}),
-    "files": (
-        "portable portable portable",
-        {"external_files": {"one": ("shared.first.*",), "other": ("shared.second.*",)}},
-    ),
-    "inline": ("xnnpack xnnpack portable", {"layout": {"extract_delegate_segments": False}}),
-    "aligned": ("xnnpack portable portable", {"layout": {"constant_tensor_alignment": 256}}),
-    "backends": ("xnnpack text text", {}),
+    "portable": (PORTABLE, {}, {}),
+    "mixed": (MIXED, {}, {}),
+    "external": (MIXED, OUTSIDE, {}),
+    "files": ({"step": "portable", "plain": "portable"}, FILES, {}),
+    "inline": (MIXED, {}, {"extract_delegate_segments": False}),
+    "aligned": (MIXED, {}, {"constant_tensor_alignment": 256, "segment_alignment": 4096}),
+    "backends": ({"step": "xnnpack", "plain": "text"}, {}, {}),
 }
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """Makes the package of a name once."""
+    """Makes the package of a name once, and compiles no method twice."""
+    store = Store(tmp_path_factory.mktemp("packages") / "store")
+    programs = shared_programs()
+    objects = {}
+
+    def method(name, backend, options):
+        key = name, backend, json.dumps(options)
+        if key not in objects:
+            parts = PARTS[backend]()
+            objects[key] = compiled(store, name, programs[name], parts, **options)
+        return objects[key]
 
     @cache
     def made(name):
-        backends, options = PACKAGES[name]
-        methods = shared_programs()
-        parts = dict(zip(methods, backends.split(), strict=True))
+        backends, options, layout = PACKAGES[name]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(preprocessors, "_registered", {BACKEND_ID: functions.preprocess})
-            return pack(
-                tmp_path_factory.mktemp("package"),
-                methods,
-                {n: PARTS[parts[n].replace("+", " ")]() for n in methods},
-                {"get_length": 128},
-                **options,
-            )
+            methods = {n: method(n, backend, options) for n, backend in backends.items()}
+        return linked(store, methods, {"get_length": 128}, layout)
 
     return made
 
@@ -163,6 +179,7 @@ def test_every_weight_is_named_and_of_its_type(package, name):
     contents = package(name).contents()
     state = shared_programs()["step"].state_dict
     for key in ("shared.first.weight", "shared.second.weight", "shared.first.bias"):
+        assert key in state
         found = [t for t in contents["tensors"] if t["name"] == key]
         assert found
         for each in found:
@@ -182,13 +199,15 @@ def test_portable_methods_share_their_constants(package):
     (segment,) = [s for s in contents["segments"] if s["kind"] == "constants"]
     assert segment["methods"] == ["branch", "plain", "step"]
     state = shared_programs()["plain"].state_dict
-    own = [state[f"shared.{n}"].nbytes for n in ("first.weight", "first.bias", "offset")]
+    # ExecuTorch stores buffers too that a method does not look at.
+    names = ("first.weight", "first.bias", "offset", "cache", "count")
+    own = [state[f"shared.{name}"].nbytes for name in names]
     assert contents["methods"]["plain"]["constants"] == sum(own)
     assert contents["methods"]["plain"]["delegated"] == 0
 
 
 def test_delegates_share_named_data(package):
-    contents = package("shared").contents()
+    contents = package("external").contents()
     weight = tensor(contents, "shared.first.weight", where="named_data")
     assert weight["methods"] == ["plain", "step"] and len(weight["key"]) == 64
     (segment,) = [s for s in contents["segments"] if s["name"] == "shared.first.weight"]
@@ -241,7 +260,7 @@ def test_several_data_files(package):
 
 
 def test_payloads_in_the_flatbuffer_are_told_apart_from_it(package):
-    inline, apart = package("inline").contents(), package("external").contents()
+    inline, apart = package("inline").contents(), package("mixed").contents()
     kinds = [s["kind"] for s in inline["segments"] if s["file"] == "model.pte"]
     assert kinds[:5] == ["program", "delegate", "program", "delegate", "program"]
 
@@ -269,7 +288,7 @@ def test_weights_in_two_payloads_are_stored_twice(tmp_path, monkeypatch):
         "both": export(two, (torch.ones(2, 4),)),
         "one": export(two.first, (torch.ones(2, 4),)),
     }
-    contents = pack(tmp_path, programs, {n: [Linears()] for n in programs}).contents()
+    contents = pack(tmp_path, programs, {n: [Everything()] for n in programs}).contents()
     (twice,) = contents["twice"]
     assert (twice["times"], twice["size"]) == (2, 64)
     assert twice["what"] == "first.weight float32[4, 4]"
@@ -292,34 +311,40 @@ def test_weights_that_xnnpack_lays_out_anew_keep_their_names(tmp_path):
     assert all(each["name"] for each in contents["tensors"] if each["size"] >= 32)
 
 
-def quantized(**options):
+def quantized(program, inputs, **options):
     data = {"methods": {"forward": {"partitioners": ["xnnpack"], "quantize": options}}}
     config = parse_config("p", {"model": "m", **data}, "p.yaml")
-    inputs = InputSet((torch.ones(1, 3, 8, 8),), {}, "example")
-    return quantize(image(), config.methods["forward"].quantize, [inputs])
+    sets = [InputSet(inputs, {}, "example")]
+    return quantize(program, config.methods["forward"].quantize, sets)
 
 
 def test_quantized_weights_bear_the_name_of_their_module(tmp_path):
-    program = quantized(quantizer="xnnpack")
+    program = quantized(image(), (torch.ones(1, 3, 8, 8),), quantizer="xnnpack")
     contents = pack(tmp_path, {"forward": program}, {"forward": PARTS["xnnpack"]()}).contents()
     for name, shape in (("stem.weight", [8, 3, 3, 3]), ("head.weight", [16, 8])):
         found = tensor(contents, name, dtype="int8")
         assert (found["shape"], found["where"]) == (shape, "named_data")
     assert tensor(contents, "head.weight.scales")["dtype"] == "float32"
+    assert tensor(contents, "add.other")["shape"] == [16]
     assert not [t for t in contents["tensors"] if "frozen" in t["name"]]
 
 
 def test_weights_of_four_bits_are_named(tmp_path):
-    program = quantized(quantizer="torchao", scheme="int8_dynamic_activation_int4_weight")
+    torch.manual_seed(0)
+    linear = torch.nn.Sequential(torch.nn.Linear(64, 16)).eval().requires_grad_(False)
+    inputs = (torch.ones(2, 64),)
+    scheme = "int8_dynamic_activation_int4_weight"
+    program = quantized(export(linear, inputs), inputs, quantizer="torchao", scheme=scheme)
     contents = pack(tmp_path, {"forward": program}, {"forward": PARTS["xnnpack"]()}).contents()
-    packed = [t for t in contents["tensors"] if t["name"].startswith("head.") and t["size"] == 64]
-    assert [t["where"] for t in packed].count("named_data") >= 1
-    assert any(t["shape"] == [16, 8] and t["dtype"] == "int8" for t in packed)
+    largest = contents["tensors"][0]
+    assert (largest["where"], largest["size"]) == ("named_data", 64 * 16 // 2)
+    assert largest["name"].startswith("0.")
+    assert (largest["dtype"], largest["shape"]) == ("int8", [16, 64])
 
 
 def test_without_what_compile_knows_everything_but_names_is_told(package):
     """Of a package that something else made."""
-    made = package("shared")
+    made = package("external")
     contents = contents_of(made.files)
     check_cover(contents, made.files)
     assert contents["methods"].keys() == made.contents()["methods"].keys()
@@ -335,15 +360,15 @@ def test_equal_packages_have_equal_contents(tmp_path):
     assert contents_bytes(made[0]) == contents_bytes(made[1])
 
 
-def test_the_record_of_a_small_package(tmp_path):
-    """All of it, but for digests of the flatbuffer, whose bytes depend on the library."""
-    programs = shared_programs(dynamic=False)
-    parts = {"step": PARTS["portable"](), "plain": PARTS["xnnpack"](), "branch": []}
-    contents = pack(tmp_path, programs, parts, external_files={"data": ("shared.second.*",)})
-    record = json.loads(contents_bytes(contents.contents()))
+def test_the_record_of_a_small_package(package):
+    """All of it, but for digests of flatbuffers, whose bytes depend on the library."""
+    record = json.loads(contents_bytes(package("external").contents()))
     for segment in record["segments"]:
-        if segment["kind"] == "program":
+        if segment["kind"] in ("program", "delegate"):
             segment["digest"] = ""
+    for method in record["methods"].values():
+        for delegate in method["delegates"]:
+            delegate["digest"] = ""
     assert record == json.loads(GOLDEN.read_bytes())
 
 
@@ -408,7 +433,7 @@ def test_bytes_that_nothing_refers_to_are_told(damaged, package):
 
 
 @settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -447,5 +472,3 @@ def test_a_build_leaves_the_contents_beside_the_manifest(built):
     assert built.doit() == 0
     assert built.outcomes()["link pair"] == "hit"
     assert json.loads((folder / "contents.json").read_bytes()) == contents
-
-
