@@ -38,8 +38,16 @@ def number(data: memoryview, at: int, letter: str) -> int:
     return value
 
 
+class _Visits:
+    """How many tables of vectors are still to be expected. Whoever writes a file writes a table for
+    each; in a damaged one vectors can lead to each other's, and there would be no end to it."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size // 4
+
+
 def root(data: memoryview) -> Table:
-    return Table(data, number(data, 0, "I"))
+    return Table(data, number(data, 0, "I"), _Visits(len(data)))
 
 
 class Table:
@@ -48,11 +56,12 @@ class Table:
     Every method raises CorruptError where the file contradicts itself.
     """
 
-    __slots__ = ("at", "data")
+    __slots__ = ("_visits", "at", "data")
 
-    def __init__(self, data: memoryview, at: int) -> None:
+    def __init__(self, data: memoryview, at: int, visits: _Visits) -> None:
         self.data = data
         self.at = at
+        self._visits = visits
 
     def _place(self, field: int) -> int:
         """Where a field stands; 0 for one that is left out."""
@@ -69,7 +78,9 @@ class Table:
 
     def table(self, field: int) -> Table | None:
         place = self._place(field)
-        return Table(self.data, place + number(self.data, place, "I")) if place else None
+        if not place:
+            return None
+        return Table(self.data, place + number(self.data, place, "I"), self._visits)
 
     def span(self, field: int, width: int = 1) -> Span | None:
         """Where the elements of a vector stand, each of `width` bytes; None without one."""
@@ -91,9 +102,13 @@ class Table:
 
     def tables(self, field: int) -> Iterator[Table]:
         span = self.span(field, 4)
-        if span is not None:
-            for place in range(span.offset, span.end, 4):
-                yield Table(self.data, place + number(self.data, place, "I"))
+        if span is None:
+            return
+        self._visits.left -= span.size // 4
+        if self._visits.left < 0:
+            raise CorruptError("it tells of more than it has room for")
+        for place in range(span.offset, span.end, 4):
+            yield Table(self.data, place + number(self.data, place, "I"), self._visits)
 
     def count(self, field: int) -> int:
         """The number of tables in a vector."""

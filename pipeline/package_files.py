@@ -42,6 +42,7 @@ SCALAR_TYPES = {
     28: ("uint32", 4),
     29: ("uint64", 8),
 }
+_MOST_DIMENSIONS = 16  # runtime/core/exec_aten/util/tensor_dimension_limit.h
 _TENSOR = 5  # of the union KernelTypes
 _EXTERNAL = 1  # TensorDataLocation
 _INLINE = 0  # DataLocation
@@ -248,5 +249,7 @@ def _tensors(plan: Table) -> Iterator[PlanTensor]:
 
 
 def _type(scalar_type: int, sizes: tuple[int, ...]) -> TensorType:
+    if len(sizes) > _MOST_DIMENSIONS or any(size < 0 for size in sizes):
+        raise CorruptError("it has a tensor of impossible sizes")
     name, item = SCALAR_TYPES.get(scalar_type, (f"scalar type {scalar_type}", 0))
     return TensorType(name, sizes, item)

@@ -122,7 +122,7 @@ def test_a_report_tells_the_latency(package):
     record["methods"][0]["latency"] = {
         "load_ms": {"median": 1.5, "low": 1.25, "high": 2.0, "runs": 5},
         "first_ms": 0.75,
-        "steady_ms": {"median": 0.5, "low": 0.25, "high": 0.625, "runs": 100},
+        "steady_ms": {"median": 0.5, "low": 0.25, "high": 0.625, "runs": 99},
         "source_ms": {"median": 1.0, "low": 0.875, "high": 1.5, "runs": 90},
         "ratio": 0.5,
     }
@@ -132,7 +132,8 @@ def test_a_report_tells_the_latency(package):
 
 | method | load | first run | steady | source in eager mode | ratio |
 | --- | ---: | ---: | ---: | ---: | ---: |
-| `encode` | 1.5 (1.25 to 2) of 5 | 0.75 | 0.5 (0.25 to 0.625) of 100 | 1 (0.875 to 1.5) of 90 | 0.5 |
+| `encode` | 1.5 (1.25 to 2) of 5 | 0.75 | 0.5 (0.25 to 0.625) of 99 \
+| 1 (0.875 to 1.5) of 90 | 0.5 |
 """
     assert markdown(record) == bare + expected
 

@@ -111,8 +111,8 @@ ENDING = """
 
 | what | size | where | what can be done |
 | --- | ---: | --- | --- |
-| first.weight float32[8, 8] | 3 x 256 B | a.pte: constants (decode); delegate 0 of encode (Xnnpack) \
-| lower both to one |
+| first.weight float32[8, 8] | 3 x 256 B | a.pte: constants (decode); \
+delegate 0 of encode (Xnnpack) | lower both to one |
 """
 
 
