@@ -20,6 +20,7 @@ from pipeline.backends.workspace_files import located
 from pipeline.calibration import Batches, check_batches, read_file
 from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
+from pipeline.constant_names import constants_of
 from pipeline.control_flow import left_float
 from pipeline.delegation import count_delegation, handle_positions
 from pipeline.emission import emit, named_data_of
@@ -151,8 +152,9 @@ def compile_unit(
 
     Returns:
         The action's result: the object, its blobs, the delegation of each method, of those that a
-        Python runtime runs the debug handles with the places of their nodes in the program, and of
-        quantized ones with control flow how many operators in it stayed in floating point.
+        Python runtime runs the debug handles with the places of their nodes in the program, of
+        quantized ones with control flow how many operators in it stayed in floating point, and
+        what the constants of each are called (`constants_of`).
 
     Raises:
         SourceError: a program can't be read, or is not the one that was planned.
@@ -209,6 +211,9 @@ def compile_unit(
             for name in methods
             if name not in quantizes
         }
+        constants = {
+            name: constants_of(programs[name], lowered.exported_program(name)) for name in methods
+        }
     with stages.stage("emit"):
         named = {name: named_data_of(lowered.exported_program(name)) for name in methods}
         emitted = emit(lowered, settings, load_passes(settings.passes, workspace.root))
@@ -222,6 +227,7 @@ def compile_unit(
             "signatures": signatures,
             "debug_handles": {name: own for name, own in handles.items() if own},
             "left_float": {name: number for name, number in floats.items() if number},
+            "constants": constants,
         }
         store.put_result(action.key, result, stages.total)
     return result

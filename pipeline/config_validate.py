@@ -105,6 +105,19 @@ class MethodLimits(Limits):
     )
 
 
+class Latency(Options):
+    """How methods are timed on the machine that validates them."""
+
+    seconds: float = Field(
+        default=0.3,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Spent on each method, for loading it, for its runs and for those of its "
+        "source program; 0 times nothing.",
+    )
+
+
 class ValidateConfig(Limits):
     """How the package is proved against its source programs."""
 
@@ -127,6 +140,7 @@ class ValidateConfig(Limits):
         default={}, description="By method: limits that differ from the package's."
     )
     gates: Gates = Gates()
+    latency: Latency = Latency()
 
     def of(self, method: str) -> Limits:
         """The limits of a method: its own, and the package's for the others."""

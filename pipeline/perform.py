@@ -12,10 +12,12 @@ from typing import Any
 
 from pipeline import compile as compiling
 from pipeline.actions import Action, exported_blobs
+from pipeline.contents import contents_bytes, contents_of
 from pipeline.export import export
 from pipeline.link import link
 from pipeline.objects import object_from_json
 from pipeline.package import (
+    CONTENTS,
     MANIFEST,
     install,
     install_result,
@@ -97,7 +99,17 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
         sizes = {name: {"digest": b.digest, "size": b.size} for name, b in blobs.items()}
         manifest = manifest_bytes(make_manifest(action, compiled, sizes))
         files = {name: blob.digest for name, blob in blobs.items()}
+        told = contents_of(
+            {name: store.known_path(blob) for name, blob in files.items()},
+            {n: known for result in compiled.values() for n, known in result["constants"].items()},
+            {
+                name: owner.keys_of(name)
+                for unit, owner in zip(units, objects, strict=True)
+                for name in compiled[unit]["delegation"]
+            },
+        )
         files[MANIFEST] = store.put(manifest)
+        files[CONTENTS] = store.put(contents_bytes(told))
         # Who finds a package spares its methods too.
         store.put_result(action.key, {"files": files}, stages.total + spent)
         install(workspace, action, files)

@@ -16,10 +16,12 @@ from pipeline import digest
 from pipeline.actions import Action
 from pipeline.baseline import read_baseline
 from pipeline.delegation import nodes_of
+from pipeline.devices.interface import PackageFiles
 from pipeline.errors import PipelineError
 from pipeline.figures import Figures
 from pipeline.gates import GateResult, checked_gates, failed_gates
 from pipeline.integrity import misfits
+from pipeline.latency import latencies
 from pipeline.package import CONTENTS, REPORT, install, read_manifest, read_record
 from pipeline.report import markdown
 from pipeline.source_lines import told
@@ -54,7 +56,8 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
     if measured is None:
         measured = _measure(action, workspace, stages)
     with stages.stage("report"):
-        gates = _gates(action, folder, manifest, measured, baseline)
+        contents = read_record(folder / CONTENTS)
+        gates = _gates(action, manifest, contents, measured, baseline)
         failures = [*wrong, *measured["failures"], *failed_gates(gates)]
         record = {
             **measured,
@@ -63,20 +66,21 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
             "gates": [gate.to_json() for gate in gates],
             "baseline": baseline,
         }
+        facts = {**(_facts(manifest) if manifest else {}), "contents": contents}
         report = {
             REPORT: _as_bytes(record),
-            "report.md": markdown(record, _facts(manifest) if manifest else {}).encode(),
+            "report.md": markdown(record, facts).encode(),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
-        facts = {
+        verdict = {
             "ok": not failures,
             # Whether it is what its source is, so that its figures can be accepted.
             "sound": not (wrong or measured["failures"]),
             "measured": digest.of_json(key),
         }
         if not failures:
-            workspace.store.put_result(action.key, {"files": put, "facts": facts}, stages.total)
-        install(workspace, action, put, **facts)
+            workspace.store.put_result(action.key, {"files": put, "facts": verdict}, stages.total)
+        install(workspace, action, put, **verdict)
     if failures:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
@@ -84,14 +88,14 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
 
 def _gates(
     action: Action,
-    folder: Path,
     manifest: Json | None,
+    contents: Json | None,
     measured: Json,
     baseline: Figures | None,
 ) -> list[GateResult]:
     if not manifest:  # which is a failure by itself
         return []
-    contents, places = read_record(folder / CONTENTS), action.where["places"]
+    places = action.where["places"]
     return checked_gates(action.key["held_to"], manifest, contents, measured, baseline, places)
 
 
@@ -126,9 +130,11 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
         examples = {n: compiling.load_examples(m, store) for n, m in methods.items()}
     with stages.stage("run"):
         files = sorted(key["files"])
+        pte = folder / next(name for name in files if name.endswith(".pte"))
+        ptds = [folder / name for name in files if name.endswith(".ptd")]
         validation = validate_package(
-            folder / next(name for name in files if name.endswith(".pte")),
-            [folder / name for name in files if name.endswith(".ptd")],
+            pte,
+            ptds,
             programs,
             examples,
             action.where["settings"],
@@ -136,8 +142,13 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
             _not_run(manifest, key["not_run"]),
             lines_of_handles(manifest, programs, workspace.root),
         )
+    with stages.stage("time"):
+        opened, settings = PackageFiles.of(pte, ptds), action.where["settings"]
+        times = latencies(opened, validation.methods, programs, examples, settings)
         _check_files(folder, key["files"])
     record = {**validation.to_json(), "package": package, "files": key["files"]}
+    for method in record["methods"]:
+        method["latency"] = times[method["method"]]
     if validation.ok:
         blob = store.put(_as_bytes(record))
         store.put_result(key, {"record": blob, "blobs": [blob]}, stages.total)

@@ -3,7 +3,7 @@
 import pytest
 from builds import contents, delegation, manifest, proved, validation
 
-from pipeline.actions import measured_digest
+from pipeline.actions import validate_action
 from pipeline.config import parse_config, read_configs
 from pipeline.errors import ConfigErrors
 from pipeline.figures import figures_of
@@ -336,13 +336,20 @@ def test_the_place_of_a_gate_is_where_it_was_written(tmp_path):
 
 
 def test_what_is_measured_does_not_depend_on_gates_and_baseline():
-    def key(baseline=None, **changes):
-        own = settings({"max_size": 1}, decode={"max_sqnr_drop": 3}) | changes
-        return {"kind": "validate", "settings": own, "baseline": baseline}
+    def key(baseline=None, gates=(("max_size", 1),), **validate):
+        data = {
+            "model": "asr",
+            "methods": {"encode": {"partitioners": []}, "decode": {"partitioners": []}},
+            "validate": {"gates": dict(gates), **validate},
+        }
+        config = parse_config("asr", data, "asr.yaml")
+        return validate_action(config, {}, {}, baseline).key
 
-    one = measured_digest(key())
-    assert one == measured_digest(key("f" * 64, **settings({})))
-    assert one != measured_digest(key(atol=0.5))
+    one, own = key(), {"decode": {"gates": {"max_sqnr_drop": 3}}}
+    others = [key("f" * 64), key(gates=()), key(methods=own)]
+    assert all(each["measured"] == one["measured"] and each != one for each in others)
+    assert key(atol=0.5)["measured"] != one["measured"]
+    assert key(methods={"decode": {"atol": 0.5}})["measured"] != one["measured"]
 
 
 def test_shares_may_be_written_as_percentages():
