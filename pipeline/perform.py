@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action, exported_blobs
-from pipeline.delegation import nodes_of
+from pipeline.delegation import nodes_of, told_delegation
 from pipeline.errors import PipelineError
 from pipeline.export import export
 from pipeline.gates import failed_gates
@@ -154,7 +154,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
         }
         report = {
             "validation.json": (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
-            "report.md": markdown(record, _facts(manifest)).encode(),
+            "report.md": markdown(record, _facts(manifest, programs, workspace.root)).encode(),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         if not failures:
@@ -200,10 +200,15 @@ def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
             raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")
 
 
-def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(
+    manifest: Mapping[str, Any], programs: Mapping[str, ExportedProgram], root: Path
+) -> dict[str, Any]:
     """What a report shows of a manifest."""
     return {
-        "delegation": {name: facts["delegation"] for name, facts in manifest["methods"].items()},
+        "delegation": {
+            name: told_delegation(facts["delegation"], programs[name], root)
+            for name, facts in manifest["methods"].items()
+        },
         "left_float": {
             name: facts["left_float"]
             for name, facts in manifest["methods"].items()
