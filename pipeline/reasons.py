@@ -1,6 +1,7 @@
 """Why operators are left to portable kernels, noted in their nodes as they are partitioned.
 
-A note stands in `node.meta` until its node is delegated, and then goes: no backend sees one.
+Metadata goes with a node from one partitioner to the next, and with a value that a delegate reads
+into the delegate; the keys of partitions leave notes out.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import Backend
+from pipeline.nodes import NOTES
 
-_NOTES = "why_not_delegated"
 _TAG = "delegation_tag"
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_SET = re.compile(r"\{([^{}]*)\}")
+# `<EdgeOpOverload: aten.add.Tensor>: schema = aten::add(Tensor self, ...) -> (Tensor)`
+_OPERATOR = re.compile(
+    r"<EdgeOpOverload: ([\w.]+)>: schema = [\w:.]+\((?:[^()]|\([^()]*\))*\) -> "
+    r"(?:\([^()]*\)|[\w\[\]?]+(?:\([^()]*\))?)"
+)
 _SYMBOL = re.compile(r"\b[su]\d+\b")
 _NOT_LOOKED_AT = "it stands in control flow, which its partitioner does not look into"
 
@@ -47,16 +54,14 @@ def note(
     name = "" if backend is None else backend.name
     for node, unseen in _left(program.graph_module, _unseen_by(backend)):
         reason = outside.get(node) or (unseen and _NOT_LOOKED_AT) or _told(why.get(node, ""), node)
-        given = node.meta.get(_NOTES, ())
+        given = node.meta.get(NOTES, ())
         if (name, reason) not in given:
-            node.meta[_NOTES] = (*given, (name, reason))
-    for node in _delegated(program.graph_module):
-        node.meta.pop(_NOTES, None)
+            node.meta[NOTES] = (*given, (name, reason))
 
 
 def reason_of(node: Node) -> str:
     """What was noted: one partitioner's reason, or those of several, each with its name."""
-    notes = node.meta.get(_NOTES, ())
+    notes = node.meta.get(NOTES, ())
     if len({name for name, _ in notes}) < 2:
         return "; ".join(reason for _, reason in notes if reason)
     return "; ".join(f"{name}: {reason}" for name, reason in notes if reason)
@@ -80,22 +85,16 @@ def _left(
             yield from _left(body, looks_into, unseen or hidden)
 
 
-def _delegated(module: GraphModule, inside: bool = False) -> Iterator[Node]:
-    """All nodes that have a tag, or stand in the body of a control flow that has one."""
-    for node in module.graph.nodes:
-        if inside or _TAG in node.meta:
-            yield node
-    for _, body, flow in get_control_flow_submodules(module):
-        yield from _delegated(body, inside or _TAG in flow.meta)
-
-
 def _told(reason: str, node: Node) -> str:
-    """A partitioner's words, without what changes between equal programs: names of nodes, the
-    numbers of symbols, addresses."""
+    """A partitioner's words, without what changes between equal programs or processes: names of
+    nodes, the numbers of symbols, addresses, the order of sets; and without schemas, which are
+    long."""
+    reason = _OPERATOR.sub(r"\1", reason)
     for each in (node, *node.all_input_nodes):
         if "_" in each.name:  # others are words as well
             what = getattr(each.target, "__name__", "an input") if each is not node else "it"
             reason = re.sub(rf"\b{re.escape(each.name)}\b", what, reason)
     symbols: dict[str, str] = {}
     reason = _SYMBOL.sub(lambda m: symbols.setdefault(m[0], f"s{len(symbols)}"), reason)
+    reason = _SET.sub(lambda m: f"{{{', '.join(sorted(m[1].split(', ')))}}}", reason)
     return " ".join(_ADDRESS.sub("", reason).split()).rstrip(".")
