@@ -14,14 +14,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from conftest import Bench
 
-from pipeline.backends import BACKENDS, PartitionerSpec, edge_operators
-from pipeline.confine import confined_partitioners
-from pipeline.delegation import count_delegation
-from pipeline.lowering import lower
 from pipeline.plan import Plan
 from pipeline.store import Store
 from pipeline.workspace import Workspace
@@ -180,17 +175,3 @@ def check_not_run(bench: Bench, package: str, why: str) -> None:
 
 def plan_of(bench: Bench) -> Plan:
     return Plan(Workspace(bench.root, Store(bench.store), 1))
-
-
-def left_by(
-    backend: str, module: torch.nn.Module, arguments: tuple[Any, ...], **options: Any
-) -> dict[str, str]:
-    """Why a backend's partitioner leaves operators of a module, of each the first call."""
-    spec = PartitionerSpec(name=backend, options=BACKENDS[backend].options(**options))
-    program = torch.export.export(module.eval().requires_grad_(False), arguments)
-    operators = edge_operators([spec.backend])
-    partitioners = {"run": confined_partitioners([spec])}
-    lowered = lower({"run": program}, partitioners, edge_operators=operators)
-    counts = count_delegation(lowered.exported_program("run"))
-    assert len(counts.left) == sum(counts.undelegated.values())
-    return {left.operator: left.reason for left in reversed(counts.left)}

@@ -131,6 +131,13 @@ def of_openvino(partitioner: Partitioner, program: ExportedProgram) -> Iterator[
 
     with _replaced(OpenvinoOperatorsSupport, "is_node_supported", asking):
         yield found
+    names = partitioner._op_names_to_skip or ()  # type: ignore[attr-defined]
+    types = partitioner._op_types_to_skip or ()  # type: ignore[attr-defined]
+    for node in program.graph.nodes:
+        if node.name in names:
+            found[node] = "`op_names_to_skip` names it"
+        elif getattr(node.target, "__name__", "") in types:
+            found[node] = "`op_types_to_skip` names it"
 
 
 @contextmanager
