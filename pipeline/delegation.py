@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import get_lowered_submodules
 from executorch.exir.memory import alloc
 from torch._ops import HigherOrderOperator
@@ -144,20 +145,20 @@ def count_delegation(
         otherwise: why a call is left of which no partitioner said anything.
     """
     owners = namespaces or {}
-    calls: list[tuple[str, torch.fx.Node]] = []
+    calls: list[tuple[str, torch.fx.Node, str]] = []
     inside: dict[str, Counter[str]] = {}
     partitions: Counter[str] = Counter()
     graphs = 0
-    for graph_module in graph_modules(program.graph_module):
+    for graph_module, around in _with_modules(program.graph_module):
         graphs += 1
-        calls += _calls(graph_module.graph)
+        calls += ((name, node, around) for name, node in _calls(graph_module.graph))
         for _, delegate, _ in get_lowered_submodules(graph_module):
             partitions[delegate.backend_id] += 1
             own = list(graph_modules(delegate.original_module.graph_module))
             graphs += len(own) - 1
             names = (name for each in own for name, _ in _calls(each.graph))
             inside.setdefault(delegate.backend_id, Counter()).update(names)
-    outside = Counter(name for name, _ in calls)
+    outside = Counter(name for name, _, _ in calls)
     delegated = sum(inside.values(), Counter())
     kernels: dict[str, dict[str, int]] = {}
     for name, number in sorted(outside.items()):
@@ -182,10 +183,10 @@ def count_delegation(
             Left(
                 name,
                 places.of(node) if places is not None else None,
-                (modules_of(node) or [""])[-1],
+                _module_of(node) or around,
                 reason_of(node) or otherwise,
             )
-            for name, node in calls
+            for name, node, around in calls
             if name not in ours
         ],
         border=border_of(program.graph_module),
@@ -231,6 +232,21 @@ def handle_positions(
                 if type(handle) is int and place is not None:
                     found[handle] = place
     return sorted(found.items())
+
+
+def _with_modules(
+    module: torch.fx.GraphModule, around: str = ""
+) -> Iterator[tuple[torch.fx.GraphModule, str]]:
+    """A graph and those of its control flow, each with the module that it stands in: torch.export
+    does not tell it of the nodes of a branch."""
+    yield module, around
+    for _, body, flow in get_control_flow_submodules(module):
+        yield from _with_modules(body, _module_of(flow) or around)
+
+
+def _module_of(node: torch.fx.Node) -> str:
+    """The innermost."""
+    return (modules_of(node) or [""])[-1]
 
 
 def _calls(graph: torch.fx.Graph) -> Iterator[tuple[str, torch.fx.Node]]:

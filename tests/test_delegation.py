@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from executorch.exir.backend.utils import WhyNoPartition
 from executorch.exir.lowered_backend_module import get_lowered_submodules
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from torch._higher_order_ops.scan import scan
 from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS, PartitionerSpec, Sight
+from pipeline.backends.reasons import of_xnnpack
 from pipeline.borders import Border, Crossing
 from pipeline.confine import Confined, confined_partitioners
 from pipeline.delegation import (
@@ -338,6 +340,15 @@ def test_no_key_of_a_partition_holds_a_reason():
     assert {each.reason for each in count_delegation(bare).left} == {""}
 
 
+def test_what_is_listened_to_is_as_before_when_a_partitioner_fails():
+    before = WhyNoPartition.__call__
+    partitioner = confined_partitioners([spec("xnnpack")])[0].inner
+    with pytest.raises(ValueError), of_xnnpack(partitioner, program_of(Chain())):
+        assert WhyNoPartition.__call__ is not before
+        raise ValueError
+    assert WhyNoPartition.__call__ is before
+
+
 # Places
 
 
@@ -376,8 +387,22 @@ def test_places_are_those_of_the_source():
     ]
     places = [each.place for each in counted(program).left]
     assert len(set(places)) == 8  # a linear layer is two operators
-    # torch.export does not tell the modules of what stands in a branch.
+    # torch.export does not tell the modules of what stands in a branch; that around it is known.
     assert {each.module for each in counted(program).left} == {"", "outside"}
+
+
+def test_what_stands_in_a_branch_is_of_the_module_around():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.deep = Deep()
+
+        def forward(self, x):
+            return torch.exp(self.deep(x))
+
+    modules = {each.operator: each.module for each in counted(program_of(Outer())).left}
+    assert modules == dict.fromkeys(modules, "deep") | {"aten.exp": ""}
+    assert modules["aten.sin"] == "deep"  # of a branch in a branch
 
 
 def test_places_outlive_constants_that_branches_share():
