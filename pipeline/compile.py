@@ -22,7 +22,7 @@ from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
 from pipeline.constant_names import constants_of
 from pipeline.control_flow import left_float
-from pipeline.delegation import count_delegation, handle_positions
+from pipeline.delegation import Places, count_delegation, handle_positions, origins_of
 from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
@@ -68,7 +68,8 @@ def quantize_method(action: Action, workspace: Workspace, stages: Stages) -> dic
     with stages.stage("store"):
         with store.writer() as file:
             save_programs({_ENTRY: quantized}, file)
-        result = {"program": file.digest, "blobs": [file.digest]}
+        origins = origins_of(quantized, program)
+        result = {"program": file.digest, "origins": origins, "blobs": [file.digest]}
         store.put_result(action.key, result, stages.total)
     return result
 
@@ -134,12 +135,13 @@ def _reading_files(
         check()
 
 
-def _quantized(action: Action, store: Store) -> ExportedProgram:
-    """The program that a quantize action made. Raises MissingBlobError."""
+def _quantized(action: Action, store: Store) -> tuple[ExportedProgram, list[dict[str, int]]]:
+    """The program that a quantize action made, and where its nodes come from. Raises
+    MissingBlobError."""
     result = store.result(action.digest)
     if result is None:
         raise MissingBlobError(f"the quantized program of {action.method} is not in the store")
-    return load_program(store.verified_path(result["program"]), _ENTRY)
+    return load_program(store.verified_path(result["program"]), _ENTRY), result["origins"]
 
 
 def compile_unit(
@@ -164,11 +166,14 @@ def compile_unit(
     store = workspace.store
     quantizes = action.where["quantizes"]
     with stages.stage("load"), reading(methods.values()):
+        quantized = {name: _quantized(quantizes[name], store) for name in quantizes}
         programs = {
-            name: _quantized(quantizes[name], store)
-            if name in quantizes
-            else load_method(source, store)
+            name: quantized[name][0] if name in quantized else load_method(source, store)
             for name, source in methods.items()
+        }
+        places = {
+            name: Places(program, quantized[name][1] if name in quantized else None)
+            for name, program in programs.items()
         }
     with stages.stage("lower"), _reading_files(action, configs, workspace.root):
         partitioners = {
@@ -195,6 +200,8 @@ def compile_unit(
             name: count_delegation(
                 lowered.exported_program(name),
                 {b.kernels: b.backend_id for b in _backends({name: configs[name]}) if b.kernels},
+                places[name],
+                _left_without_partitioner(configs[name]),
             ).to_json()
             for name in methods
         }
@@ -206,10 +213,8 @@ def compile_unit(
         }
         in_python = {b.backend_id for b in _backends(configs) if b.make_runtime is not None}
         handles = {
-            # Of a quantized program nobody knows the lines that its nodes stand on by now.
-            name: handle_positions(lowered.exported_program(name), programs[name], in_python)
+            name: handle_positions(lowered.exported_program(name), places[name], in_python)
             for name in methods
-            if name not in quantizes
         }
         constants = {
             name: constants_of(programs[name], lowered.exported_program(name)) for name in methods
@@ -243,6 +248,14 @@ def _check_passes(planned: Mapping[str, Any], root: Path) -> None:
 def _backends(configs: Mapping[str, MethodConfig]) -> Iterator[Backend]:
     for config in configs.values():
         yield from (spec.backend for spec in config.partitioners)
+
+
+def _left_without_partitioner(config: MethodConfig) -> str:
+    """Why operators are left of which no partitioner said anything."""
+    by_passes = [spec.name for spec in config.partitioners if spec.backend.make_passes is not None]
+    if by_passes:
+        return f"the passes of {', '.join(by_passes)} made no kernel of it"
+    return "" if config.partitioners else "portable only: the config says so"
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:

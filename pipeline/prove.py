@@ -15,7 +15,7 @@ from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action
 from pipeline.baseline import read_baseline
-from pipeline.delegation import nodes_of
+from pipeline.delegation import nodes_of, told_delegation
 from pipeline.devices.interface import PackageFiles
 from pipeline.errors import PipelineError
 from pipeline.figures import Figures
@@ -65,11 +65,11 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
             "failures": failures,
             "gates": [gate.to_json() for gate in gates],
             "baseline": baseline,
+            "contents": contents,
         }
-        facts = {**(_facts(manifest) if manifest else {}), "contents": contents}
         report = {
             REPORT: _as_bytes(record),
-            "report.md": markdown(record, facts).encode(),
+            "report.md": markdown(record, record).encode(),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         verdict = {
@@ -147,6 +147,7 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
         times = latencies(opened, validation.methods, programs, examples, settings)
         _check_files(folder, key["files"])
     record = {**validation.to_json(), "package": package, "files": key["files"]}
+    record |= _facts(manifest, programs, workspace.root)
     for method in record["methods"]:
         method["latency"] = times[method["method"]]
     if validation.ok:
@@ -193,14 +194,17 @@ def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
             raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")
 
 
-def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report shows of a manifest."""
+def _facts(manifest: Json, programs: Mapping[str, ExportedProgram], root: Path) -> dict[str, Any]:
+    """What a report shows of a manifest, with the lines of the source as it is now."""
+    methods = manifest.get("methods", {})
     return {
-        "delegation": {name: facts["delegation"] for name, facts in manifest["methods"].items()},
-        "left_float": {
-            name: facts["left_float"]
-            for name, facts in manifest["methods"].items()
-            if "left_float" in facts
+        "delegation": {
+            name: told_delegation(facts["delegation"], programs[name], root)
+            for name, facts in methods.items()
+            if name in programs
         },
-        "sizes": {name: file["size"] for name, file in manifest["files"].items()},
+        "left_float": {
+            name: facts["left_float"] for name, facts in methods.items() if "left_float" in facts
+        },
+        "sizes": {name: file["size"] for name, file in manifest.get("files", {}).items()},
     }
