@@ -267,16 +267,23 @@ def link_action(
 
 
 def validate_action(
-    config: PackageConfig, files: Mapping[str, Digest], methods: Mapping[str, MethodSource]
+    config: PackageConfig,
+    files: Mapping[str, Digest],
+    methods: Mapping[str, MethodSource],
+    examples: Contents = _NO_FILES,
 ) -> Action:
-    """`files` are the digests of the package on disk, which is what gets validated."""
+    """`files` are the digests of the package on disk, which is what gets validated; `examples`
+    those of the files that the config names for a method, which stand in place of the model's."""
     key = {
         **_common("validate"),
         "package": config.package,
         "files": files,
         "programs": {
-            name: {"program": m.program, "examples": m.examples} for name, m in methods.items()
+            name: {"program": m.program, "examples": list(examples.get(name, ())) or m.examples}
+            for name, m in methods.items()
         },
+        "cases": {name: list(config.cases_of(name)) for name in methods},
+        "sequences": config.sequences,
         "constant_methods": config.constant_methods,
         "settings": config.validation.resolved(),
         "not_run": not_run(config),
@@ -287,6 +294,7 @@ def validate_action(
         "sources": dict(methods),
         "constant_methods": config.constant_methods,
         "settings": config.validation,
+        "examples": {n: own.examples or () for n, own in config.validation.methods.items()},
     }
     return Action("validate", config.model, config.package, None, key, where)
 

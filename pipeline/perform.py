@@ -19,6 +19,7 @@ from pipeline.delegation import nodes_of
 from pipeline.errors import PipelineError
 from pipeline.export import export
 from pipeline.gates import failed_gates
+from pipeline.input_files import read_examples
 from pipeline.link import link
 from pipeline.objects import object_from_json
 from pipeline.package import (
@@ -127,7 +128,11 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
     methods: Mapping[str, MethodSource] = action.where["sources"]
     with stages.stage("load"), compiling.reading(methods.values()):
         programs = {n: compiling.load_method(m, workspace.store) for n, m in methods.items()}
-        examples = {n: compiling.load_examples(m, workspace.store) for n, m in methods.items()}
+        given = read_examples(workspace.root, _planned_examples(action), programs)
+        examples = {
+            n: given.get(n) or compiling.load_examples(m, workspace.store)
+            for n, m in methods.items()
+        }
     settings = action.where["settings"]
     with stages.stage("run"):
         files = sorted(action.key["files"])
@@ -140,6 +145,8 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             action.where["constant_methods"],
             _not_run(read_manifest(workspace, package) or {}, action.key["not_run"]),
             lines_of_handles(read_manifest(workspace, package) or {}, programs, workspace.root),
+            action.key["cases"],
+            action.key["sequences"],
         )
         _check_files(folder, action.key["files"])
     with stages.stage("report"):
@@ -164,6 +171,15 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
     if failures:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
+
+
+def _planned_examples(action: Action) -> dict[str, list[tuple[str, digest.Digest]]]:
+    """By method, the files that its config names, and what was planned to be in them."""
+    return {
+        name: list(zip(files, action.key["programs"][name]["examples"], strict=True))
+        for name, files in action.where["examples"].items()
+        if files
+    }
 
 
 def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:

@@ -410,7 +410,12 @@ class Plan:
         files = self._linked(package)
         if methods is None or not files:
             return None
-        return actions.validate_action(self.config(package), files, methods)
+        config = self.config(package)
+        examples = {
+            name: [d for d in map(self._file, limits.examples or ()) if d is not None]
+            for name, limits in config.validation.methods.items()
+        }
+        return actions.validate_action(config, files, methods, examples)
 
     def validate_digest(self, package: str) -> Digest | None:
         """That of `validate`."""
@@ -421,7 +426,14 @@ class Plan:
         return self.configs.derived(
             package,
             "validate",
-            [_identities(methods), files, toolchain(), outline.machine, host()],
+            [
+                _identities(methods),
+                files,
+                toolchain(),
+                outline.machine,
+                host(),
+                [self._file(path) for path in outline.files],
+            ],
             lambda: _digest_of(self.validate(package)),
         )
 
