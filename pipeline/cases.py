@@ -15,7 +15,7 @@ from pipeline.generate import Generator, ends, is_number, random
 from pipeline.inputs import InputSet
 from pipeline.judging import Limits, excesses, grown, magnitude, without_signal
 from pipeline.metrics import compare
-from pipeline.signature import flatten
+from pipeline.signature import flatten, signature
 
 # How many times a standard normal large values are: the first at which the source holds.
 _EXPONENTS = (10, 7, 4)
@@ -131,7 +131,7 @@ class _Maker:
         finite = all(map(_is_finite, usual))
         infinite: tuple[InputSet, list[float]] | None = None
         for exponent in _EXPONENTS:
-            what = f"large, {2**exponent} times"
+            what = f"large, {2**exponent} times" if self._has_numbers else "large"
             inputs = self._generator.set(number, 2, _Large(exponent), what)
             outputs = self._run(inputs)
             growth = [_growth(e, before) for e, before in zip(outputs, usual, strict=True)]
@@ -150,8 +150,16 @@ class _Maker:
             (f"generated {number} (seed {self._generator.seed}): large", reason)
         )
 
+    @property
+    def _has_numbers(self) -> bool:
+        given = (argument.value for argument in signature(self._program))
+        return any(is_number(value.dtype) for value in given if isinstance(value, torch.Tensor))
+
     def _holds(self, inputs: InputSet, outputs: list[Any], growth: Sequence[float]) -> bool:
-        """Whether the source's outputs stay within the limits when its inputs are rounded."""
+        """Whether the source's outputs stay within the limits when its inputs are rounded. Limits
+        of zero ask for the same operations, whatever rounding does."""
+        if self._limits.atol == self._limits.rtol == 0:
+            return True
         rounded = self._run(_mapped(inputs, _rounded))
         return not any(
             what

@@ -176,11 +176,16 @@ def sources_with_common_state(programs: Mapping[str, ExportedProgram]) -> dict[s
 
 
 def common_buffers(programs: Mapping[str, ExportedProgram]) -> dict[str, tuple[str, ...]]:
-    """The buffers that several methods have under one name and at least one of them changes, each
+    """The buffers that several methods use under one name and at least one of them changes, each
     with these methods."""
     changed = dict.fromkeys(name for p in programs.values() for name in _facts(p).state)
-    having = {
-        name: tuple(m for m, p in programs.items() if name in p.graph_signature.buffers)
-        for name in changed
-    }
-    return {name: methods for name, methods in having.items() if len(methods) > 1}
+    used = {method: _used_buffers(program) for method, program in programs.items()}
+    using = {name: tuple(m for m, own in used.items() if name in own) for name in changed}
+    return {name: methods for name, methods in using.items() if len(methods) > 1}
+
+
+def _used_buffers(program: ExportedProgram) -> set[str]:
+    """Those that it reads or changes; an export lists all that its module has."""
+    names = program.graph_signature.inputs_to_buffers
+    read = (n for n in program.graph.nodes if n.op == "placeholder" and n.users)
+    return {names[n.name] for n in read if n.name in names} | {*_facts(program).state}
