@@ -84,7 +84,9 @@ class MethodLimits(Limits):
         "instead of the model's own examples; of the formats of `quantize.calibration`.",
     )
     cases: Cases | None = Field(
-        default=None, description="Which cases this method runs, instead of the package's."
+        default=None,
+        exclude=True,
+        description="Which cases this method runs, instead of the package's.",
     )
 
 
@@ -106,8 +108,10 @@ class ValidateConfig(Limits):
         le=2**31 - 1,
         description="How often a method with state is called in a row.",
     )
+    # What follows from these two is in keys.
     cases: Cases | None = Field(
         default=None,
+        exclude=True,
         description="Which cases are generated on top of `inputs`: zeros, large values, the limits "
         "of dynamic sizes, strided tensors. By default all of them; of quantized methods all but "
         "large values, and only strided ones where the ranges were observed.",
@@ -117,6 +121,7 @@ class ValidateConfig(Limits):
     ) = Field(
         default=None,
         strict=False,
+        exclude=True,
         description="Methods that share state, in the order in which they are called on one "
         "opened package. By default the first one, then each other `steps` times.",
     )

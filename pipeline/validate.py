@@ -134,11 +134,10 @@ def _run_together(
         package = Session(files, INTERPRETER)
         try:
             package.load_together([*trial])
+            sources = _sources_together({m: each.program for m, each in trial.items()})
         except DeviceError as error:  # ExecuTorch's runtime, which loaded them, may know more
             first.skipped.append((name, f"the interpreter: {error.reason}"))
             return
-        try:
-            sources = _sources_together({m: each.program for m, each in trial.items()})
         except Exception as error:
             first.stopped(error)
             return
