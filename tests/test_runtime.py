@@ -309,14 +309,15 @@ def test_the_runtime_trusts_the_layout_of_an_input():
 
 
 def test_a_device_lays_inputs_out_as_the_method_reads_them():
-    """Any layout gives what the plain one gives, whichever the export had."""
+    """Any layout gives what the plain one gives, whichever of the two that kernels take the export
+    had."""
     torch.manual_seed(0)
     convolution = nn.Conv2d(2, 2, 3)
     x = torch.randn(1, 2, 4, 4)
     expected = convolution(x)
     views = [x, x.to(memory_format=torch.channels_last), x.transpose(2, 3).contiguous().mT]
     views += [torch.stack((x, x + 1), -1)[..., 0]]
-    for number, like in enumerate(views[:3]):
+    for number, like in enumerate(views[:2]):
         program = exported(convolution, like)
         path = write(f"laid{number}.pte", lowered({"forward": program}).buffer)
         session = Session(PackageFiles.of(path))
