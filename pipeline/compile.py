@@ -17,7 +17,7 @@ from pipeline import digest
 from pipeline.actions import CALIBRATION, Action
 from pipeline.backends import Backend, edge_operators, make_passes
 from pipeline.backends.workspace_files import located
-from pipeline.calibration import Batches, check_batches, read_file
+from pipeline.calibration import Batches, check_batches
 from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
 from pipeline.constant_names import constants_of
@@ -25,6 +25,7 @@ from pipeline.control_flow import left_float
 from pipeline.delegation import Places, count_delegation, handle_positions, origins_of
 from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
+from pipeline.input_files import check_file, read_planned
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
 from pipeline.lowering import edge_for, lower
 from pipeline.objects import make_object
@@ -84,7 +85,7 @@ def _batches(action: Action, workspace: Workspace, program: ExportedProgram) -> 
     if files:
         contents = action.key["methods"][str(action.method)]["calibration"]
         loads = [
-            partial(_of_file, workspace.root, name, content, program)
+            partial(read_planned, workspace.root, name, content, program)
             for name, content in zip(files, contents, strict=True)
         ]
         return Batches(loads, spec.batches)
@@ -95,20 +96,6 @@ def _batches(action: Action, workspace: Workspace, program: ExportedProgram) -> 
 
 def _of_record(store: Store, blob: digest.Digest) -> list[InputSet]:
     return load_inputs(store.read(blob))
-
-
-def _of_file(
-    root: Path, name: str, content: digest.Digest, program: ExportedProgram
-) -> list[InputSet]:
-    _check_file(root, name, content)
-    batches = read_file(root / name, name, program)
-    _check_file(root, name, content)
-    return batches
-
-
-def _check_file(root: Path, name: str, content: digest.Digest) -> None:
-    if not (root / name).is_file() or digest.of_file(root / name) != content:
-        raise SourceError(f"{name}: changed while the build ran; run again")
 
 
 @contextmanager
@@ -126,7 +113,7 @@ def _reading_files(
             planned = action.key["methods"][name].get("files", {})
             for place, contents in planned.items():
                 for path, content in zip(config.files[place], contents, strict=True):
-                    _check_file(root, path, content)
+                    check_file(root, path, content)
 
     check()
     try:

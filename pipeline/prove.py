@@ -20,6 +20,7 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.errors import PipelineError
 from pipeline.figures import Figures
 from pipeline.gates import GateResult, checked_gates, failed_gates
+from pipeline.input_files import read_examples
 from pipeline.integrity import misfits
 from pipeline.latency import latencies
 from pipeline.package import CONTENTS, REPORT, install, read_manifest, read_record
@@ -127,7 +128,10 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
     manifest = read_manifest(workspace, package) or {}
     with stages.stage("load"), compiling.reading(methods.values()):
         programs = {n: compiling.load_method(m, store) for n, m in methods.items()}
-        examples = {n: compiling.load_examples(m, store) for n, m in methods.items()}
+        given = read_examples(workspace.root, _planned_examples(action), programs)
+        examples = {
+            n: given.get(n) or compiling.load_examples(m, store) for n, m in methods.items()
+        }
     with stages.stage("run"):
         files = sorted(key["files"])
         pte = folder / next(name for name in files if name.endswith(".pte"))
@@ -141,6 +145,8 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
             action.where["constant_methods"],
             _not_run(manifest, key["not_run"]),
             lines_of_handles(manifest, programs, workspace.root),
+            key["cases"],
+            key["sequences"],
         )
     with stages.stage("time"):
         opened, settings = PackageFiles.of(pte, ptds), action.where["settings"]
@@ -158,6 +164,16 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
 
 def _as_bytes(record: Json) -> bytes:
     return (json.dumps(record, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _planned_examples(action: Action) -> dict[str, list[tuple[str, digest.Digest]]]:
+    """By method, the files that its config names, and what was planned to be in them."""
+    programs = action.key["measured"]["programs"]
+    return {
+        name: list(zip(files, programs[name]["examples"], strict=True))
+        for name, files in action.where["examples"].items()
+        if files
+    }
 
 
 def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:
