@@ -287,6 +287,9 @@ def validate_action(
         "sources": dict(methods),
         "constant_methods": config.constant_methods,
         "settings": config.validation,
+        # How a method that fails is lowered again, to find out where.
+        "configs": dict(config.methods),
+        "emit": config.emit,
     }
     return Action("validate", config.model, config.package, None, key, where)
 

@@ -85,14 +85,14 @@ def handle_positions(
     that the node stands on may be another by then. Handles of nodes that lowering made are left
     out. Sorted by handle.
     """
-    places = {(node.name, id(node.graph)): place for place, node in enumerate(nodes_of(source))}
+    places = places_by_name(source)
     found: dict[int, int] = {}
     for graph_module in graph_modules(lowered.graph_module):
         for _, delegate, _ in get_lowered_submodules(graph_module):
             if delegate.backend_id not in backends:
                 continue
             for node in nodes_of(delegate.original_module):
-                handle, place = node.meta.get("debug_handle"), _origin(node, places)
+                handle, place = node.meta.get("debug_handle"), origin(node, places)
                 if type(handle) is int and place is not None:
                     found[handle] = place
     return sorted(found.items())
@@ -104,8 +104,13 @@ def nodes_of(program: ExportedProgram) -> Iterator[torch.fx.Node]:
         yield from graph_module.graph.nodes
 
 
-def _origin(node: torch.fx.Node, places: Mapping[tuple[str, int], int]) -> int | None:
-    """The place of a node's ancestor."""
+def places_by_name(program: ExportedProgram) -> dict[tuple[str, int], int]:
+    """The place of each node of a program, by its name and the identity of its graph."""
+    return {(node.name, id(node.graph)): place for place, node in enumerate(nodes_of(program))}
+
+
+def origin(node: torch.fx.Node, places: Mapping[tuple[str, int], int]) -> int | None:
+    """The place of a node's ancestor, of those that `places_by_name` gave."""
     ancestors = list(node.meta.get("from_node") or ())
     while ancestors:
         ancestor = ancestors.pop()

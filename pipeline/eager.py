@@ -91,6 +91,11 @@ def outputs_of(program: ExportedProgram) -> list[tuple[str, Any]]:
     return _facts(program).outputs
 
 
+def changed_inputs(program: ExportedProgram) -> list[int]:
+    """The places of the inputs that a program changes, among its flat ones."""
+    return _facts(program).changed
+
+
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 

@@ -6,7 +6,8 @@ What a worker process runs. Each function commits what it made to the store befo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,15 @@ from typing import TYPE_CHECKING, Any
 from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action, exported_blobs
+from pipeline.culprits import Located
 from pipeline.delegation import nodes_of
+from pipeline.eager import Source
 from pipeline.errors import PipelineError
+from pipeline.evidence import evidence_of, files_of
 from pipeline.export import export
 from pipeline.gates import failed_gates
 from pipeline.link import link
+from pipeline.locate import locate_failures
 from pipeline.objects import object_from_json
 from pipeline.package import (
     MANIFEST,
@@ -31,6 +36,8 @@ from pipeline.package import (
 )
 from pipeline.plan import Plan
 from pipeline.report import markdown
+from pipeline.reproduce import reproduction
+from pipeline.signature import flatten
 from pipeline.source_lines import told
 from pipeline.sources import MethodSource
 from pipeline.stages import WAIT, Stages
@@ -40,6 +47,8 @@ from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+_log = logging.getLogger(__name__)
 
 
 def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> bool:
@@ -142,11 +151,19 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             lines_of_handles(read_manifest(workspace, package) or {}, programs, workspace.root),
         )
         _check_files(folder, action.key["files"])
+    manifest = read_manifest(workspace, package) or {}
+    located: dict[str, Located] = {}
+    if validation.failures:
+        with stages.stage("locate"):
+            opened = files_of(folder, action.key["files"])
+            evidence = evidence_of(
+                opened, action.key["files"], manifest, action, workspace, programs
+            )
+            located = locate_failures(evidence, validation, examples)
     with stages.stage("report"):
-        manifest = read_manifest(workspace, package) or {}
         failures = [*validation.failures, *failed_gates(settings.gates, manifest)]
         record = {
-            **validation.to_json(),
+            **with_culprits(validation.to_json(), located),
             "package": package,
             "files": action.key["files"],
             "ok": not failures,
@@ -155,6 +172,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
         report = {
             "validation.json": (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
             "report.md": markdown(record, _facts(manifest)).encode(),
+            **reproductions(package, sorted(action.key["files"]), programs, settings, located),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         if not failures:
@@ -164,6 +182,39 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
     if failures:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
+
+
+def reproductions(
+    package: str,
+    names: Sequence[str],
+    programs: Mapping[str, ExportedProgram],
+    settings: Any,
+    located: Mapping[str, Located],
+) -> dict[str, bytes]:
+    """The files that show each method that failed, by their path in the package's folder."""
+    files: dict[str, bytes] = {}
+    for method, found in located.items():
+        own = [inputs for name, inputs in found.calls if name == method]
+        if not own:
+            continue
+        source = Source(programs[method])
+        try:
+            calls = [flatten(programs[method], inputs) for inputs in own]
+            expected = [source.run(inputs) for inputs in own]
+            limits = settings.of(method)
+            files |= reproduction(package, method, names, calls, expected, limits, found)
+        except Exception as error:  # it must not hide the failure that it would show
+            _log.warning("%s: no reproduce.py: %s", method, error)
+    return files
+
+
+def with_culprits(record: dict[str, Any], located: Mapping[str, Located]) -> dict[str, Any]:
+    """A validation's record, each method with its culprits and what could not be found out."""
+    for method in record["methods"]:
+        found = located.get(method["method"], Located())
+        method["culprits"] = list(found.culprits)
+        method["culprit_notes"] = list(found.notes)
+    return record
 
 
 def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:

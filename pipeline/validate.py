@@ -28,7 +28,7 @@ from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
 from pipeline.metrics import OutputError, compare, within
 from pipeline.signature import bounds, check_inputs, expression, flatten, signature
-from pipeline.validation import Failure, MethodValidation, Run, Validation
+from pipeline.validation import LACKS, Failure, MethodValidation, Run, Validation
 
 # Limits but for the tolerances: of which figure of an `OutputError`, and how it is called.
 _FIGURES = {
@@ -107,7 +107,7 @@ def validate_package(
     methods = []
     for name in [*programs, *constant_methods]:
         if name not in present:
-            what = f"the package lacks this method; it has {', '.join(present) or 'none'}"
+            what = f"{LACKS}; it has {', '.join(present) or 'none'}"
             methods.append(MethodValidation(name, failures=(Failure(name, what),)))
         elif name in programs:
             reason = (not_run or {}).get(name, "")
@@ -164,6 +164,7 @@ class _Trial:
         self.runs: list[Run] = []
         self.skipped: list[tuple[str, str]] = []
         self.failures: list[Failure] = []
+        self.failing: tuple[tuple[str, InputSet], ...] = ()
         self.seconds = 0.0
 
     def result(self, examples: Sequence[InputSet]) -> MethodValidation:
@@ -183,6 +184,7 @@ class _Trial:
             failures=tuple(self.failures),
             not_run=self.not_run,
             seconds=self.seconds,
+            failing=self.failing,
         )
 
     def _validate(self, examples: Sequence[InputSet]) -> None:
@@ -199,7 +201,9 @@ class _Trial:
             self._run_with_state(sets)
         else:
             for inputs in sets:
+                failures = len(self.failures)
                 self._call(inputs)
+                self._remember(failures, [inputs])
         if not self.runs and not self.failures:
             self._fail("no input set ran: give examples, or have inputs generated")
 
@@ -258,9 +262,18 @@ class _Trial:
         for number, name in sequences:
             self.package = self.open_package()
             self._begin_source()
-            for step in range(self.settings.steps):
-                if not self._call(sets[(number + step) % len(sets)], step + 1, name):
+            calls = [sets[(number + step) % len(sets)] for step in range(self.settings.steps)]
+            for step, inputs in enumerate(calls, 1):
+                failures = len(self.failures)
+                went_on = self._call(inputs, step, name)
+                self._remember(failures, calls[:step])
+                if not went_on:
                     break
+
+    def _remember(self, failures: int, calls: Sequence[InputSet]) -> None:
+        """These calls, if the last of them is the first to fail; there were so many before."""
+        if len(self.failures) > failures and not self.failing:
+            self.failing = tuple((self.method, inputs) for inputs in calls)
 
     def _call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
         """Whether both sides ran, so that a sequence can go on."""
@@ -294,7 +307,7 @@ class _Trial:
         for (name, _), error, a, e in zip(
             self.source.outputs, errors, actual, expected, strict=True
         ):
-            for what in _excesses(error, a, e, self.limits):
+            for what in excesses(error, a, e, self.limits):
                 self._fail(what + hint, where, name)
 
 
@@ -302,7 +315,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _excesses(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Iterator[str]:
+def excesses(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Iterator[str]:
     """What is wrong with an output, each with its figure and its limit."""
     if error.mismatch is not None:
         yield error.mismatch

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pipeline.inputs import InputSet
 from pipeline.metrics import OutputError, json_number
 
 # Figures of an `OutputError` beside the greatest error, and which of several is the worst.
@@ -15,6 +16,8 @@ _WORST = {
     "cosine": min,
     "agreement": min,
 }
+
+LACKS = "the package lacks this method"  # how such a failure begins
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class MethodValidation:
     failures: tuple[Failure, ...] = ()
     not_run: str = ""
     seconds: float = 0.0
+    failing: tuple[tuple[str, InputSet], ...] = ()
 
     @property
     def ok(self) -> bool:

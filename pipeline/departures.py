@@ -1,0 +1,183 @@
+"""Where what a method computes departs from the program that was lowered, into its delegates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+
+from pipeline.bisection import bisect_partition
+from pipeline.culprits import Again, Case, figures, first_line
+from pipeline.damage import reader_of
+from pipeline.delegation import origin, places_by_name
+from pipeline.devices.instructions import steps, value_of
+from pipeline.devices.methods import Method, instructions_of
+from pipeline.differences import other_named_data, plans
+from pipeline.metrics import OutputError, compare
+from pipeline.node_values import NodeValues
+from pipeline.report_record import Culprit
+from pipeline.walk import (
+    CLOSER,
+    Compared,
+    Departure,
+    Tolerance,
+    Walked,
+    first_departure,
+    scale_of,
+    state_values,
+    walk,
+)
+
+
+def departures(case: Case) -> Iterator[Culprit]:
+    """The first departure in the calls of a case, or a state that is another one. Where there is
+    none, the case has a note of what that means."""
+    loaded, source = case.load(), NodeValues(case.made.program)
+    state = dict(case.made.instructions.state)
+    about = f"the package's method '{case.method}'"
+    if what := _other_state(case, loaded, source, state):
+        sentence = f"{about} begins with other values of {what} than its source"
+        yield case.culprit(None, "state", sentence)
+        return
+    for number, inputs in enumerate(case.calls):
+        walked = walk(loaded, source, case.made.instructions, inputs)
+        if source.left_out:
+            case.note(f"{len(source.left_out)} values were too large to be compared")
+        if walked.stopped:
+            yield _stopped(case, walked)
+            return
+        wrong = not case.all_agree(walked.outputs, walked.expected)
+        what = _other_state(case, loaded, source, state)
+        closer = CLOSER if wrong or what else CLOSER[:1]
+        departure = first_departure(walked, source, case.limits, closer)
+        if departure is not None and (wrong or what or number + 1 < len(case.calls)):
+            yield from _departed(case, departure, number)
+            return
+        if what:
+            sentence = (
+                f"{about} leaves {what} with other values than its source does, after call "
+                f"{number + 1}"
+            )
+            yield case.culprit(None, "state", sentence)
+            return
+        if wrong:
+            case.note("its outputs depart, and no value before them that could be compared")
+            return
+    case.note(
+        "the interpreter computes from its bytes what the source computes: what ran it, the "
+        "runtime or a kernel in it, computes something else"
+    )
+
+
+def _other_state(case: Case, loaded: Method, source: NodeValues, state: Mapping[str, int]) -> str:
+    """The buffers whose values differ now, for people."""
+    now, wanted = state_values(loaded, state), source.state()
+    wrong = []
+    for name, actual in now.items():
+        expected = wanted.get(name)
+        if expected is None or not isinstance(actual, torch.Tensor):
+            continue
+        if actual.shape != expected.shape or actual.dtype != expected.dtype:
+            continue
+        compared = Compared(0, 0, 0, 0, compare(actual, expected), actual, expected)
+        if Tolerance(case.limits, scale_of([expected])).departs(compared):
+            wrong.append(f"'{name}'")
+    return ", ".join(wrong)
+
+
+def _stopped(case: Case, walked: Walked) -> Culprit:
+    place, backend, number = case.place_of(walked.stopped_at or 0)
+    sentence = f"stops at {case.told(place, backend, number)}: {walked.stopped}"
+    kind = "operator" if number is None else "delegate"
+    return case.culprit(place, kind, sentence, None, backend, number)
+
+
+def _departed(case: Case, departure: Departure, call: int) -> Iterator[Culprit]:
+    compared = departure.compared
+    case.shown = compared.index, compared.output, call, compared.expected
+    _, backend, number = case.place_of(compared.index)
+    place: int | None = compared.place
+    error: OutputError
+    error, more = compared.error, "all that it is given agrees"
+    if number is not None:
+        place, error, more = _in_delegate(case, departure, call, number)
+    in_call = f", in call {call + 1} of the sequence" if len(case.calls) > 1 else ""
+    where = case.told(place, backend, number)
+    sentence = f"first departs: {where}: {figures(error)}{in_call}; {more}"
+    kind = "operator" if number is None else "delegate"
+    yield case.culprit(place, kind, sentence, error, backend, number)
+
+
+def _in_delegate(
+    case: Case, departure: Departure, call: int, number: int
+) -> tuple[int | None, OutputError, str]:
+    """The place of the node at which a delegate departs, its error, and what else is to be said."""
+    compared = departure.compared
+    otherwise = compared.place, compared.error
+    try:
+        again = case.evidence.again(case.method)
+    except Exception as error:  # whatever a backend raises
+        return *otherwise, f"it could not be lowered again ({first_line(error)})"
+    if number >= len(again.delegates):
+        return *otherwise, "lowered again, the method has other delegates"
+    module, payload = again.delegates[number], _payload(case, number)
+    if bytes(module.processed_bytes) != payload:
+        return *otherwise, _other_payload(case, payload, again)
+    named = _named_data_of(module)
+    what, constant = other_named_data(case.data.named, named, case.made.program)
+    if what:
+        reader = reader_of(case, constant) if constant else None
+        at = compared.place if reader is None else reader
+        return at, compared.error, f"the package {what}"
+
+    def departs(error: OutputError, actual: Any, expected: Any) -> bool:
+        return departure.tolerance.departs(Compared(0, 0, 0, 0, error, actual, expected))
+
+    found = bisect_partition(module, _delegate_inputs(case, compared, call), departs)
+    if found.node is None:
+        return *otherwise, found.note
+    place = origin(found.node, places_by_name(again.program))
+    return compared.place if place is None else place, found.error or compared.error, found.note
+
+
+def _payload(case: Case, number: int, method: str = "") -> bytes:
+    delegate = plans(case.data)[method or case.method].delegates[number]
+    return bytes(case.data.file.program.backend_delegate_data[delegate.processed.index].data)
+
+
+def _other_payload(case: Case, payload: bytes, again: Again) -> str:
+    """Whose it is."""
+    for number, module in enumerate(again.delegates):
+        if bytes(module.processed_bytes) == payload:
+            return f"its payload is that of delegate {number}, by what lowering gives now"
+    for name, plan in plans(case.data).items():
+        for number in range(len(plan.delegates)):
+            if name != case.method and _payload(case, number, name) == payload:
+                return f"its payload is that of delegate {number} of '{name}'"
+    return "its payload is not what lowering gives now"
+
+
+def _named_data_of(module: LoweredBackendModule) -> dict[str, bytes]:
+    given = module.named_data_store_output
+    if given is None:
+        return {}
+    return {key: bytes(given.buffers[e.buffer_index]) for key, e in given.pte_data.items()}
+
+
+def _delegate_inputs(case: Case, compared: Compared, call: int) -> list[Any]:
+    """What a delegate was given when it departed."""
+    loaded = case.load()
+    for inputs in case.calls[:call]:
+        for _ in steps(loaded, inputs):
+            pass
+    visit = 0
+    for number in steps(loaded, case.calls[call]):
+        if number == compared.index:
+            if visit == compared.visit:
+                break
+            visit += 1
+    args = instructions_of(loaded.plan)[compared.index].instr_args.args
+    split = len(args) - loaded.results[compared.index]
+    return [value_of(loaded, index) for index in args[:split]]
