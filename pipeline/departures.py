@@ -14,12 +14,15 @@ from pipeline.damage import reader_of
 from pipeline.delegation import origin, places_by_name
 from pipeline.devices.instructions import steps, value_of
 from pipeline.devices.methods import Method, instructions_of
+from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.differences import other_named_data, plans
 from pipeline.metrics import OutputError, compare
 from pipeline.node_values import NodeValues
+from pipeline.probes import probe
 from pipeline.report_record import Culprit
 from pipeline.walk import (
     CLOSER,
+    ROUNDING,
     Compared,
     Departure,
     Tolerance,
@@ -62,13 +65,52 @@ def departures(case: Case) -> Iterator[Culprit]:
             )
             yield case.culprit(None, "state", sentence)
             return
+        if wrong and _is_rounding(walked):
+            case.note("what departs is rounding: the limits are closer than its dtype computes")
+            return
         if wrong:
             case.note("its outputs depart, and no value before them that could be compared")
             return
-    case.note(
-        "the interpreter computes from its bytes what the source computes: what ran it, the "
-        "runtime or a kernel in it, computes something else"
+    yield from _of_the_runtime(case)
+
+
+def _of_the_runtime(case: Case) -> Iterator[Culprit]:
+    """Where the interpreter computes what the source computes, and what ran the package doesn't."""
+    about = "the interpreter computes from its bytes what the source computes"
+    device = Session(case.evidence.files).device_of(case.method)
+    if device.type != EXECUTORCH:
+        case.note(about)
+        return
+    if len(case.calls) > 1:
+        case.note(f"{about}; where ExecuTorch's runtime departs in a sequence is not looked for")
+        return
+    files, inputs = case.evidence.files, case.calls[0]
+    found = probe(case.data, files, case.method, inputs, case.limits)
+    if found.index is None or found.error is None:
+        case.note(f"{about}; ExecuTorch's runtime: {found.note}")
+        return
+    place, backend, number = case.place_of(found.index)
+    where = case.told(place, backend, number)
+    sentence = (
+        f"first departs: {where}, in ExecuTorch's runtime alone: {figures(found.error)} from what "
+        f"the interpreter computes of the same bytes; {found.note}"
     )
+    kind = "operator" if number is None else "delegate"
+    yield case.culprit(place, kind, sentence, found.error, backend, number)
+
+
+def _is_rounding(walked: Walked) -> bool:
+    """Whether the outputs differ by a few units in the last place of the greatest value alone."""
+    for actual, expected in zip(walked.outputs, walked.expected, strict=False):
+        error = compare(actual, expected)
+        if error.max_abs == 0:
+            continue
+        if not isinstance(expected, torch.Tensor) or not expected.dtype.is_floating_point:
+            return False
+        unit = torch.finfo(expected.dtype).eps * scale_of([expected])
+        if error.max_abs > ROUNDING * unit:
+            return False
+    return True
 
 
 def _other_state(case: Case, loaded: Method, source: NodeValues, state: Mapping[str, int]) -> str:

@@ -52,6 +52,7 @@ _DECIDING = (
     "preprocess",
     "preprocessed",
     "preprocessors",
+    "probes",
     "programs",
     "quantization_noise",
     "quantize",

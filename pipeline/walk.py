@@ -24,6 +24,7 @@ from pipeline.metrics import OutputError, compare, within
 from pipeline.node_values import MOST_VISITS, NodeValues
 from pipeline.nodes import operator_of
 
+ROUNDING = 16  # units in the last place of the greatest value, that may come of rounding alone
 # By how much an intermediate value is held closer, step by step, where none departs.
 CLOSER = (1.0, 0.1, 0.01, 1e-3)
 
@@ -187,7 +188,7 @@ class Tolerance:
             return error.max_abs > 0
         own = scale_of([expected])
         atol = self.limits.atol / self.scale * own * self.share
-        least = 16 * torch.finfo(expected.dtype).eps * own  # what rounding alone may do
+        least = ROUNDING * torch.finfo(expected.dtype).eps * own
         allowed = within(
             error, compared.actual, expected, max(atol, least), self.limits.rtol * self.share
         )
