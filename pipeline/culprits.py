@@ -3,6 +3,7 @@ the line of the model's source."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -93,6 +94,9 @@ class Case:
     failing: Sequence[tuple[str, InputSet]]
     notes: list[str] = field(default_factory=list)
     shown: tuple[int | None, int, int, Any] = (None, 0, 0, None)
+    # The least SQNR in dB that the package may have against the program that was lowered, beside
+    # the limits: those of a quantized method are against the float program, and wide.
+    floor: float | None = None
 
     def note(self, what: str) -> None:
         self.notes.append(f"{self.method}: {what}")
@@ -135,6 +139,12 @@ class Case:
 
     def all_agree(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
         return len(actual) == len(expected) and all(map(self.outputs_agree, actual, expected))
+
+    def as_lowered(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
+        """Whether outputs are those of the program that was lowered."""
+        if not self.all_agree(actual, expected):
+            return False
+        return self.floor is None or least_sqnr(actual, expected) >= self.floor
 
     def place_of(
         self, index: int | None, data: Data | None = None
@@ -210,6 +220,12 @@ def operator_name(node: Node) -> str:
 def module_of(node: Node) -> str:
     """The qualified name of the innermost module that a node is from."""
     return next(reversed(modules_of(node)), "")
+
+
+def least_sqnr(actual: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Of several outputs, in dB."""
+    ratios = [compare(a, e).sqnr_db for a, e in zip(actual, expected, strict=False)]
+    return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
 
 
 def figures(error: OutputError) -> str:

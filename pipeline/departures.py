@@ -51,7 +51,7 @@ def departures(case: Case) -> Iterator[Culprit]:
         if walked.stopped:
             yield _stopped(case, walked)
             return
-        wrong = not case.all_agree(walked.outputs, walked.expected)
+        wrong = not case.as_lowered(walked.outputs, walked.expected)
         what = _other_state(case, loaded, source, state)
         closer = CLOSER if wrong or what else CLOSER[:1]
         departure = first_departure(walked, source, case.limits, closer)

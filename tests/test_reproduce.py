@@ -138,6 +138,6 @@ def test_the_report_shows_it_under_failures():
     }
     lines = markdown(record).splitlines()
     section = lines[lines.index("## Failures") :]
-    assert section[4] == ""
-    assert section[5].startswith("- `run`: first departs: aten.linear.default in second, tests/")
-    assert section[6] == "- `run`: and this"
+    assert section[5] == ""
+    assert section[6].startswith("- `run`: first departs: aten.linear.default in second, tests/")
+    assert section[7] == "- `run`: and this"
