@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,21 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.delegation import nodes_of
+from pipeline.devices.instructions import steps
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.methods import Data, Method, instructions_of, load, read_package
+from pipeline.devices.methods import (
+    Data,
+    Method,
+    instructions_of,
+    load,
+    read_package,
+    shared_memory,
+)
 from pipeline.differences import plans
 from pipeline.inputs import InputSet
 from pipeline.instructions import Instructions
 from pipeline.metrics import OutputError, compare, within
+from pipeline.node_values import together
 from pipeline.nodes import modules_of
 from pipeline.report_record import Culprit
 from pipeline.signature import flatten
@@ -93,7 +102,7 @@ class Case:
     method: str
     failing: Sequence[tuple[str, InputSet]]
     notes: list[str] = field(default_factory=list)
-    shown: tuple[int | None, int, int, Any] = (None, 0, 0, None)
+    shown: dict[str, Any] = field(default_factory=dict)  # of `Located`, what a walk found
     # The least SQNR in dB that the package may have against the program that was lowered, beside
     # the limits: those of a quantized method are against the float program, and wide.
     floor: float | None = None
@@ -118,17 +127,45 @@ class Case:
         return read_package(self.evidence.files)
 
     @cached_property
+    def sequence(self) -> list[tuple[str, list[Any]]]:
+        """The calls, each with its method and flat inputs. Other methods than the one that failed
+        are among them where they share its state."""
+        return [(m, flatten(self.evidence.sources[m], inputs)) for m, inputs in self.failing]
+
+    @property
     def calls(self) -> list[list[Any]]:
         """Flat inputs of the method's own calls."""
-        own = [inputs for name, inputs in self.failing if name == self.method]
-        if len(own) < len(self.failing):
-            self.note("calls of other methods between its own are left out here")
-        return [flatten(self.source, inputs) for inputs in own]
+        return [inputs for method, inputs in self.sequence if method == self.method]
 
-    def load(self, data: Data | None = None) -> Method:
-        """The method, for the interpreter, with its initial state."""
+    @cached_property
+    def methods(self) -> list[str]:
+        return sorted({self.method, *(method for method, _ in self.sequence)})
+
+    def of(self, method: str) -> Case:
+        """The same calls, seen from another method."""
+        return self if method == self.method else replace(self, method=method, floor=None)
+
+    def load(self, data: Data | None = None) -> dict[str, Method]:
+        """The methods that are called, for the interpreter, with their initial state."""
         data = data or self.data
-        return load(plans(data)[self.method], data)
+        own = {name: plans(data)[name] for name in self.methods}
+        shared = shared_memory(list(own.values())) if len(own) > 1 else None
+        return {name: load(plan, data, shared) for name, plan in own.items()}
+
+    def replayed(self, count: int, data: Data | None = None) -> dict[str, Method]:
+        """The methods after so many calls."""
+        loaded = self.load(data)
+        for method, inputs in self.sequence[:count]:
+            for _ in steps(loaded[method], inputs):
+                pass
+        return loaded
+
+    def outputs_of(self, programs: Mapping[str, ExportedProgram]) -> list[Any]:
+        """What programs give in the last call."""
+        values = together({name: programs[name] for name in self.methods})
+        for method, inputs in self.sequence:
+            outputs = values[method].call(inputs, ())
+        return outputs
 
     def outputs_agree(self, actual: Any, expected: Any) -> bool:
         """Whether an output is as near as the tolerances of the method ask."""

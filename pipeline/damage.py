@@ -66,12 +66,9 @@ def _error_at(case: Case, index: int, wanted: Data) -> OutputError | None:
     if not case.calls:
         return None
     try:
-        mine, right = case.load(), case.load(wanted)
-        for inputs in case.calls[:-1]:
-            for loaded in (mine, right):
-                for _ in steps(loaded, inputs):
-                    pass
-        values = [_values_at(each, index, case.calls[-1]) for each in (mine, right)]
+        last = max(n for n, (method, _) in enumerate(case.sequence) if method == case.method)
+        both = [case.replayed(last, data)[case.method] for data in (case.data, wanted)]
+        values = [_values_at(each, index, case.calls[-1]) for each in both]
         errors = [compare(a, e) for a, e in zip(*values, strict=False)]
     except Exception as error:  # a damaged package may not run at all
         case.note(f"its damaged part does not run ({first_line(error)})")

@@ -17,7 +17,7 @@ from pipeline.devices.methods import Method, instructions_of
 from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.differences import other_named_data, plans
 from pipeline.metrics import OutputError, compare
-from pipeline.node_values import NodeValues
+from pipeline.node_values import NodeValues, together
 from pipeline.probes import probe
 from pipeline.report_record import Culprit
 from pipeline.walk import (
@@ -37,41 +37,49 @@ from pipeline.walk import (
 def departures(case: Case) -> Iterator[Culprit]:
     """The first departure in the calls of a case, or a state that is another one. Where there is
     none, the case has a note of what that means."""
-    loaded, source = case.load(), NodeValues(case.made.program)
-    state = dict(case.made.instructions.state)
-    about = f"the package's method '{case.method}'"
-    if what := _other_state(case, loaded, source, state):
-        sentence = f"{about} begins with other values of {what} than its source"
-        yield case.culprit(None, "state", sentence)
-        return
-    for number, inputs in enumerate(case.calls):
-        walked = walk(loaded, source, case.made.instructions, inputs)
-        if source.left_out:
-            case.note(f"{len(source.left_out)} values were too large to be compared")
-        if walked.stopped:
-            yield _stopped(case, walked)
+    loaded = case.load()
+    sources = together({name: case.of(name).made.program for name in case.methods})
+    for name in case.methods:
+        own, state = case.of(name), dict(case.of(name).made.instructions.state)
+        if what := _other_state(own, loaded[name], sources[name], state):
+            sentence = f"the package's method '{name}' begins with other values of {what} than its"
+            yield own.culprit(None, "state", f"{sentence} source")
             return
-        wrong = not case.as_lowered(walked.outputs, walked.expected)
-        what = _other_state(case, loaded, source, state)
-        closer = CLOSER if wrong or what else CLOSER[:1]
-        departure = first_departure(walked, source, case.limits, closer)
-        if departure is not None and (wrong or what or number + 1 < len(case.calls)):
-            yield from _departed(case, departure, number)
-            return
-        if what:
-            sentence = (
-                f"{about} leaves {what} with other values than its source does, after call "
-                f"{number + 1}"
-            )
-            yield case.culprit(None, "state", sentence)
-            return
-        if wrong and _is_rounding(walked):
-            case.note("what departs is rounding: the limits are closer than its dtype computes")
-            return
-        if wrong:
-            case.note("its outputs depart, and no value before them that could be compared")
+    for number, (name, inputs) in enumerate(case.sequence):
+        found = _of_call(case.of(name), number, inputs, loaded[name], sources[name])
+        if found is not None:
+            yield from found
             return
     yield from _of_the_runtime(case)
+
+
+def _of_call(
+    case: Case, number: int, inputs: list[Any], loaded: Method, source: NodeValues
+) -> list[Culprit] | None:
+    """The departure in one call; none where it departs and nothing tells where, with a note; None
+    where it doesn't."""
+    walked = walk(loaded, source, case.made.instructions, inputs)
+    if source.left_out:
+        case.note(f"{len(source.left_out)} values were too large to be compared")
+    if walked.stopped:
+        return [_stopped(case, walked)]
+    wrong = not case.as_lowered(walked.outputs, walked.expected)
+    state = _other_state(case, loaded, source, dict(case.made.instructions.state))
+    closer = CLOSER if wrong or state else CLOSER[:1]
+    departure = first_departure(walked, source, case.limits, closer)
+    if departure is not None and (wrong or state or number + 1 < len(case.sequence)):
+        return [_departed(case, departure, number)]
+    if state:
+        sentence = (
+            f"the package's method '{case.method}' leaves {state} with other values than its "
+            f"source does, after call {number + 1}"
+        )
+        return [case.culprit(None, "state", sentence)]
+    if wrong and _is_rounding(walked):
+        case.note("what departs is rounding: the limits are closer than its dtype computes")
+    elif wrong:
+        case.note("its outputs depart, and no value before them that could be compared")
+    return [] if wrong else None
 
 
 def _of_the_runtime(case: Case) -> Iterator[Culprit]:
@@ -81,7 +89,7 @@ def _of_the_runtime(case: Case) -> Iterator[Culprit]:
     if device.type != EXECUTORCH:
         case.note(about)
         return
-    if len(case.calls) > 1:
+    if len(case.sequence) > 1:
         case.note(f"{about}; where ExecuTorch's runtime departs in a sequence is not looked for")
         return
     files, inputs = case.evidence.files, case.calls[0]
@@ -136,20 +144,25 @@ def _stopped(case: Case, walked: Walked) -> Culprit:
     return case.culprit(place, kind, sentence, None, backend, number)
 
 
-def _departed(case: Case, departure: Departure, call: int) -> Iterator[Culprit]:
+def _departed(case: Case, departure: Departure, call: int) -> Culprit:
     compared = departure.compared
-    case.shown = compared.index, compared.output, call, compared.expected
+    case.shown |= {
+        "index": compared.index,
+        "output": compared.output,
+        "call": call,
+        "expected": compared.expected,
+    }
     _, backend, number = case.place_of(compared.index)
     place: int | None = compared.place
     error: OutputError
     error, more = compared.error, "all that it is given agrees"
     if number is not None:
         place, error, more = _in_delegate(case, departure, call, number)
-    in_call = f", in call {call + 1} of the sequence" if len(case.calls) > 1 else ""
+    in_call = f", in call {call + 1} of the sequence" if len(case.sequence) > 1 else ""
     where = case.told(place, backend, number)
     sentence = f"first departs: {where}: {figures(error)}{in_call}; {more}"
     kind = "operator" if number is None else "delegate"
-    yield case.culprit(place, kind, sentence, error, backend, number)
+    return case.culprit(place, kind, sentence, error, backend, number)
 
 
 def _in_delegate(
@@ -210,12 +223,9 @@ def _named_data_of(module: LoweredBackendModule) -> dict[str, bytes]:
 
 def _delegate_inputs(case: Case, compared: Compared, call: int) -> list[Any]:
     """What a delegate was given when it departed."""
-    loaded = case.load()
-    for inputs in case.calls[:call]:
-        for _ in steps(loaded, inputs):
-            pass
+    loaded = case.replayed(call)[case.method]
     visit = 0
-    for number in steps(loaded, case.calls[call]):
+    for number in steps(loaded, case.sequence[call][1]):
         if number == compared.index:
             if visit == compared.visit:
                 break

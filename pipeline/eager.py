@@ -96,6 +96,11 @@ def changed_inputs(program: ExportedProgram) -> list[int]:
     return _facts(program).changed
 
 
+def changed_buffers(program: ExportedProgram) -> tuple[str, ...]:
+    """The qualified names of the buffers that a program changes."""
+    return _facts(program).state
+
+
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 

@@ -18,11 +18,12 @@ from torch.export import ExportedProgram
 from pipeline.culprits import Case, Evidence, Located, figures, first_line, least_sqnr
 from pipeline.damage import damaged
 from pipeline.departures import departures
+from pipeline.devices.instructions import value_of
 from pipeline.devices.interface import DeviceError
-from pipeline.devices.session import INTERPRETER, Session
+from pipeline.devices.session import Session
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
-from pipeline.node_values import NodeValues
+from pipeline.node_values import NodeValues, together
 from pipeline.quantization_noise import worst_layers
 from pipeline.report_record import Culprit
 from pipeline.signature import flatten
@@ -60,7 +61,7 @@ def locate(
         return Located(notes=tuple(case.notes), calls=tuple(case.failing))
     if not culprits and not case.notes:
         case.note("nothing that could be compared departs")
-    return Located(tuple(culprits), tuple(case.notes), *case.shown, calls=tuple(case.failing))
+    return Located(tuple(culprits), tuple(case.notes), calls=tuple(case.failing), **case.shown)
 
 
 def _any_inputs(program: ExportedProgram, examples: Sequence[InputSet]) -> InputSet:
@@ -75,6 +76,8 @@ def _culprits(case: Case) -> list[Culprit]:
 
 
 def _structure(case: Case) -> Iterator[Culprit]:
+    if len(case.methods) > 1:  # whose state is that of others too
+        return
     session = Session(case.evidence.files)
     try:
         given = [session.run(case.method, inputs) for inputs in case.calls]
@@ -91,11 +94,10 @@ def _computation(case: Case) -> Iterator[Culprit]:
     if case.made.origins is None:
         yield from departures(case)
         return
-    quantized, source = NodeValues(case.made.program), NodeValues(case.source)
-    for inputs in case.calls:
-        by_float, by_quantized = source.call(inputs, ()), quantized.call(inputs, ())
-    session = Session(case.evidence.files, INTERPRETER)
-    given = [session.run(case.method, inputs) for inputs in case.calls][-1]
+    lowered = {name: case.of(name).made.program for name in case.methods}
+    by_float, by_quantized = case.outputs_of(case.evidence.sources), case.outputs_of(lowered)
+    loaded = case.replayed(len(case.sequence))[case.method]
+    given = [value_of(loaded, index) for index in loaded.plan.outputs]
     # What departs less from the quantized program than that does from the float one is rounding:
     # backends round in their own ways.
     case.floor = min(least_sqnr(by_quantized, by_float), MOST_FLOOR) - MARGIN
@@ -109,12 +111,15 @@ def _computation(case: Case) -> Iterator[Culprit]:
 
 
 def _quantization(case: Case, origins: Mapping[int, int]) -> Iterator[Culprit]:
-    source, quantized = NodeValues(case.source), NodeValues(case.made.program)
-    for inputs in case.calls[:-1]:
-        source.call(inputs, ())
-        quantized.call(inputs, ())
+    lowered = {name: case.of(name).made.program for name in case.methods}
+    sources = together({name: case.evidence.sources[name] for name in case.methods})
+    quantized = together(lowered)
+    for name, inputs in case.sequence[:-1]:
+        sources[name].call(inputs, ())
+        quantized[name].call(inputs, ())
+    source, made = sources[case.method], quantized[case.method]
     places = {of: place for place, of in origins.items()}
-    for rank, layer in enumerate(worst_layers(source, quantized, origins, case.calls[-1])):
+    for rank, layer in enumerate(worst_layers(source, made, origins, case.calls[-1])):
         node = source.nodes[layer.place]
         lead = (
             "the quantization itself departs from floating point, most in"

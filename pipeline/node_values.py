@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from pipeline.delegation import nodes_of
-from pipeline.eager import changed_inputs
+from pipeline.eager import changed_buffers, changed_inputs
 from pipeline.signature import in_dim_order, signature
 
 # How many bytes of values are held, and how many passes through a loop's body; what comes after
@@ -32,13 +32,16 @@ class NodeValues:
         left_out: places whose values were too much to hold.
     """
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(
+        self, program: ExportedProgram, common: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
+        """`common`: buffers by qualified name, which it shares with other programs."""
         self.program = program
         self.nodes = list(nodes_of(program))
         self.values: dict[int, list[Any]] = {}
         self.left_out: set[int] = set()
         self._places = {node: place for place, node in enumerate(self.nodes)}
-        self._lifted = _lifted(program)
+        self._lifted = _lifted(program, common or {})
         self._bytes = 0
 
     def call(self, inputs: Sequence[Any], wanted: Collection[int] | None = None) -> list[Any]:
@@ -157,15 +160,30 @@ _CONTROL_FLOW: Mapping[Any, Any] = {
 }
 
 
-def _lifted(program: ExportedProgram) -> dict[str, Any]:
+def together(programs: Mapping[str, ExportedProgram]) -> dict[str, NodeValues]:
+    """By method. Buffers of one name that any of the programs changes are one, and begin as the
+    first that has it."""
+    changed = {name for program in programs.values() for name in changed_buffers(program)}
+    common: dict[str, torch.Tensor] = {}
+    for program in programs.values() if len(programs) > 1 else ():
+        tensors = {**program.constants, **program.state_dict}
+        for name in sorted(changed & tensors.keys() - common.keys()):
+            common[name] = tensors[name].detach().clone()
+    return {name: NodeValues(program, common) for name, program in programs.items()}
+
+
+def _lifted(program: ExportedProgram, common: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """What a program holds, by placeholder; copies of what it may change."""
     found: dict[str, Any] = {}
     tensors = {**program.constants, **program.state_dict}
     for spec in program.graph_signature.input_specs:
         if spec.kind is InputKind.USER_INPUT:
             continue
-        value = tensors.get(str(spec.target))
-        found[spec.arg.name] = _kept(value) if spec.kind is InputKind.BUFFER else value
+        name = str(spec.target)
+        value = tensors.get(name)
+        if spec.kind is InputKind.BUFFER:
+            value = common[name] if name in common else _kept(value)
+        found[spec.arg.name] = value
     return found
 
 

@@ -18,13 +18,13 @@ from pipeline import digest
 from pipeline.actions import Action, exported_blobs
 from pipeline.culprits import Located
 from pipeline.delegation import nodes_of
-from pipeline.eager import Source
 from pipeline.errors import PipelineError
 from pipeline.evidence import evidence_of, files_of
 from pipeline.export import export
 from pipeline.gates import failed_gates
 from pipeline.link import link
 from pipeline.locate import locate_failures
+from pipeline.node_values import together
 from pipeline.objects import object_from_json
 from pipeline.package import (
     MANIFEST,
@@ -194,13 +194,12 @@ def reproductions(
     """The files that show each method that failed, by their path in the package's folder."""
     files: dict[str, bytes] = {}
     for method, found in located.items():
-        own = [inputs for name, inputs in found.calls if name == method]
-        if not own:
+        if not found.calls:
             continue
-        source = Source(programs[method])
         try:
-            calls = [flatten(programs[method], inputs) for inputs in own]
-            expected = [source.run(inputs) for inputs in own]
+            calls = [(name, flatten(programs[name], inputs)) for name, inputs in found.calls]
+            sources = together({name: programs[name] for name, _ in calls})
+            expected = [sources[name].call(inputs, ()) for name, inputs in calls]
             limits = settings.of(method)
             files |= reproduction(package, method, names, calls, expected, limits, found)
         except Exception as error:  # it must not hide the failure that it would show

@@ -14,7 +14,7 @@ import torch
 from pipeline.culprits import Located, figures
 from pipeline.devices.instructions import given_by, steps, value_of
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.methods import load, read_package
+from pipeline.devices.methods import load, read_package, shared_memory
 from pipeline.devices.session import Session
 from pipeline.differences import plans
 from pipeline.inputs import InputSet, load_inputs, save_inputs
@@ -48,7 +48,7 @@ def reproduction(
     package: str,
     method: str,
     names: Sequence[str],
-    calls: Sequence[Sequence[Any]],
+    calls: Sequence[tuple[str, Sequence[Any]]],
     expected: Sequence[Sequence[Any]],
     limits: Any,
     located: Located,
@@ -57,7 +57,7 @@ def reproduction(
 
     Args:
         names: of the package's own files.
-        calls: flat inputs, in the layout that the method takes.
+        calls: methods, each with flat inputs in the layout that it takes.
         expected: flat outputs of each call.
     """
     record = {
@@ -65,7 +65,10 @@ def reproduction(
         "method": method,
         "files": sorted(name for name in names if name.endswith((".pte", ".ptd"))),
         "limits": {name: getattr(limits, name) for name in LIMITS},
-        "layouts": [[_order(value) for value in inputs] for inputs in calls],
+        "calls": [
+            {"method": name, "layouts": [_order(value) for value in inputs]}
+            for name, inputs in calls
+        ],
         "culprits": list(located.culprits),
         "notes": list(located.notes),
         "departs": None
@@ -77,7 +80,7 @@ def reproduction(
     files = {
         "reproduce.py": script.encode(),
         _RECORD: (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
-        _INPUTS: _saved(calls),
+        _INPUTS: _saved([inputs for _, inputs in calls]),
         _EXPECTED: _saved(expected),
     }
     if located.index is not None:
@@ -89,6 +92,10 @@ def _saved(calls: Sequence[Sequence[Any]]) -> bytes:
     return save_inputs([InputSet(tuple(v), {}, f"call {n}") for n, v in enumerate(calls, 1)])
 
 
+def _laid(value: Any, order: Sequence[int] | None) -> Any:
+    return value if order is None else laid_out(value, order)
+
+
 def _order(value: Any) -> list[int] | None:
     return list(value.dim_order()) if isinstance(value, torch.Tensor) else None
 
@@ -97,7 +104,7 @@ def _order(value: Any) -> list[int] | None:
 class _Shown:
     record: Mapping[str, Any]
     files: PackageFiles
-    calls: list[list[Any]]
+    calls: list[tuple[str, list[Any]]]
     expected: list[tuple[Any, ...]]
 
 
@@ -135,13 +142,10 @@ def _read(folder: Path) -> _Shown:
     package = folder.parents[1]
     ptds = [package / name for name in record["files"] if name.endswith(".ptd")]
     pte = next(package / name for name in record["files"] if name.endswith(".pte"))
-    layouts = record["layouts"]
+    given = load_inputs((folder / _INPUTS).read_bytes())
     calls = [
-        [
-            v if order is None else laid_out(v, order)
-            for v, order in zip(each.args, own, strict=True)
-        ]
-        for each, own in zip(load_inputs((folder / _INPUTS).read_bytes()), layouts, strict=True)
+        (call["method"], [_laid(v, o) for v, o in zip(each.args, call["layouts"], strict=True)])
+        for each, call in zip(given, record["calls"], strict=True)
     ]
     expected = [each.args for each in load_inputs((folder / _EXPECTED).read_bytes())]
     return _Shown(record, PackageFiles.of(pte, ptds), calls, expected)
@@ -149,9 +153,10 @@ def _read(folder: Path) -> _Shown:
 
 def _outputs(shown: _Shown) -> Iterator[tuple[str, bool]]:
     """A line for each output of each call, and whether it fails."""
-    session, method = Session(shown.files), shown.record["method"]
+    session = Session(shown.files)
     limits = _Limits(**shown.record["limits"])
-    for number, (inputs, expected) in enumerate(zip(shown.calls, shown.expected, strict=True), 1):
+    pairs = zip(shown.calls, shown.expected, strict=True)
+    for number, ((method, inputs), expected) in enumerate(pairs, 1):
         try:
             actual = session.run(method, inputs)
         except DeviceError as refused:
@@ -174,14 +179,18 @@ def _departure(shown: _Shown, folder: Path) -> Iterator[str]:
     wanted = load_inputs((folder / _VALUE).read_bytes())[0].args[0]
     try:
         data = read_package(shown.files)
-        loaded = load(plans(data)[shown.record["method"]], data)
-        for inputs in shown.calls[: departs["call"]]:
-            for _ in steps(loaded, inputs):
+        every = plans(data)
+        names = sorted({name for name, _ in shown.calls})
+        shared = shared_memory([every[name] for name in names]) if len(names) > 1 else None
+        loaded = {name: load(every[name], data, shared) for name in names}
+        for name, inputs in shown.calls[: departs["call"]]:
+            for _ in steps(loaded[name], inputs):
                 pass
-        for number in steps(loaded, shown.calls[departs["call"]]):
+        name, inputs = shown.calls[departs["call"]]
+        for number in steps(loaded[name], inputs):
             if number == departs["instruction"]:
-                places = given_by(loaded, number)
-                actual = value_of(loaded, places[departs["output"]])
+                places = given_by(loaded[name], number)
+                actual = value_of(loaded[name], places[departs["output"]])
                 error = compare(actual.reshape(wanted.shape), wanted)
                 yield f"instruction {number}: {figures(error)} from what it must give"
                 return

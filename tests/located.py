@@ -17,7 +17,7 @@ from executorch.exir._serialize._program import (
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
-from pipeline.config import ValidateConfig
+from pipeline.config import EmitConfig, ValidateConfig
 from pipeline.culprits import Again, Evidence, Located, Made
 from pipeline.delegation import nodes_of, origin, places_by_name
 from pipeline.devices.interface import PackageFiles
@@ -78,9 +78,11 @@ def build(
     partitioners: Mapping[str, Sequence[Partitioner]] | None = None,
     quantizers: Mapping[str, Any] | None = None,
     calibration: Sequence[InputSet] = (),
+    emit_config: Mapping[str, Any] | None = None,
 ) -> Built:
     """Args:
     quantizers: specs by method.
+    emit_config: as `emit:` of a config.
     """
     lowered = dict(sources)
     origins = {}
@@ -90,7 +92,7 @@ def build(
     own = partitioners or {}
     manager = lower(lowered, {name: own.get(name, []) for name in lowered})
     with recording() as emission:
-        emitted = emit(manager)
+        emitted = emit(manager, EmitConfig(**emit_config or {}))
     return Built(sources, lowered, own, bytes(emitted.buffer), emission, origins)
 
 

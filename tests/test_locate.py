@@ -441,3 +441,49 @@ def test_a_package_that_lies_open_is_left_as_it_is():
     before = copy.copy(portable().pte)
     portable().located("run", [X], pte=damaged_weight())
     assert portable().pte == before
+
+
+class Keep(nn.Module):
+    """Writes the state that `Read` reads."""
+
+    def __init__(self, cache):
+        super().__init__()
+        self.cache = cache
+
+    def forward(self, x):
+        self.cache.total.add_(x * 2)
+        return self.cache.total + 1
+
+
+class Read(Keep):
+    def forward(self, x):
+        return self.cache.total * torch.sigmoid(x)
+
+
+@cache
+def sharing():
+    """Two methods with one state, which a package has them share."""
+    state = Cache().requires_grad_(False)
+    sources = {"keep": exported(Keep(state), V), "read": exported(Read(state), V)}
+    return build(sources, emit_config={"memory_planning": {"share_mutable_buffers": True}})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "method", "operator"),
+    [
+        ("sigmoid.out", "read", "aten.sigmoid.default"),
+        ("mul.out", "keep", "aten.mul.Tensor"),
+    ],
+)
+def test_a_sequence_across_methods_that_share_state(monkeypatch, kernel, method, operator):
+    def wrong(values, args):
+        right = getattr(torch, kernel.removesuffix(".out"))
+        count = 2 if kernel == "mul.out" else 1
+        values[args[-1]].assign(right(*(values[i].tensor() for i in args[:count])) + 0.5)
+
+    calls = [("keep", InputSet((V,))), ("read", InputSet((V,)))]
+    assert locate(sharing().evidence(), "read", calls).culprits == ()
+    monkeypatch.setitem(prims.OWN, kernel, wrong)
+    culprit = only(locate(sharing().evidence(), "read", calls))
+    assert culprit["operator"] == operator
+    assert f"in call {1 if method == 'keep' else 2} of the sequence" in culprit["what"]

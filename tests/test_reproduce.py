@@ -108,7 +108,7 @@ def test_layouts_and_numbers_survive(workspace):
     found = type(found)(found.culprits, calls=(("run", transposed),))
     made = reproductions("pack", ["small.pte"], portable().sources, LIMITS, {"run": found})
     record = json.loads(made["reproduce/run/reproduce.json"])
-    assert record["layouts"] == [[[0, 1]]]  # as the method was exported
+    assert record["calls"] == [{"method": "run", "layouts": [[0, 1]]}]  # as the method was exported
     assert torch.equal(transposed.args[0], X)
 
 
