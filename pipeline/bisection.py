@@ -31,6 +31,7 @@ from torch.fx import Interpreter, Node
 from pipeline.delegates import DelegateError
 from pipeline.devices.methods import delegate_runtime
 from pipeline.metrics import OutputError, compare
+from pipeline.node_values import MOST_BYTES
 from pipeline.nodes import operator_of
 from pipeline.preprocess import preprocess_programs
 from pipeline.runtime import DTYPES
@@ -66,6 +67,8 @@ def bisect_partition(
     """Of a delegate that departs on these inputs, which are those of its partition, in order."""
     program = module.original_module
     values = _eager(program, inputs)
+    if values is None:
+        return Bisected(None, "its values are too much to hold", 0)
     cuts = list(_cuts(program))
     if not cuts:
         return Bisected(None, "it can't be cut", 0)
@@ -151,14 +154,19 @@ def _departure(
     return None
 
 
-def _eager(program: ExportedProgram, inputs: Sequence[Any]) -> dict[str, Any]:
-    """What each node of a partition gives, by name."""
+def _eager(program: ExportedProgram, inputs: Sequence[Any]) -> dict[str, Any] | None:
+    """What each node of a partition gives, by name; None where that is too much to hold."""
     found: dict[str, Any] = {}
+    held = 0
 
     class _Keeping(Interpreter):
         def run_node(self, n: Node) -> Any:
-            found[n.name] = super().run_node(n)
-            return found[n.name]
+            nonlocal held
+            value = super().run_node(n)
+            if n.op == "call_function" and held <= MOST_BYTES:
+                held += value.nbytes if isinstance(value, torch.Tensor) else 0
+                found[n.name] = value
+            return value
 
     tensors = {**program.constants, **program.state_dict}
     given = iter(inputs)
@@ -168,7 +176,7 @@ def _eager(program: ExportedProgram, inputs: Sequence[Any]) -> dict[str, Any]:
     ]
     with torch.no_grad():
         _Keeping(program.graph_module).run(*arguments)
-    return found
+    return found if held <= MOST_BYTES else None
 
 
 def _cuts(program: ExportedProgram) -> Iterator[_Cut]:

@@ -106,6 +106,8 @@ class Case:
     # The least SQNR in dB that the package may have against the program that was lowered, beside
     # the limits: those of a quantized method are against the float program, and wide.
     floor: float | None = None
+    # Whether it may be run: what ended a process would end another one.
+    may_run: bool = True
 
     def note(self, what: str) -> None:
         self.notes.append(f"{self.method}: {what}")

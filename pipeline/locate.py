@@ -40,6 +40,7 @@ def locate(
     method: str,
     failing: Sequence[tuple[str, InputSet]],
     examples: Sequence[InputSet] = (),
+    may_run: bool = True,
 ) -> Located:
     """Where a method goes wrong.
 
@@ -47,11 +48,13 @@ def locate(
         failing: the calls of the sequence that failed, the failing one last.
         examples: input sets to try where nothing was called, because the method does not declare
             what its source does.
+        may_run: false for a method that does not load, or that ended the process that ran it. The
+            package is only compared with its build then.
     """
-    case = Case(evidence, method, failing)
+    case = Case(evidence, method, failing, may_run=may_run)
     try:
         with torch.no_grad():
-            if not failing:
+            if may_run and not failing:
                 case.failing = [(method, _any_inputs(evidence.sources[method], examples))]
             culprits = _culprits(case)
     except Exception as error:  # a failure here must not hide the one that is looked into
@@ -60,7 +63,8 @@ def locate(
         case.note(f"where it goes wrong could not be found: {what}")
         return Located(notes=tuple(case.notes), calls=tuple(case.failing))
     if not culprits and not case.notes:
-        case.note("nothing that could be compared departs")
+        what = "nothing that could be compared departs"
+        case.note(what if may_run else "the package is what its build gives, and does not run")
     return Located(tuple(culprits), tuple(case.notes), calls=tuple(case.failing), **case.shown)
 
 
@@ -69,7 +73,7 @@ def _any_inputs(program: ExportedProgram, examples: Sequence[InputSet]) -> Input
 
 
 def _culprits(case: Case) -> list[Culprit]:
-    for look in (damaged, _structure, _computation):
+    for look in (damaged, _structure, _computation) if case.may_run else (damaged,):
         if found := list(look(case)):
             return found
     return []
@@ -148,11 +152,12 @@ def locate_failures(
             limit = f"{MOST_METHODS} methods are, of {len(failed)} that failed"
             located[name] = Located(notes=(f"{name}: not looked into: {limit}",))
             break
-        present = each.runs or each.failing or not each.failures[0].what.startswith(LACKS)
-        if present:
-            located[name] = locate(evidence, name, each.failing, examples.get(name, ()))
-        else:
+        if each.failures[0].what.startswith(LACKS):
             located[name] = renamed(evidence, name, unknown)
+            continue
+        declares = any("declare" in failure.what for failure in each.failures)
+        may_run = bool(each.runs or each.failing or declares)
+        located[name] = locate(evidence, name, each.failing, examples.get(name, ()), may_run)
     return located
 
 

@@ -156,11 +156,15 @@ def squeezed(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(size for size in tensor.shape if size != 1)
 
 
+def _is_inexact(value: torch.Tensor) -> bool:
+    return value.dtype.is_floating_point or value.dtype.is_complex
+
+
 def scale_of(values: Sequence[Any]) -> float:
     """The greatest finite magnitude of floating-point values; 1 where there is none."""
     greatest = 0.0
     for value in values:
-        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point and value.numel():
+        if isinstance(value, torch.Tensor) and _is_inexact(value) and value.numel():
             finite = value[value.isfinite()]
             greatest = max(greatest, float(finite.abs().max()) if finite.numel() else 0.0)
     return greatest or 1.0
@@ -182,9 +186,9 @@ class Tolerance:
         error, expected = compared.error, compared.expected
         if error.mismatch is not None or error.disagreeing:
             return True
-        if is_quantize and not expected.dtype.is_floating_point:
+        if is_quantize and not _is_inexact(expected):
             return error.max_abs > 1  # a value between two steps may go to either
-        if not expected.dtype.is_floating_point:
+        if not _is_inexact(expected):
             return error.max_abs > 0
         own = scale_of([expected])
         atol = self.limits.atol / self.scale * own * self.share

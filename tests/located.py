@@ -19,11 +19,10 @@ from torch.export import ExportedProgram
 
 from pipeline.config import EmitConfig, ValidateConfig
 from pipeline.culprits import Again, Evidence, Located, Made
-from pipeline.delegation import nodes_of, origin, places_by_name
 from pipeline.devices.interface import PackageFiles
 from pipeline.emission import emit
 from pipeline.inputs import InputSet
-from pipeline.instructions import Emission, recording
+from pipeline.instructions import Emission, origins, recording
 from pipeline.locate import locate
 from pipeline.lowering import lower
 from pipeline.quantize import quantize
@@ -85,21 +84,15 @@ def build(
     emit_config: as `emit:` of a config.
     """
     lowered = dict(sources)
-    origins = {}
+    made_of = {}
     for name, spec in (quantizers or {}).items():
         lowered[name] = quantize(sources[name], spec, calibration)
-        origins[name] = origins_of(lowered[name], sources[name])
+        made_of[name] = dict(origins(lowered[name], sources[name]))
     own = partitioners or {}
     manager = lower(lowered, {name: own.get(name, []) for name in lowered})
     with recording() as emission:
         emitted = emit(manager, EmitConfig(**emit_config or {}))
-    return Built(sources, lowered, own, bytes(emitted.buffer), emission, origins)
-
-
-def origins_of(quantized: ExportedProgram, source: ExportedProgram) -> dict[int, int]:
-    places = places_by_name(source)
-    found = ((p, origin(node, places)) for p, node in enumerate(nodes_of(quantized)))
-    return {place: of for place, of in found if of is not None}
+    return Built(sources, lowered, own, bytes(emitted.buffer), emission, made_of)
 
 
 def opened(pte: bytes) -> PTEFile:
