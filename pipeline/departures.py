@@ -93,7 +93,11 @@ def _of_the_runtime(case: Case) -> Iterator[Culprit]:
         case.note(f"{about}; where ExecuTorch's runtime departs in a sequence is not looked for")
         return
     files, inputs = case.evidence.files, case.calls[0]
-    found = probe(case.data, files, case.method, inputs, case.limits)
+    try:
+        found = probe(case.data, files, case.method, inputs, case.limits)
+    except Exception as error:  # whatever the serializer or the runtime refuses
+        case.note(f"{about}; ExecuTorch's runtime could not be looked at ({first_line(error)})")
+        return
     if found.index is None or found.error is None:
         case.note(f"{about}; ExecuTorch's runtime: {found.note}")
         return

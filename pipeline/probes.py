@@ -124,7 +124,9 @@ def _departure(
     expected = [value_of(loaded, place) for place in places]
     chain = replace(plan.chains[0], instructions=plan.chains[0].instructions[: index + 1])
     cut = replace(plan, outputs=places, chains=[chain])
-    program = replace(data.file.program, execution_plan=[cut])
+    # The others stay: every payload of a file must be somebody's.
+    every = [cut if each is plan else each for each in data.file.program.execution_plan]
+    program = replace(data.file.program, execution_plan=every)
     part = PTEFile(program, data.file.mutable_data, data.file.named_data)
     content = bytes(serialize_pte_binary(part, extract_delegate_segments=True))
     session = Session(PackageFiles(files.name, content, tuple(files.data())), EXECUTORCH)
