@@ -317,6 +317,9 @@ def validate_action(
         "constant_methods": config.constant_methods,
         "settings": config.validation,
         "examples": {n: own.examples or () for n, own in config.validation.methods.items()},
+        # How a method that fails is lowered again, to find out where.
+        "configs": dict(config.methods),
+        "emit": config.emit,
     }
     return Action("validate", config.model, config.package, None, key, where)
 

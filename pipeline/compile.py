@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from executorch.exir import EdgeProgramManager
 from torch.export import ExportedProgram
 
 from pipeline import digest
@@ -27,6 +28,7 @@ from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
 from pipeline.input_files import check_file, read_planned
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
+from pipeline.instructions import recording
 from pipeline.lowering import edge_for, lower
 from pipeline.objects import make_object
 from pipeline.passes import load_passes, source_files
@@ -69,8 +71,11 @@ def quantize_method(action: Action, workspace: Workspace, stages: Stages) -> dic
     with stages.stage("store"):
         with store.writer() as file:
             save_programs({_ENTRY: quantized}, file)
-        origins = origins_of(quantized, program)
-        result = {"program": file.digest, "origins": origins, "blobs": [file.digest]}
+        result = {
+            "program": file.digest,
+            "blobs": [file.digest],
+            "origins": origins_of(quantized, program),
+        }
         store.put_result(action.key, result, stages.total)
     return result
 
@@ -128,7 +133,12 @@ def _quantized(action: Action, store: Store) -> tuple[ExportedProgram, list[dict
     result = store.result(action.digest)
     if result is None:
         raise MissingBlobError(f"the quantized program of {action.method} is not in the store")
-    return load_program(store.verified_path(result["program"]), _ENTRY), result["origins"]
+    return load_quantized(result, store), result["origins"]
+
+
+def load_quantized(result: Mapping[str, Any], store: Store) -> ExportedProgram:
+    """The program of a quantize action's result. Raises MissingBlobError."""
+    return load_program(store.verified_path(result["program"]), _ENTRY)
 
 
 def compile_unit(
@@ -141,9 +151,10 @@ def compile_unit(
 
     Returns:
         The action's result: the object, its blobs, the delegation of each method, of those that a
-        Python runtime runs the debug handles with the places of their nodes in the program, of
-        quantized ones with control flow how many operators in it stayed in floating point, and
-        what the constants of each are called (`constants_of`).
+        Python runtime runs the debug handles with the places of their nodes in the program, of each
+        method which instruction gives which node of the program that was lowered, of quantized ones
+        with control flow how many operators in it stayed in floating point, and what the constants
+        of each are called (`constants_of`).
 
     Raises:
         SourceError: a program can't be read, or is not the one that was planned.
@@ -163,26 +174,9 @@ def compile_unit(
             for name, program in programs.items()
         }
     with stages.stage("lower"), _reading_files(action, configs, workspace.root):
-        partitioners = {
-            name: confined_partitioners(config.located(workspace.root), config.modules)
-            for name, config in configs.items()
-        }
         specs = {n: spec_of(program, again=n in quantizes) for n, program in programs.items()}
         floats = {name: left_float(programs[name]) for name in methods if name in quantizes}
-        lowered = lower(
-            programs,
-            partitioners,
-            store=None if always else store,
-            edge=edge_for(next(iter(configs.values())).edge, _backends(configs)),
-            edge_operators=edge_operators(_backends(configs)),
-            passes={
-                name: [
-                    *load_passes(config.edge.passes, workspace.root),
-                    *make_passes(config.located(workspace.root)),
-                ]
-                for name, config in configs.items()
-            },
-        )
+        lowered = lower_methods(programs, configs, workspace.root, None if always else store)
         delegation = {
             name: count_delegation(
                 lowered.exported_program(name),
@@ -208,7 +202,12 @@ def compile_unit(
         }
     with stages.stage("emit"):
         named = {name: named_data_of(lowered.exported_program(name)) for name in methods}
-        emitted = emit(lowered, settings, load_passes(settings.passes, workspace.root))
+        with recording() as emission:
+            emitted = emit(lowered, settings, load_passes(settings.passes, workspace.root))
+        instructions = {
+            name: emission.instructions(name, program).to_json()
+            for name, program in programs.items()
+        }
         _check_passes(action.key.get("passes", {}), workspace.root)
     with stages.stage("store"):
         compiled = make_object(emitted, store, named if len(named) > 1 else {})
@@ -218,11 +217,40 @@ def compile_unit(
             "delegation": delegation,
             "signatures": signatures,
             "debug_handles": {name: own for name, own in handles.items() if own},
+            "instructions": instructions,
             "left_float": {name: number for name, number in floats.items() if number},
             "constants": constants,
         }
         store.put_result(action.key, result, stages.total)
     return result
+
+
+def lower_methods(
+    programs: Mapping[str, ExportedProgram],
+    configs: Mapping[str, MethodConfig],
+    root: Path,
+    store: Store | None,
+) -> EdgeProgramManager:
+    """The methods of one unit, lowered as their configs ask.
+
+    Args:
+        store: where results of preprocessing are looked up and kept.
+    """
+    partitioners = {
+        name: confined_partitioners(config.located(root), config.modules)
+        for name, config in configs.items()
+    }
+    return lower(
+        programs,
+        partitioners,
+        store=store,
+        edge=edge_for(next(iter(configs.values())).edge, _backends(configs)),
+        edge_operators=edge_operators(_backends(configs)),
+        passes={
+            name: [*load_passes(config.edge.passes, root), *make_passes(config.located(root))]
+            for name, config in configs.items()
+        },
+    )
 
 
 def _check_passes(planned: Mapping[str, Any], root: Path) -> None:

@@ -125,6 +125,22 @@ def origins_of(quantized: ExportedProgram, program: ExportedProgram) -> list[dic
     ]
 
 
+def origin_places(
+    quantized: ExportedProgram, origins: Sequence[Mapping[str, int]]
+) -> dict[int, int]:
+    """By the place of a node of a quantized program, that of the node that it was made of."""
+    names = (
+        (number, node.name)
+        for number, own in enumerate(graph_modules(quantized.graph_module))
+        for node in own.graph.nodes
+    )
+    return {
+        place: origins[number][name]
+        for place, (number, name) in enumerate(names)
+        if name in origins[number]
+    }
+
+
 def nodes_of(program: ExportedProgram) -> Iterator[torch.fx.Node]:
     """Those of its graph, then those of its control flow."""
     for graph_module in graph_modules(program.graph_module):

@@ -101,6 +101,16 @@ def outputs_of(program: ExportedProgram) -> list[tuple[str, Any]]:
     return _facts(program).outputs
 
 
+def changed_inputs(program: ExportedProgram) -> list[int]:
+    """The places of the inputs that a program changes, among its flat ones."""
+    return _facts(program).changed
+
+
+def changed_buffers(program: ExportedProgram) -> tuple[str, ...]:
+    """The qualified names of the buffers that a program changes."""
+    return _facts(program).state
+
+
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 

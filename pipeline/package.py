@@ -43,6 +43,8 @@ def make_manifest(
             **(
                 {"debug_handles": handles} if (handles := result["debug_handles"].get(name)) else {}
             ),
+            # Places in the program that was lowered, the quantized one where there is one.
+            "instructions": result["instructions"][name],
             # Operators of a quantized method's control flow, which no quantizer looks into.
             **({"left_float": number} if (number := result["left_float"].get(name)) else {}),
         }
@@ -113,6 +115,7 @@ def install(
     folder = workspace.package(package)
     for name in earlier.keys() - files.keys():
         (folder / name).unlink(missing_ok=True)
+        _remove_empty(folder, name)
     for name, blob in sorted(files.items()):
         copy_atomically(workspace.store.known_path(blob), folder / name)
     record = {"action": action.digest, "files": dict(files), **facts}
@@ -129,13 +132,30 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
     recorded = {
         name for kind in ("link", "validate") for name in state.get(kind, {}).get("files", {})
     }
-    removed = sorted(name for name in recorded if "/" not in name and (folder / name).is_file())
+    removed = sorted(name for name in recorded if _inside(name) and (folder / name).is_file())
     if not dryrun:
         for name in removed:
             (folder / name).unlink()
+            _remove_empty(folder, name)
         sweep(folder)
         shutil.rmtree(workspace.logs / package, ignore_errors=True)
         workspace.forget_state(package)
         with suppress(OSError):
             folder.rmdir()
     return [f"{workspace.build.name}/{package}/{name}" for name in removed]
+
+
+def _inside(name: str) -> bool:
+    """Whether a record's name can only be that of a file in the package's folder."""
+    return not name.startswith("/") and ".." not in name.split("/")
+
+
+def _remove_empty(folder: Path, name: str) -> None:
+    """The folders in a package's in which a file was, as far as they are empty."""
+    for parent in (folder / name).parents:
+        if parent == folder or folder not in parent.parents:
+            return
+        try:
+            parent.rmdir()
+        except OSError:
+            return

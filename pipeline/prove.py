@@ -7,7 +7,8 @@ key of its own, without the gates, so that another gate is a matter of milliseco
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,22 @@ from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action
 from pipeline.baseline import read_baseline
+from pipeline.culprits import Located
 from pipeline.delegation import nodes_of, told_delegation
 from pipeline.devices.interface import PackageFiles
 from pipeline.errors import PipelineError
+from pipeline.evidence import evidence_of
 from pipeline.figures import Figures
 from pipeline.gates import GateResult, checked_gates, failed_gates
 from pipeline.input_files import read_examples
 from pipeline.integrity import misfits
 from pipeline.latency import latencies
+from pipeline.locate import locate_failures
+from pipeline.node_values import together
 from pipeline.package import CONTENTS, REPORT, install, read_manifest, read_record
 from pipeline.report import markdown
+from pipeline.reproduce import reproduction
+from pipeline.signature import flatten
 from pipeline.source_lines import told
 from pipeline.sources import MethodSource
 from pipeline.stages import Stages
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 Json = Mapping[str, Any]
+_log = logging.getLogger(__name__)
 
 
 def validate(action: Action, workspace: Workspace, stages: Stages, always: bool = False) -> None:
@@ -54,8 +62,9 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
     made_of = {name: each["program"] for name, each in key["programs"].items()}
     wrong = list(misfits(folder, manifest, package, made_of, action.where["constant_methods"]))
     measured = None if always else _known(action, workspace)
+    shown: dict[str, bytes] = {}
     if measured is None:
-        measured = _measure(action, workspace, stages)
+        measured, shown = _measure(action, workspace, stages)
     with stages.stage("report"):
         contents = read_record(folder / CONTENTS)
         gates = _gates(action, manifest, contents, measured, baseline)
@@ -71,6 +80,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
         report = {
             REPORT: _as_bytes(record),
             "report.md": markdown(record, record).encode(),
+            **shown,
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         verdict = {
@@ -119,9 +129,9 @@ def _known(action: Action, workspace: Workspace) -> Json | None:
     return record
 
 
-def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
-    """What `Validation.to_json` gives, with the files that it is of. It is kept only if nothing
-    failed: what failed may have failed by accident."""
+def _measure(action: Action, workspace: Workspace, stages: Stages) -> tuple[Json, dict[str, bytes]]:
+    """What `Validation.to_json` gives and more, and files that show again what failed. The record
+    is kept only if nothing failed: what failed may have failed by accident."""
     package, folder = str(action.package), workspace.package(str(action.package))
     key, store = action.key["measured"], workspace.store
     methods: Mapping[str, MethodSource] = action.where["sources"]
@@ -152,18 +162,57 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
         opened, settings = PackageFiles.of(pte, ptds), action.where["settings"]
         times = latencies(opened, validation.methods, programs, examples, settings)
         _check_files(folder, key["files"])
-    record = {**validation.to_json(), "package": package, "files": key["files"]}
+    located: dict[str, Located] = {}
+    if validation.failures:
+        with stages.stage("locate"):
+            evidence = evidence_of(opened, key["files"], manifest, action, workspace, programs)
+            located = locate_failures(evidence, validation, examples)
+    found = with_culprits(validation.to_json(), located)
+    record = {**found, "package": package, "files": key["files"]}
     record |= _facts(manifest, programs, workspace.root)
     for method in record["methods"]:
         method["latency"] = times[method["method"]]
     if validation.ok:
         blob = store.put(_as_bytes(record))
         store.put_result(key, {"record": blob, "blobs": [blob]}, stages.total)
-    return record
+    shown = reproductions(package, files, programs, action.where["settings"], located)
+    return record, shown
 
 
 def _as_bytes(record: Json) -> bytes:
     return (json.dumps(record, indent=1, allow_nan=False) + "\n").encode()
+
+
+def reproductions(
+    package: str,
+    names: Sequence[str],
+    programs: Mapping[str, ExportedProgram],
+    settings: Any,
+    located: Mapping[str, Located],
+) -> dict[str, bytes]:
+    """The files that show each method that failed, by their path in the package's folder."""
+    files: dict[str, bytes] = {}
+    for method, found in located.items():
+        if not found.calls:
+            continue
+        try:
+            calls = [(name, flatten(programs[name], inputs)) for name, inputs in found.calls]
+            sources = together({name: programs[name] for name, _ in calls})
+            expected = [sources[name].call(inputs, ()) for name, inputs in calls]
+            limits = settings.of(method)
+            files |= reproduction(package, method, names, calls, expected, limits, found)
+        except Exception as error:  # it must not hide the failure that it would show
+            _log.warning("%s: no reproduce.py: %s", method, error)
+    return files
+
+
+def with_culprits(record: dict[str, Any], located: Mapping[str, Located]) -> dict[str, Any]:
+    """A validation's record, each method with its culprits and what could not be found out."""
+    for method in record["methods"]:
+        found = located.get(method["method"], Located())
+        method["culprits"] = list(found.culprits)
+        method["culprit_notes"] = list(found.notes)
+    return record
 
 
 def _planned_examples(action: Action) -> dict[str, list[tuple[str, digest.Digest]]]:

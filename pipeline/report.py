@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.markdown_parts import cell as _cell
 from pipeline.markdown_parts import code as _code
 from pipeline.markdown_parts import count as _count
 from pipeline.markdown_parts import section as _section
@@ -125,7 +126,20 @@ def _failures(validation: Json) -> str:
     known = [failure for method in validation["methods"] for failure in method["failures"]]
     rows = [(_code(f["method"]), f["inputs"] or "-", f["output"] or "-", f["what"]) for f in known]
     rows += [("-", "-", "-", text) for text in validation["failures"][len(known) :]]
-    return _section("Failures", _table(("method", "input set", "output", "what failed"), rows))
+    table = _table(("method", "input set", "output", "what failed"), rows)
+    where = "\n".join(_culprits(validation["methods"]))
+    return _section("Failures", f"{table}\n\n{where}" if where else table)
+
+
+def _culprits(methods: Sequence[Json]) -> Iterator[str]:
+    """Where each method that failed goes wrong, and how to see it again."""
+    for method in methods:
+        told = [culprit["what"] for culprit in method.get("culprits", ())]
+        told += [
+            note.removeprefix(f"{method['method']}: ") for note in method.get("culprit_notes", ())
+        ]
+        for what in told:
+            yield f"- {_code(method['method'])}: {_cell(what)}"
 
 
 def _skipped(methods: Sequence[Json]) -> str:

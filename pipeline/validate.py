@@ -36,7 +36,7 @@ from pipeline.signature import (
     flatten,
     signature,
 )
-from pipeline.validation import Failure, MethodValidation, Run, Validation
+from pipeline.validation import LACKS, Failure, MethodValidation, Run, Validation
 
 _AMOUNTS = ("inputs", "seed", "steps")
 # How often a method with state is called on one case: what one call leaves, the next one reads.
@@ -91,7 +91,7 @@ def validate_package(
     trials: dict[str, _Trial] = {}
     for name in [*programs, *constant_methods]:
         if name not in present:
-            what = f"the package lacks this method; it has {', '.join(present) or 'none'}"
+            what = f"{LACKS}; it has {', '.join(present) or 'none'}"
             methods.append(MethodValidation(name, failures=(Failure(name, what),)))
         elif name in programs:
             reason = (not_run or {}).get(name, "")
@@ -194,12 +194,12 @@ class _Trial:
         self.cases: Sequence[str] = ()
         self.sets: list[InputSet] = []
         self.calls: list[tuple[str, InputSet]] = []
-        self.failing: tuple[tuple[str, InputSet], ...] = ()
         self.state: tuple[str, ...] = ()
         self.examples: list[InputSet] = []
         self.runs: list[Run] = []
         self.skipped: list[tuple[str, str]] = []
         self.failures: list[Failure] = []
+        self.failing: tuple[tuple[str, InputSet], ...] = ()
         self.seconds = 0.0
 
     def run(self, examples: Sequence[InputSet]) -> None:

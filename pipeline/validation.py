@@ -17,6 +17,8 @@ _WORST = {
     "agreement": min,
 }
 
+LACKS = "the package lacks this method"  # how such a failure begins
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -523,3 +523,24 @@ def test_the_record_makes_a_report(whole):
     assert markdown(whole.to_json()).startswith("# all.pte: passed, 8 methods\n")
     failed = validate(package_file(), {"decode": sources()["encode"]}, inputs=1, steps=1)
     assert "| `decode` | - | - | the package lacks this method" in markdown(failed.to_json())
+
+
+def test_the_calls_that_fail_first_are_remembered():
+    pte = packed("seed", lambda: lowered({"encode": exported(Encoder(1), torch.ones(2, 4))}))
+    program = exported(Encoder(0), torch.ones(2, 4))
+    given = ones("example 0", 2, 4)
+    found = method(validate(pte, {"encode": program}, {"encode": [given]}), "encode")
+    assert [(name, inputs.origin) for name, inputs in found.failing] == [("encode", "example 0")]
+    assert "failing" not in found.to_json()
+
+
+def test_of_a_sequence_the_calls_up_to_the_failing_one_are_remembered():
+    class Late(Counter):
+        def forward(self, x):
+            self.total.add_(x)
+            return self.total * 2 + (self.total > 2.5) * 1e-3
+
+    pte = packed("counter", lambda: lowered({"count": exported(Counter(), torch.ones(3))}))
+    program = exported(Late(), torch.ones(3))
+    found = method(validate(pte, {"count": program}, {"count": [ones()]}, inputs=0), "count")
+    assert [name for name, _ in found.failing] == ["count"] * 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,14 @@ from pipeline.devices.slots import Places, RefusalError, Slot
 def run(method: Method, inputs: Sequence[Any]) -> list[Any]:
     """Copies of the flat outputs of one call. Raises RefusalError or DelegateError, with the
     instruction that fails."""
+    for _ in steps(method, inputs):
+        pass
+    return [_output(method.values[index]) for index in method.plan.outputs]
+
+
+def steps(method: Method, inputs: Sequence[Any]) -> Iterator[int]:
+    """One call, instruction by instruction: the number of each as soon as it has been carried out.
+    What raises is raised as by `run`."""
     plan, values = method.plan, method.values
     for place, (index, given) in enumerate(zip(plan.inputs, inputs, strict=True)):
         _set_input(values, index, given, place)
@@ -42,8 +50,27 @@ def run(method: Method, inputs: Sequence[Any]) -> list[Any]:
         except DelegateError as error:
             what = f"instruction {counter}, {told(plan, call)}: {error.what}"
             raise DelegateError(what, error.debug_handle) from error
+        yield counter
         counter = following
-    return [_output(values[index]) for index in plan.outputs]
+
+
+def given_by(method: Method, number: int) -> list[int]:
+    """In which values the results of an instruction lie; none of a jump."""
+    call = instructions_of(method.plan)[number].instr_args
+    if isinstance(call, schema.KernelCall):
+        if method.plan.operators[call.op_index].name == "executorch_prim::et_copy_index":
+            return [call.args[0]]
+        last = call.args[-1]
+        value = method.values[last] if last >= 0 else None
+        return list(value.members) if isinstance(value, Places) else [last]
+    if isinstance(call, schema.DelegateCall):
+        return list(call.args[len(call.args) - method.results[number] :])
+    return [call.move_to] if isinstance(call, schema.MoveCall) else []
+
+
+def value_of(method: Method, index: int) -> Any:
+    """A copy of what a value holds now."""
+    return _output(method.values[index]) if index >= 0 else None
 
 
 def _set_input(values: list[Any], index: int, given: Any, place: int) -> None:

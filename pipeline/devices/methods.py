@@ -165,7 +165,7 @@ def _slot(tensor: schema.Tensor, arenas: Sequence[Memory], data: Data) -> Slot:
         slot.offset = where.memory_offset_low | (where.memory_offset_high << 32)
         if slot.offset + slot.size_in_bytes() > len(slot.memory.bytes):
             raise RefusalError("a tensor beyond the end of its planned memory")
-    content = _content(tensor, data)
+    content = constant_bytes(tensor, data)
     if content is not None:
         content = content[: slot.size_in_bytes()]  # behind it may be padding
         if len(content) < slot.size_in_bytes():
@@ -183,8 +183,9 @@ def _is_external(tensor: schema.Tensor) -> bool:
     return extra is not None and extra.location == schema.TensorDataLocation.EXTERNAL
 
 
-def _content(tensor: schema.Tensor, data: Data) -> bytes | None:
-    """The bytes of a constant, or of a buffer's initial value; None where there are none."""
+def constant_bytes(tensor: schema.Tensor, data: Data) -> bytes | None:
+    """The bytes of a constant, or of a buffer's initial value; None where there are none. Raises
+    RefusalError where the file lacks them."""
     if _is_external(tensor):
         name = tensor.extra_tensor_info.fully_qualified_name or ""
         if name not in data.named:
@@ -230,18 +231,32 @@ def _delegate(
         raise RefusalError(f"delegate {number}: its bytes are not where the file says")
     processed = bytes(data.file.program.backend_delegate_data[delegate.processed.index].data)
     specs = [(spec.key, bytes(spec.value)) for spec in delegate.compile_specs]
-    runtime = _runtime_of(delegate.id)
-    if runtime is None:
-        if delegate.id not in registered_backends():
-            raise RefusalError(f"missing backend: nothing here runs the delegate {delegate.id}")
-        args = next(
-            (i.instr_args.args, results[n])
-            for n, i in enumerate(instructions_of(plan))
-            if isinstance(i.instr_args, schema.DelegateCall)
-            and i.instr_args.delegate_index == number
-        )
-        runtime = ExecutorchDelegate(delegate.id, [plan.values[i].val for i in args[0]], args[1])
+    calls = (
+        (i.instr_args.args, results[n])
+        for n, i in enumerate(instructions_of(plan))
+        if isinstance(i.instr_args, schema.DelegateCall) and i.instr_args.delegate_index == number
+    )
+    args, count = next(calls, ((), 0))
+    runtime = delegate_runtime(delegate.id, [plan.values[i].val for i in args], count)
     return Delegate(delegate.id, runtime, runtime.init(processed, specs, data.named))
+
+
+def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> DelegateRuntime:
+    """What runs one delegate: the Python runtime of its backend, or ExecuTorch's.
+
+    Args:
+        values: the arguments of its call, as a plan declares them.
+        results: how many of the last ones it gives.
+
+    Raises:
+        RefusalError: nothing here runs it.
+    """
+    runtime = _runtime_of(backend_id)
+    if runtime is not None:
+        return runtime
+    if backend_id not in registered_backends():
+        raise RefusalError(f"missing backend: nothing here runs the delegate {backend_id}")
+    return ExecutorchDelegate(backend_id, values, results)
 
 
 @cache

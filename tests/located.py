@@ -1,0 +1,111 @@
+"""Packages made in memory with what is known of how they were made, and damaged on purpose."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import executorch.kernels.quantized  # noqa: F401  its out variants, which lowering asks for
+from executorch.exir._serialize._program import (
+    PTEFile,
+    deserialize_pte_binary,
+    serialize_pte_binary,
+)
+from executorch.exir.backend.partitioner import Partitioner
+from torch.export import ExportedProgram
+
+from pipeline.config import EmitConfig, ValidateConfig
+from pipeline.culprits import Again, Evidence, Located, Made
+from pipeline.delegation import origin_places, origins_of
+from pipeline.devices.interface import PackageFiles
+from pipeline.emission import emit
+from pipeline.inputs import InputSet
+from pipeline.instructions import Emission, recording
+from pipeline.locate import locate
+from pipeline.lowering import lower
+from pipeline.quantize import quantize
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass
+class Built:
+    """A package and everything that its build knew."""
+
+    sources: Mapping[str, ExportedProgram]
+    lowered: Mapping[str, ExportedProgram]
+    partitioners: Mapping[str, Sequence[Partitioner]]
+    pte: bytes
+    emission: Emission
+    origins: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    def evidence(self, pte: bytes | None = None, **limits: Any) -> Evidence:
+        """Of the package, or of a damaged one."""
+        settings = ValidateConfig(**{"atol": 1e-5, "rtol": 1e-5} | limits)
+        return Evidence(
+            files=PackageFiles("small.pte", pte or self.pte),
+            sources=self.sources,
+            limits=settings.of,
+            made=self._made,
+            built=lambda: None if pte is None else PackageFiles("small.pte", self.pte),
+            again=self._again,
+            root=ROOT,
+        )
+
+    def located(
+        self, method: str, *calls: Sequence[Any], pte: bytes | None = None, **limits: Any
+    ) -> Located:
+        failing = [(method, InputSet(tuple(call))) for call in calls]
+        return locate(self.evidence(pte, **limits), method, failing)
+
+    def _made(self, method: str) -> Made:
+        instructions = self.emission.instructions(method, self.lowered[method])
+        return Made(self.lowered[method], instructions, self.origins.get(method))
+
+    def _again(self, method: str) -> Again:
+        program = self.lowered[method]
+        own = {method: self.partitioners.get(method, [])}
+        with recording() as emission:
+            emit(lower({method: program}, own))
+        return Again(program, [module for _, module in emission.delegates(method)])
+
+
+def build(
+    sources: Mapping[str, ExportedProgram],
+    partitioners: Mapping[str, Sequence[Partitioner]] | None = None,
+    quantizers: Mapping[str, Any] | None = None,
+    calibration: Sequence[InputSet] = (),
+    emit_config: Mapping[str, Any] | None = None,
+) -> Built:
+    """Args:
+    quantizers: specs by method.
+    emit_config: as `emit:` of a config.
+    """
+    lowered = dict(sources)
+    made_of = {}
+    for name, spec in (quantizers or {}).items():
+        lowered[name] = quantize(sources[name], spec, calibration)
+        made_of[name] = origin_places(lowered[name], origins_of(lowered[name], sources[name]))
+    own = partitioners or {}
+    manager = lower(lowered, {name: own.get(name, []) for name in lowered})
+    with recording() as emission:
+        emitted = emit(manager, EmitConfig(**emit_config or {}))
+    return Built(sources, lowered, own, bytes(emitted.buffer), emission, made_of)
+
+
+def opened(pte: bytes) -> PTEFile:
+    """To be changed, and then `written`."""
+    return copy.deepcopy(deserialize_pte_binary(pte))
+
+
+def plan_of(file: PTEFile, method: str) -> Any:
+    return next(plan for plan in file.program.execution_plan if plan.name == method)
+
+
+def written(file: PTEFile) -> bytes:
+    return bytes(
+        serialize_pte_binary(file, extract_delegate_segments=True, constant_tensor_alignment=16)
+    )

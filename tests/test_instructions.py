@@ -1,0 +1,92 @@
+"""Which instruction gives which node."""
+
+import json
+from functools import cache
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from located import opened, plan_of
+from programs import shared_programs
+
+from pipeline.delegation import nodes_of
+from pipeline.devices.methods import instructions_of
+from pipeline.emission import emit
+from pipeline.instructions import Instructions, recording
+from pipeline.lowering import lower
+
+
+@cache
+def emitted(delegate):
+    programs = shared_programs()
+    partitioners = {name: [XnnpackPartitioner()] for name in programs if name == "plain"}
+    manager = lower(programs, partitioners if delegate else {})
+    with recording() as emission:
+        made = emit(manager)
+    return (
+        programs,
+        bytes(made.buffer),
+        {n: emission.instructions(n, programs[n]) for n in programs},
+    )
+
+
+@cache
+def names(delegate, method):
+    programs, _, known = emitted(delegate)
+    nodes = list(nodes_of(programs[method]))
+    return {index: nodes[place].name for index, place in known[method].nodes}
+
+
+def test_each_kernel_call_is_of_a_node():
+    assert names(False, "plain") == {0: "linear", 1: "linear", 2: "softmax", 3: "add"}
+
+
+def test_branches_are_part_of_it():
+    programs, pte, known = emitted(False)
+    plan = plan_of(opened(pte), "branch")
+    kernels = {
+        index: plan.operators[i.instr_args.op_index].name
+        for index, i in enumerate(instructions_of(plan))
+        if type(i.instr_args).__name__ == "KernelCall"
+    }
+    assert kernels.keys() == names(False, "branch").keys()
+    (division,) = [index for index, name in kernels.items() if name == "aten::div"]
+    assert names(False, "branch")[division] == "div"
+    node = list(nodes_of(programs["branch"]))[dict(known["branch"].nodes)[division]]
+    assert node.graph is not programs["branch"].graph
+
+
+def test_state_lies_in_values():
+    known = emitted(False)[2]["step"]
+    assert [name for name, _ in known.state] == ["shared.cache", "shared.count"]
+    assert emitted(False)[2]["plain"].state == ()
+
+
+def test_a_delegate_call_covers_nodes_and_gives_one():
+    programs, _, known = emitted(True)
+    nodes = list(nodes_of(programs["plain"]))
+    (call,) = known["plain"].delegates
+    assert {nodes[place].name for place in call.places} == {"linear", "softmax", "add"}
+    assert [nodes[place].name for place in call.outputs if place is not None] == ["add"]
+    assert call.index == 0
+
+
+@pytest.mark.parametrize("method", ["plain", "step", "branch"])
+def test_it_survives_json(method):
+    known = emitted(True)[2][method]
+    assert Instructions.of_json(json.loads(json.dumps(known.to_json()))) == known
+
+
+def test_recording_changes_no_byte():
+    programs = shared_programs()
+    partitioners = {"plain": [XnnpackPartitioner()]}
+    assert bytes(emit(lower(programs, partitioners)).buffer) == emitted(True)[1]
+
+
+def test_it_is_the_same_for_another_export():
+    programs = shared_programs()
+    with recording() as emission:
+        emit(lower(programs, {}))
+    for name, program in programs.items():
+        assert emission.instructions(name, program) == emitted(False)[2][name]
+    assert torch.is_grad_enabled()
