@@ -26,6 +26,8 @@ _OPERATOR = re.compile(
     r"<EdgeOpOverload: ([\w.]+)>: schema = [\w:.]+\((?:[^()]|\([^()]*\))*\) -> "
     r"(?:\([^()]*\)|[\w\[\]?]+(?:\([^()]*\))?)"
 )
+_FUNCTION = re.compile(r"<function (\w+)>")
+_TRACE = "Traceback (most recent call last)"  # holds paths of the machine
 _SYMBOL = re.compile(r"\b[su]\d+\b")
 _NOT_LOOKED_AT = "it stands in control flow, which its partitioner does not look into"
 
@@ -89,7 +91,8 @@ def _told(reason: str, node: Node) -> str:
     """A partitioner's words, without what changes between equal programs or processes: names of
     nodes, the numbers of symbols, addresses, the order of sets; and without schemas, which are
     long."""
-    reason = _OPERATOR.sub(r"\1", reason)
+    reason = _OPERATOR.sub(r"\1", reason.partition(_TRACE)[0])
+    reason = _FUNCTION.sub(r"\1", _ADDRESS.sub("", reason))
     for each in (node, *node.all_input_nodes):
         if "_" in each.name:  # others are words as well
             what = getattr(each.target, "__name__", "an input") if each is not node else "it"
@@ -97,4 +100,4 @@ def _told(reason: str, node: Node) -> str:
     symbols: dict[str, str] = {}
     reason = _SYMBOL.sub(lambda m: symbols.setdefault(m[0], f"s{len(symbols)}"), reason)
     reason = _SET.sub(lambda m: f"{{{', '.join(sorted(m[1].split(', ')))}}}", reason)
-    return " ".join(_ADDRESS.sub("", reason).split()).rstrip(".")
+    return " ".join(reason.split()).rstrip(".")

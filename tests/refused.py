@@ -18,7 +18,7 @@ class Refused(torch.nn.Module):
     def forward(self, x):  # type: ignore[no-untyped-def]
         y = torch.exp(x)
         z = torch.add(y, x, alpha=2)
-        return z, torch.asinh(y), torch.argmax(y), torch.sort(y)[0], y.double()
+        return z, torch.asinh(y), torch.argmax(y), torch.sort(y)[0], torch.trunc(y), y.double()
 
 
 def left_by(backend: str, **options: Any) -> dict[str, str]:

@@ -544,6 +544,7 @@ def test_what_mps_and_mlx_leave_has_its_reason():
     told = left_by("mps")
     assert told["aten.sort"] == told["aten.argmax"] == OF_NO_TYPE
     told = left_by("mlx")
-    assert told["dim_order_ops._to_dim_order_copy"].startswith(
-        "_dim_order_copy_handler failed for dim_order_ops._to_dim_order_copy.default"
+    assert told["dim_order_ops._to_dim_order_copy"] == (
+        "_dim_order_copy_handler failed for dim_order_ops._to_dim_order_copy.default: "
+        "Unsupported dtype: torch.float64"
     )

@@ -306,7 +306,8 @@ SCHEMA = "schema = aten::topk(Tensor self, SymInt k, int dim=-1, *, int[2] pad) 
          "aten.topk.default is not there"),
         (f"no <EdgeOpOverload: aten.topk.default>: {SCHEMA}Tensor(a!) here",
          "no aten.topk.default here"),
-        ("<function _handler at 0x7f0012ab> failed", "<function _handler> failed"),
+        ("<function _handler at 0x7f0012ab> failed", "_handler failed"),
+        ("no dtype.\nTraceback (most recent call last):\n  File \"/x/y.py\", line 2", "no dtype"),
         ("", ""),
     ],
 )  # fmt: skip
