@@ -124,7 +124,9 @@ def _repeat(call: Callable[[], Any], taken: list[float], seconds: float) -> None
 
 def spread(seconds: Sequence[float]) -> SpreadRecord:
     """In milliseconds; quartiles of a single figure are that figure."""
-    low, middle, high = seconds * 3 if len(seconds) == 1 else quantiles(seconds, method="inclusive")
+    low = middle = high = seconds[0]
+    if len(seconds) > 1:
+        low, middle, high = quantiles(seconds, n=4, method="inclusive")
     return {
         "median": rounded(middle * 1e3),
         "low": rounded(low * 1e3),
