@@ -124,8 +124,9 @@ def _repeat(call: Callable[[], Any], taken: list[float], seconds: float) -> None
 
 def spread(seconds: Sequence[float]) -> SpreadRecord:
     """In milliseconds; quartiles of a single figure are that figure."""
-    several = [*seconds] * (2 if len(seconds) == 1 else 1)
-    low, middle, high = quantiles(several, method="inclusive")
+    low = middle = high = seconds[0]
+    if len(seconds) > 1:
+        low, middle, high = quantiles(seconds, n=4, method="inclusive")
     return {
         "median": rounded(middle * 1e3),
         "low": rounded(low * 1e3),
