@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pipeline.digest import of_bytes
 from pipeline.files import write_atomically
 from pipeline.package import read_manifest
 from pipeline.report import markdown
@@ -84,10 +85,14 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     if report is None:
         return []
     folder = workspace.package(package)
-    return [
-        _write(folder / name, content)
-        for name, content in render_package(workspace.root, report).items()
-    ]
+    rendered = render_package(workspace.root, report)
+    written = [_write(folder / name, content) for name, content in rendered.items()]
+    state = workspace.state(package)
+    made = state.get("validate", {}).get("files", {})
+    if again := {n: of_bytes(rendered[n]) for n in rendered if n in made}:
+        made |= again  # or the next run would take them for edited
+        workspace.write_state(package, state)
+    return written
 
 
 def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
@@ -129,7 +134,9 @@ def _errors(actions: Sequence[Json]) -> Iterator[str]:
     """The errors of the actions that failed, the first cause first; then what was not run."""
     for action in actions:
         if action["outcome"] == "failed" and action["kind"] != "validate":
-            yield f"{action['kind']} {action['method']}: {action['error']}" if action[
-                "method"
-            ] else action["error"]
+            yield (
+                f"{action['kind']} {action['method']}: {action['error']}"
+                if action["method"]
+                else action["error"]
+            )
     yield from (action["reason"] for action in actions if _unlinked(action))

@@ -21,6 +21,7 @@ from pipeline.export import export
 from pipeline.gates import failed_gates
 from pipeline.link import link
 from pipeline.objects import object_from_json
+from pipeline.overview import render_package, report_of
 from pipeline.package import (
     MANIFEST,
     install,
@@ -30,7 +31,6 @@ from pipeline.package import (
     read_manifest,
 )
 from pipeline.plan import Plan
-from pipeline.report import markdown
 from pipeline.source_lines import told
 from pipeline.sources import MethodSource
 from pipeline.stages import WAIT, Stages
@@ -154,7 +154,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
         }
         report = {
             "validation.json": (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
-            "report.md": markdown(record, _facts(manifest)).encode(),
+            **render_package(workspace.root, report_of(record, manifest)),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         if not failures:
@@ -198,16 +198,3 @@ def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
     for name, content in files.items():
         if digest.of_file(folder / name) != content:
             raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")
-
-
-def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report shows of a manifest."""
-    return {
-        "delegation": {name: facts["delegation"] for name, facts in manifest["methods"].items()},
-        "left_float": {
-            name: facts["left_float"]
-            for name, facts in manifest["methods"].items()
-            if "left_float" in facts
-        },
-        "sizes": {name: file["size"] for name, file in manifest["files"].items()},
-    }

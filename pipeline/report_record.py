@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 FORMAT = 1
 

@@ -329,7 +329,9 @@ class BatchRunner(Runner):
     def _tell(self, plan: Plan) -> None:
         """After a run that did something, what it did when, and the reports over all packages.
         Raises OSError."""
-        from pipeline.overview import write_overview  # templates and charts, for which few runs wait
+        from pipeline.overview import (
+            write_overview,
+        )  # templates and charts, for which few runs wait
         from pipeline.timeline import write_timeline
 
         write_timeline(plan.workspace, self._spans, self._hits)

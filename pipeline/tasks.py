@@ -23,6 +23,7 @@ from pipeline.commands import (
     command,
     explain_command,
     plan_command,
+    report_command,
 )
 from pipeline.console import Reporter
 from pipeline.doit_hooks import install_into_doit
@@ -42,6 +43,7 @@ __all__ = [
     "task_lower",
     "task_plan",
     "task_quantize",
+    "task_report",
     "task_validate",
 ]
 
@@ -188,6 +190,14 @@ def task_backends() -> dict[str, Any]:
         "backends",
         "the backends that methods can be lowered to: backends [name ...]",
         backends_command,
+    )
+
+
+def task_report() -> dict[str, Any]:
+    return command(
+        "report",
+        "render the reports of the last validation again: report [package ...]",
+        lambda words: report_command(_plan(), words),
     )
 
 

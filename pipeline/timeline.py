@@ -136,4 +136,3 @@ def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
         return found if isinstance(found.get("traceEvents"), list) else None
     except (OSError, ValueError, AttributeError):
         return None
-

@@ -52,6 +52,7 @@ _DECIDING = (
     "spec_records",
     "specs",
     "spelling",
+    "stretches",
     "validate",
     "validation",
 )

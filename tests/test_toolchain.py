@@ -14,11 +14,11 @@ HARMLESS = {
     "__init__", "actions", "batch", "canonical", "changes", "columns", "commands", "compose",
     "config", "config_fields", "config_models", "config_parser", "config_validate", "console",
     "digest", "doit_hooks", "errors",
-    "explain", "files", "listing", "loaded", "matrix", "mistakes", "plan", "pool", "records",
-    "remembered",
+    "explain", "files", "listing", "loaded", "matrix", "mistakes", "overview", "plan", "pool",
+    "records", "remembered", "report_record", "report_schema", "reports/*",
     "remote", "remote_files", "resolved", "runner", "schema", "settings", "signing", "sizes",
     "source_lines", "sources", "stages", "status", "steps", "store", "strict_yaml", "tasks",
-    "toolchain", "upkeep", "variables", "worker", "workspace",
+    "timeline", "toolchain", "upkeep", "variables", "worker", "workspace",
 }  # fmt: skip
 
 

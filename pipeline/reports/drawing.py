@@ -7,7 +7,8 @@ tooltip and its name for screen readers, and a link where there is one to go to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -23,7 +24,7 @@ _SVG = "http://www.w3.org/2000/svg"
 FONT = "Roboto"
 _DROPPED = ("aria-roledescription", "font-family", "pointer-events", "class", "version")
 
-_CONFIG = {
+_CONFIG: dict[str, Any] = {
     "font": FONT,
     "view": {"stroke": None},
     "axis": {
@@ -40,6 +41,27 @@ _CONFIG = {
     },
     "text": {"fill": "var(--ink)", "fontSize": 12},
 }
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture with its caption and its legend: names and their colours."""
+
+    title: str
+    about: str
+    legend: Sequence[tuple[str, str]]
+    svg: Markup
+
+
+def chart(
+    title: str,
+    about: str,
+    legend: Sequence[tuple[str, str]],
+    label: str,
+    spec: Callable[[int], Spec],
+) -> Chart:
+    """`spec` makes the specification for a width; `label` is for those who don't see it."""
+    return Chart(title, about, legend, draw(spec(WIDE), spec(NARROW), label))
 
 
 def draw(wide: Spec, narrow: Spec, label: str, links: Mapping[str, str] | None = None) -> Markup:

@@ -4,14 +4,14 @@ when."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pipeline.reports import charts, figures, tables, worst
 from pipeline.reports.colours import of_action
-from pipeline.reports.drawing import NARROW, WIDE, draw
+from pipeline.reports.drawing import Chart, chart
 from pipeline.reports.entries import Entry, ordered, verdict
-from pipeline.reports.page import Chart
 from pipeline.reports.tables import Cell, Table
 from pipeline.reports.templating import page
 
@@ -160,16 +160,13 @@ def _timeline(actions: Sequence[_Action]) -> Chart | None:
     busy = sum(action.end - action.start for action in actions)
     whole = max(action.end for action in actions) - min(action.start for action in actions)
     share = busy / (whole * len(lanes)) if whole else 1.0
-    return Chart(
+    return chart(
         "Workers.",
-        f"What each did when; {figures.percent(share, 0)} of their time was used. Red "
-        "edges: failed. Hover for stages.",
+        f"What each did when; {figures.percent(share, 0)} of their time was used. Red edges: "
+        "failed. Hover for stages.",
         [(kind, of_action(kind)) for kind in kinds],
-        draw(
-            charts.timeline(values, names, WIDE),
-            charts.timeline(values, names, NARROW),
-            "Actions of the last run by worker and time",
-        ),
+        "Actions of the last run by worker and time",
+        partial(charts.timeline, values, names),
     )
 
 

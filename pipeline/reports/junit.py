@@ -1,9 +1,9 @@
 """Reports as JUnit XML, as CI servers read it: a suite for each package, a case for each check.
 
 Written with the standard library: the format is a page of elements, and what libraries for it are
-good at is reading (the tests read with one). Elements and attributes are those on which the schemas
-of Jenkins' xUnit plugin, Ant, Maven Surefire, GitLab and GitHub's test reporters agree, in the order
-that those with an order want: properties, cases, output. A case has at most one result.
+good at is reading (the tests read with one). Elements and attributes are those on which CI servers
+agree, in the order that those with an order want: properties, cases, output. A case has at most one
+result, as Ant's schema allows no more.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _cases(report: Json) -> Iterator[Case]:
     """Of each method, that it is what its source is, and that it computes the same; the gates; and
     what fails of the package itself."""
     package = str(report["package"])
-    told = set()
+    told: set[str] = set()
     for method in report["methods"]:
         told.update(f"{method['method']}: {_place(f)}{f['what']}" for f in method["failures"])
         yield from _cases_of(package, method, report.get("seconds", {}))
@@ -77,7 +77,9 @@ def _cases_of(package: str, method: Json, seconds: Mapping[str, float]) -> Itera
     wrong = [f"{_place(f)}{f['what']}" for f in method["failures"] if f["inputs"]]
     wrong += [_culprit(culprit) for culprit in method.get("culprits", ()) if wrong]
     if method["runs"] or wrong:
-        told = "\n".join(f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"])
+        told = "\n".join(
+            f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"]
+        )
         yield Case(of, "numerics", wrong, told=told, seconds=seconds.get(name, 0.0))
     elif not own:
         yield Case(of, "numerics", skipped=method["not_run"] or "nothing to run it on")
