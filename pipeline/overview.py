@@ -75,7 +75,7 @@ def sources_of(root: Path, report: Json) -> dict[str, str]:
 
 def render_package(root: Path, report: Json) -> dict[str, bytes]:
     """All reports of a package by file name, but for the record itself."""
-    text = {"report.md": markdown(report, report).encode()}
+    text = {"report.md": markdown(report, report).encode(errors="replace")}
     return text | render(report, sources_of(root, report))
 
 

@@ -22,6 +22,8 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
         _limits(validation),
         _methods(validation["methods"]),
         _failures(validation),
+        _culprits(validation["methods"]),
+        _gates(validation.get("gates") or ()),
         _skipped(validation["methods"]),
         _delegation(manifest.get("delegation", {})),
         _kernels(manifest.get("delegation", {})),
@@ -115,6 +117,46 @@ def _failures(validation: Json) -> str:
     rows = [(_code(f["method"]), f["inputs"] or "-", f["output"] or "-", f["what"]) for f in known]
     rows += [("-", "-", "-", text) for text in validation["failures"][len(known) :]]
     return _section("Failures", _table(("method", "input set", "output", "what failed"), rows))
+
+
+def _culprits(methods: Sequence[Json]) -> str:
+    """Where methods go wrong, the first of each first."""
+    rows = [
+        (
+            _code(method["method"]),
+            _code(culprit["operator"]),
+            _code(culprit["module"]),
+            _runs_in(culprit),
+            culprit["what"],
+            _code(culprit["line"]),
+        )
+        for method in methods
+        for culprit in method.get("culprits") or ()
+    ]
+    head = ("method", "operator", "module", "runs in", "what is wrong", "source")
+    return _section("Where it goes wrong", _table(head, rows))
+
+
+def _runs_in(culprit: Json) -> str:
+    if not culprit["backend"]:
+        return "-"
+    number = "" if culprit["partition"] is None else f" {culprit['partition']}"
+    return f"{culprit['backend']}{number}"
+
+
+def _gates(gates: Sequence[Json]) -> str:
+    """Those that fail first."""
+    rows = [
+        (
+            _code(gate["gate"]),
+            _code(gate["method"] or ""),
+            "passed" if gate["ok"] else "FAILED",
+            gate["sentence"],
+            gate.get("place") or "-",
+        )
+        for gate in sorted(gates, key=lambda gate: gate["ok"])
+    ]
+    return _section("Gates", _table(("gate", "method", "verdict", "what", "set in"), rows))
 
 
 def _skipped(methods: Sequence[Json]) -> str:

@@ -42,8 +42,10 @@ def test_every_node_is_in_one_stretch(module, backend):
 
 def test_stretches_stand_in_the_order_of_the_graph():
     row = row_of(lowered(Between, "xnnpack"))
-    assert [s.backend for s in row] == ["XnnpackBackend", None, "XnnpackBackend"]
-    assert list(row[1].operators)[0] == "aten.sort.default" or "aten.sort" in row[1].operators
+    sort = next(n for n, s in enumerate(row) if any("sort" in name for name in s.operators))
+    assert row[sort].backend is None
+    assert "XnnpackBackend" in [s.backend for s in row[:sort]]
+    assert "XnnpackBackend" in [s.backend for s in row[sort + 1 :]]
 
 
 def test_a_body_of_control_flow_stands_where_it_is_called():
@@ -54,6 +56,8 @@ def test_a_body_of_control_flow_stands_where_it_is_called():
     assert names.index("aten.gt.Scalar") < names.index("aten.relu")
 
 
-def test_kernels_of_a_backend_are_a_stretch_of_its_own():
+def test_kernels_of_a_backend_are_stretches_of_its_own():
     row = row_of(lowered(Between, "xnnpack"), {"aten": "Ours"})
-    assert [s.backend for s in row] == ["XnnpackBackend", "Ours", "XnnpackBackend"]
+    left = [name for s in row if s.backend is None for name in s.operators]
+    assert "Ours" in [s.backend for s in row]
+    assert not [name for name in left if name.startswith("aten.")]

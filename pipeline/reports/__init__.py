@@ -41,5 +41,5 @@ def render_all(entries: Iterable[Entry], timeline: Json | None = None) -> dict[s
     return {
         "index.html": index_page(entries, timeline),
         "junit.xml": junit(reports, not_built),
-        "summary.md": summary(entries).encode(),
+        "summary.md": summary(entries).encode(errors="replace"),
     }

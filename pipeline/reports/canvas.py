@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,3 +61,15 @@ def bars(values: Sequence[Json], rows: Sequence[str], width: int, axis: Json | N
 
 def labels(rows: Sequence[str]) -> dict[float, str]:
     return {index * ROW + LABEL - 6: row for index, row in enumerate(rows)}
+
+
+def axis_from_zero(last: float, width: int, unit: str) -> Spec:
+    """Round figures on an axis from zero to `last`, none so near its end that its label, in
+    whatever font, would leave the picture."""
+    last = max(last, 1e-6)
+    room = last * (1 - 28 / width)
+    step = 10.0 ** math.floor(math.log10(last))
+    while last / step < width / 140:
+        step /= 2 if round(step / 10.0 ** math.floor(math.log10(step))) != 5 else 2.5
+    values = [round(step * n, 12) for n in range(int(room / step) + 1)]
+    return {"title": None, "values": values, "labelExpr": f"datum.label + ' {unit}'"}

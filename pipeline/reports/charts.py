@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.reports import figures
-from pipeline.reports.canvas import LABEL, bars, canvas, pixels
+from pipeline.reports.canvas import LABEL, axis_from_zero, bars, canvas, pixels
 from pipeline.reports.colours import LEFT, of_action, of_backends, of_kind
 
 Json = Mapping[str, Any]
@@ -121,7 +121,7 @@ def treemap(segments: Iterable[Json], width: int, height: int) -> Spec:
     below = f"datum.y0 + (({named}) ? 31 : 16)"
     amount = f"{tall} > 36 && {wide} > 62 ? datum.amount : ''"
 
-    def text(y: Json, told: str, opacity: float) -> Spec:
+    def text(y: Json, told: str) -> Spec:
         return {
             "type": "text",
             "from": {"data": "leaves"},
@@ -134,7 +134,6 @@ def treemap(segments: Iterable[Json], width: int, height: int) -> Spec:
                     "text": {"signal": told},
                     "limit": {"signal": f"{wide} - 12"},
                     "fill": {"value": "var(--on-colour)"},
-                    "fillOpacity": {"value": opacity},
                     "fontSize": {"value": 12},
                 }
             },
@@ -179,8 +178,8 @@ def treemap(segments: Iterable[Json], width: int, height: int) -> Spec:
                     }
                 },
             },
-            text({"field": "y0", "offset": 16}, name, 1),
-            text({"signal": below}, amount, 0.85),
+            text({"field": "y0", "offset": 16}, name),
+            text({"signal": below}, amount),
         ],
     }
 
@@ -205,13 +204,13 @@ def timeline(actions: Sequence[Json], lanes: Sequence[str], width: int) -> Spec:
         }
         for action in actions
     ]
-    axis = {"title": None, "tickCount": max(3, width // 120), "labelExpr": "datum.label + ' s'"}
+    axis = axis_from_zero(last, width, "s")
     scale = {"domain": [0, last], "nice": False}
     x: Spec = {
         "field": "start",
         "type": "quantitative",
         "scale": scale,
-        "axis": {**axis, "labelBound": True},
+        "axis": axis,
     }
     edge = {"condition": {"test": "!datum.ok", "value": "var(--bad)"}, "value": "var(--paper)"}
     thick = {"condition": {"test": "!datum.ok", "value": 2.5}, "value": 0.8}

@@ -108,6 +108,9 @@ def _prune(parent: Xml.Element) -> None:
         _prune(child)
         if child.tag == f"{{{_SVG}}}g" and not len(child):
             parent.remove(child)
+    if parent.get("aria-roledescription") == "axis":  # its labels are texts already
+        for name in ("aria-label", "role"):
+            parent.attrib.pop(name, None)
     for name in _DROPPED:
         parent.attrib.pop(name, None)
     if parent.get("role") == "graphics-object":

@@ -175,7 +175,8 @@ def _stages(action: _Action, most: int = 6) -> str:
     seconds: dict[str, float] = {}
     for name, spent in action.stages:
         seconds[name] = seconds.get(name, 0.0) + spent
-    ranked = sorted(seconds.items(), key=lambda stage: (-stage[1], stage[0]))
+    known = ((name, spent) for name, spent in seconds.items() if spent >= 0.05)
+    ranked = sorted(known, key=lambda stage: (-stage[1], stage[0]))
     return ", ".join(f"{name} {spent:.1f} s" for name, spent in ranked[:most])
 
 

@@ -60,7 +60,7 @@ def _cases(report: Json) -> Iterator[Case]:
     for method in report["methods"]:
         told.update(f"{method['method']}: {_place(f)}{f['what']}" for f in method["failures"])
         yield from _cases_of(package, method, report.get("seconds", {}))
-    for gate in report.get("gates", ()):
+    for gate in report.get("gates") or ():
         told.add(gate["sentence"])
         failures = [] if gate["ok"] else [gate["sentence"]]
         text = f"{gate['sentence']}\n{gate.get('place', '')}".strip()

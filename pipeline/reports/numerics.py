@@ -172,6 +172,8 @@ def skipped(report: Json) -> Table:
 
 
 def calls(report: Json) -> Table:
+    """Those that failed first."""
+    outputs = sorted(_outputs(report), key=lambda each: not _failed(each[0], each[1], each[2]))
     rows = [
         (
             Cell(method["method"], kind="name"),
@@ -181,7 +183,7 @@ def calls(report: Json) -> Table:
             else tables.verdict(not _failed(method, run, index)),
             *(tables.figure(output.get(n), style(output.get(n))) for n, _, style in _FIGURES),
         )
-        for method, run, index, output in _outputs(report)
+        for method, run, index, output in outputs
     ]
     titles = (title for _, title, _ in _FIGURES)
     head = ("method", "input set", "verdict", *titles)

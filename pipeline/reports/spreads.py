@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.reports.canvas import INK, LABEL, ROW, SOFT, canvas, labels, pixels
+from pipeline.reports.canvas import INK, LABEL, ROW, SOFT, axis_from_zero, canvas, labels, pixels
 
 Json = Mapping[str, Any]
 Spec = dict[str, Any]
@@ -101,7 +101,7 @@ def latency(rows: Sequence[Json], width: int) -> Spec:
         "value": SOFT,
     }
     most = max(row["high"] for row in rows)
-    axis = {"title": None, "tickCount": 4, "labelExpr": "datum.label + ' ms'", "labelBound": True}
+    axis = axis_from_zero(most * 1.04, width, "ms")
     scale = {"domain": [0, most * 1.04], "nice": False}
     x: Spec = {"field": "median", "type": "quantitative", "scale": scale, "axis": axis}
     common = {"y": pixels(height), "color": colour, "description": {"field": "told"}}

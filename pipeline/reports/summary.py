@@ -9,7 +9,7 @@ from pipeline.reports.entries import Entry, ordered, verdict
 from pipeline.reports.worst import delegated, greatest_error, size, worst_sqnr
 
 # GitHub takes a summary of at most 1 MiB. Sentences can hold shapes and lists of operators.
-_MOST_FAILURES, _MOST_LETTERS = 10, 400
+_MOST, _MOST_FAILURES, _MOST_LETTERS = 900_000, 10, 400
 _HEAD = ("package", "verdict", "target", "size", "delegated", "worst SQNR", "max error", "gates")
 _RIGHT = range(3, 8)
 
@@ -18,11 +18,14 @@ def summary(entries: Iterable[Entry]) -> str:
     """What failed comes first. Equal entries give equal text."""
     entries = ordered(entries)
     failed = any(entry.failed for entry in entries)
-    parts = [
-        f"# {'FAILED: ' if failed else ''}{verdict(entries)}",
-        _table([_row(entry) for entry in entries]),
-        *(_failures(entry) for entry in entries if entry.failed),
-    ]
+    head = f"# {'FAILED: ' if failed else ''}{verdict(entries)}"
+    parts = [head, _table([_row(entry) for entry in entries])]
+    room = _MOST - sum(len(part.encode()) for part in parts)
+    for entry in entries:
+        if entry.failed and room > 0:
+            told = _failures(entry)
+            room -= len(told.encode())
+            parts.append(told if room > 0 else "More in the reports of the packages.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pipeline.reports import figures
 from pipeline.reports.figures import Place
 
+MOST_ROWS = 400  # of one table; a page stays below a megabyte
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -44,7 +46,12 @@ def table(
     rows: Iterable[Sequence[Cell]],
     right: Iterable[int] = (),
 ) -> Table:
-    return Table(name, caption, columns, list(rows), frozenset(right))
+    """Rows beyond `MOST_ROWS` are left out, and the caption says so: the first ones should be those
+    that count most."""
+    rows = list(rows)
+    if len(rows) > MOST_ROWS:
+        caption += f" (the first {MOST_ROWS} of {len(rows):,}; report.json has all)"
+    return Table(name, caption, columns, rows[:MOST_ROWS], frozenset(right))
 
 
 def code(text: str, note: str = "") -> Cell:

@@ -22,5 +22,5 @@ def _environment() -> Environment:
 
 
 def page(template: str, **parts: Any) -> bytes:
-    """HTML in UTF-8."""
-    return _environment().get_template(template).render(**parts).encode()
+    """HTML in UTF-8. Halves of characters, as names of files can hold, become question marks."""
+    return _environment().get_template(template).render(**parts).encode(errors="replace")
