@@ -307,10 +307,10 @@ class BatchRunner(Runner):
         remote = self._told_by_remote(plan)
         with contextlib.suppress(OSError):
             write_run(plan.workspace, self.outcomes, remote)
-            if any(outcome.outcome != "up-to-date" for outcome in self.outcomes):
-                self._tell(plan)
         if hasattr(self.reporter, "summarize"):
             self.reporter.summarize(plan, self.outcomes, remote)
+        if any(outcome.outcome != "up-to-date" for outcome in self.outcomes):
+            self._tell(plan)
 
     def _keep_house(self, plan: Plan) -> None:
         """After a run that changed something: counts, leftovers of killed runs, eviction."""
@@ -327,15 +327,19 @@ class BatchRunner(Runner):
                 evict(workspace.store, workspace.store.cap)
 
     def _tell(self, plan: Plan) -> None:
-        """After a run that did something, what it did when, and the reports over all packages.
-        Raises OSError."""
-        from pipeline.overview import (
-            write_overview,
-        )  # templates and charts, for which few runs wait
+        """After a run that did something, what it did when, and the reports over all packages."""
+        from pipeline.overview import write_overview  # imports templates and charts
         from pipeline.timeline import write_timeline
 
-        write_timeline(plan.workspace, self._spans, self._hits)
-        write_overview(plan.workspace, plan.packages)
+        with contextlib.suppress(OSError):
+            write_timeline(plan.workspace, self._spans, self._hits)
+        if self.final_result == INTERRUPTED:
+            return
+        try:
+            write_overview(plan.workspace, plan.packages)
+        except Exception as error:  # a record that was edited, say: the run is what it was
+            told = f"{type(error).__name__}: {error}"
+            self.reporter.write(f"the reports over all packages could not be written: {told}\n")
 
     def _told_by_remote(self, plan: Plan) -> dict[str, Any]:
         """What all processes asked of the remote tier, summed, and why it was given up."""

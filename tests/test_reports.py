@@ -2,11 +2,13 @@
 
 import copy
 import json
+import os
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import golden
 import jsonschema
@@ -131,20 +133,22 @@ def test_parts_of_parts_may_be_missing():
     assert "left to portable kernels" in page and "aten.native_layer_norm" in page
 
 
-def test_equal_records_give_equal_bytes_in_any_process():
+def test_equal_records_give_equal_bytes_in_any_process_and_need_no_torch():
     code = (
-        "import golden, hashlib; all = golden.rendered();"
-        "print({n: hashlib.sha256(all[n]).hexdigest() for n in sorted(all)})"
+        "import golden, hashlib, sys; all = golden.rendered();"
+        "print({n: hashlib.sha256(all[n]).hexdigest() for n in sorted(all)});"
+        "sys.exit(bool({'torch', 'pydantic', 'yaml'} & sys.modules.keys()))"
     )
     told = [
         subprocess.run(
             [sys.executable, "-c", code],
-            env={"PYTHONPATH": f"{REPOSITORY}:{golden.TESTS}", "PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
             check=True,
         ).stdout
         for seed in ("1", "2")
+        for path in [os.pathsep.join(map(str, (REPOSITORY, golden.TESTS)))]
     ]
     assert told[0] == told[1] and len(told[0]) > 500
 
@@ -203,15 +207,6 @@ def test_failures_stand_before_figures_and_the_verdict_before_both():
     assert places == sorted(places)
     first = FULL["failures"][0].partition(": ")[2]
     assert first.replace("[", "[") in page
-
-
-def test_rendering_needs_no_torch():
-    code = (
-        "import sys, golden; golden.rendered();"
-        "sys.exit(bool({'torch', 'pydantic', 'yaml'} & sys.modules.keys()))"
-    )
-    env = {"PYTHONPATH": f"{REPOSITORY}:{golden.TESTS}"}
-    assert subprocess.run([sys.executable, "-c", code], env=env).returncode == 0
 
 
 def test_the_tasks_need_neither_templates_nor_charts():
@@ -325,6 +320,37 @@ def test_a_case_has_at_most_one_result_and_sums_are_right(name):
         assert suite.skipped == kinds.count(Skipped)
         assert suite.errors == kinds.count(Error) == 0
     assert suites.tests == sum(suite.tests for suite in suites)
+
+
+# By element: its attributes, of which those in capitals are required, and its children.
+_SCHEMA = {
+    "testsuites": ("name time tests failures errors", "testsuite"),
+    "testsuite": (
+        "NAME TESTS FAILURES ERRORS group time skipped timestamp hostname id package file log url",
+        "testsuite properties testcase system-out system-err",
+    ),
+    "properties": ("", "property"),
+    "property": ("NAME VALUE", ""),
+    "testcase": ("NAME time classname group", "skipped error failure system-out system-err"),
+    "failure": ("type message", ""),
+    "skipped": ("type message", ""),
+    "system-out": ("", ""),
+}
+
+
+def test_it_is_valid_by_the_schema_of_jenkins():
+    """What junit-10.xsd of its xUnit plugin says."""
+    root = ElementTree.fromstring(render_all(golden.entries())["junit.xml"])
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        attributes, children = (words.split() for words in _SCHEMA[element.tag])
+        assert element.keys() <= {name.lower() for name in attributes}, element.tag
+        assert {name.lower() for name in attributes if name.isupper()} <= set(element.keys())
+        assert {child.tag for child in element} <= set(children), element.tag
+        assert re.fullmatch(r"[0-9]{0,3}(\.[0-9]*)?", element.get("time", "0"))
+    for suite in root:
+        tags = [child.tag for child in suite]
+        assert tags == sorted(tags, key=["properties", "testcase"].index)
 
 
 def test_a_package_that_could_not_be_built_is_a_failure():

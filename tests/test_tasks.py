@@ -20,7 +20,8 @@ ALL = {
 def test_first_run_builds_everything(built):
     assert built.outcomes() == dict.fromkeys(ALL, "built")
     files = {path.name for path in (built.root / "build" / "pair").iterdir()}
-    assert files == {"pair.pte", "manifest.json", "validation.json", "report.md"}
+    reports = {"validation.json", "report.md", "report.html", "junit.xml"}
+    assert files == {"pair.pte", "manifest.json", *reports}
     assert (
         "pair" in built.output and "encode" in built.output and "5 actions: 5 built" in built.output
     )

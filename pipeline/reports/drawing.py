@@ -59,9 +59,10 @@ def chart(
     legend: Sequence[tuple[str, str]],
     label: str,
     spec: Callable[[int], Spec],
+    links: Mapping[str, str] | None = None,
 ) -> Chart:
-    """`spec` makes the specification for a width; `label` is for those who don't see it."""
-    return Chart(title, about, legend, draw(spec(WIDE), spec(NARROW), label))
+    """`spec` makes the specification for a width; `label` and `links` are those of `draw`."""
+    return Chart(title, about, legend, draw(spec(WIDE), spec(NARROW), label, links))
 
 
 def draw(wide: Spec, narrow: Spec, label: str, links: Mapping[str, str] | None = None) -> Markup:

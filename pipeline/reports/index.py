@@ -25,6 +25,7 @@ class _Action(NamedTuple):
 
     kind: str
     name: str
+    package: str
     lane: int
     start: float
     end: float
@@ -49,7 +50,7 @@ def index_page(entries: Iterable[Entry], timeline: Json | None = None) -> bytes:
             (entry.package, _href(entry), entry.failures) for entry in entries if entry.failed
         ],
         packages=_packages(entries),
-        timeline=_timeline(actions),
+        timeline=_timeline(actions, {entry.package: _href(entry) for entry in entries}),
         actions=_table_of(actions),
         told=_told(actions),
     )
@@ -125,6 +126,7 @@ def _actions(timeline: Json) -> Iterator[_Action]:
         yield _Action(
             kind=event["cat"],
             name=event["name"].partition(" ")[2],
+            package=told.get("package", ""),
             lane=event["tid"],
             start=start,
             end=end,
@@ -138,7 +140,8 @@ def _times(event: Json) -> tuple[float, float]:
     return event["ts"] / _MICROSECONDS, (event["ts"] + event["dur"]) / _MICROSECONDS
 
 
-def _timeline(actions: Sequence[_Action]) -> Chart | None:
+def _timeline(actions: Sequence[_Action], pages: Mapping[str, str]) -> Chart | None:
+    """`pages` are those of packages, empty where there is none; actions lead there."""
     if not actions:
         return None
     lanes = sorted({action.lane for action in actions})
@@ -155,6 +158,11 @@ def _timeline(actions: Sequence[_Action]) -> Chart | None:
         }
         for action in actions
     ]
+    links = {
+        str(value["told"]): href
+        for value, action in zip(values, actions, strict=True)
+        if (href := pages.get(action.package))
+    }
     names = [f"worker {lane}" for lane in lanes]
     kinds = dict.fromkeys(action.kind for action in actions)
     busy = sum(action.end - action.start for action in actions)
@@ -167,6 +175,7 @@ def _timeline(actions: Sequence[_Action]) -> Chart | None:
         [(kind, of_action(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
         partial(charts.timeline, values, names),
+        links,
     )
 
 
