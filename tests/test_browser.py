@@ -245,7 +245,8 @@ def test_a_link_to_a_line_marks_it(opened):
 
 def test_every_link_of_a_page_leads_to_a_place_or_a_file(opened, build):
     script = """
-    return [...document.querySelectorAll("a[href]")].map((a) => [a.getAttribute("href"), a.href])
+    return [...document.querySelectorAll("a[href]")].map((a) => a.getAttribute("href"))
+      .map((href) => [href, new URL(href, location).href])
     """
     for name in PAGES:
         for written, whole in opened(name).run(script):

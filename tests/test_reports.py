@@ -344,7 +344,7 @@ def test_it_is_valid_by_the_schema_of_jenkins():
     assert root.tag == "testsuites"
     for element in root.iter():
         attributes, children = (words.split() for words in _SCHEMA[element.tag])
-        assert element.keys() <= {name.lower() for name in attributes}, element.tag
+        assert set(element.keys()) <= {name.lower() for name in attributes}, element.tag
         assert {name.lower() for name in attributes if name.isupper()} <= set(element.keys())
         assert {child.tag for child in element} <= set(children), element.tag
         assert re.fullmatch(r"[0-9]{0,3}(\.[0-9]*)?", element.get("time", "0"))

@@ -84,7 +84,7 @@ def _described(segment: Json) -> str:
 def _segments(segments: Sequence[Json], whole: int) -> Table:
     rows = [
         (
-            Cell(_kind(each["kind"])),
+            Cell(_kind(each["kind"]), kind="whole"),
             tables.code(each["name"]),
             Cell(f"{each['size']:,}", each["size"]),
             Cell(figures.percent(each["size"] / whole), each["size"]) if whole else Cell(""),
@@ -125,7 +125,7 @@ def _tensors(tensors: Sequence[Json]) -> Table:
             Cell(each["dtype"]),
             Cell(" × ".join(str(size) for size in each["shape"]) or "scalar"),
             Cell(f"{each['size']:,}", each["size"]),
-            Cell(_kind(each.get("where", ""))),
+            Cell(_kind(each.get("where", "")), kind="whole"),
             Cell(", ".join(each.get("methods", ())) or figures.NOTHING),
         )
         for each in tensors
