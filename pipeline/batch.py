@@ -13,6 +13,7 @@ from pipeline.actions import Action
 from pipeline.plan import Plan
 from pipeline.status import Status, compile_status, export_status, quantize_status
 from pipeline.steps import Step
+from pipeline.timeline import Span
 from pipeline.upkeep import Usage
 from pipeline.worker import Report, progress_of
 
@@ -35,7 +36,7 @@ class Wanted(NamedTuple):
 
 
 class Batch:
-    """`remote` is what the workers tell of the remote tier.
+    """`remote` is what the workers tell of the remote tier, `spans` what they did when.
 
     Args:
         progress: gives, for actions and a function that tells how many of how many steps one of
@@ -51,6 +52,7 @@ class Batch:
         self._progress = progress
         self._count = count
         self.remote: list[tuple[Any, str]] = []
+        self.spans: list[Span] = []
 
     def run(self, wanted: Sequence[Wanted]) -> Iterator[tuple[Wanted, Report]]:
         """The last report of each, in the order in which they end."""
@@ -83,6 +85,8 @@ class Batch:
                     self._count(kind, usage)
                 if report.remote is not None:
                     self.remote.append(report.remote)
+                if report.worker:
+                    self.spans.append(_span(action, report))
                 yield action, report
 
     def _steps(self, action: Action) -> tuple[int, int] | None:
@@ -117,6 +121,24 @@ class Batch:
     def _repair(self, queue: Sequence[Action]) -> None:
         for action, report in self._reports(queue):
             self._count(action.kind, Usage(misses=1, spent=report.seconds))
+
+
+def _span(action: Action, report: Report) -> Span:
+    outcome = "failed" if report.error else "hit" if report.done else "built"
+    begin = report.started
+    return Span(
+        kind=action.kind,
+        package=action.package,
+        method=action.method,
+        model=action.model,
+        outcome="lost" if report.missing else outcome,
+        worker=report.worker,
+        start=begin,
+        end=begin + report.seconds,
+        stages=[(name, begin + start, begin + end) for name, start, end in report.spans],
+        peak_bytes=report.peak_bytes,
+        error=report.error,
+    )
 
 
 def _distinct(actions: Sequence[Action]) -> list[Action]:

@@ -116,6 +116,25 @@ def backends_command(words: Sequence[str]) -> Iterator[str]:
         yield from tell_backend(name)
 
 
+def report_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Renders the reports of packages again, and those over all. Raises PipelineError."""
+    from pipeline.overview import write_overview, write_reports  # templates and charts
+
+    for package in words:
+        if package not in plan.packages:
+            raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
+    root = plan.workspace.root
+    try:
+        for package in words or plan.packages:
+            written = write_reports(plan.workspace, package)
+            if words and not written:
+                yield f"{package}: not validated yet; `doit validate:{package}` does"
+            yield from (str(path.relative_to(root)) for path in written)
+        yield from (str(p.relative_to(root)) for p in write_overview(plan.workspace, plan.packages))
+    except OSError as error:
+        raise PipelineError(f"{error.filename}: {error.strerror}") from error
+
+
 def cache_command(store: Store, words: Sequence[str]) -> Iterator[str]:
     """Raises PipelineError."""
     verbs = {"stats": _stats, "verify": _verify, "gc": _gc}

@@ -39,6 +39,7 @@ from pipeline.spec_records import spec_to_json
 from pipeline.specs import changes_of, spec_of
 from pipeline.stages import Stages
 from pipeline.store import MissingBlobError, Store
+from pipeline.stretches import stretches
 from pipeline.workspace import Workspace
 
 _log = logging.getLogger(__name__)
@@ -192,6 +193,12 @@ def compile_unit(
             )
             for name, spec in specs.items()
         }
+        for name in methods:
+            kernels = {
+                b.kernels: b.backend_id for b in _backends({name: configs[name]}) if b.kernels
+            }
+            row = stretches(lowered.exported_program(name), kernels)
+            delegation[name]["stretches"] = [stretch.to_json() for stretch in row]
         in_python = {b.backend_id for b in _backends(configs) if b.make_runtime is not None}
         handles = {
             name: handle_positions(lowered.exported_program(name), places[name], in_python)

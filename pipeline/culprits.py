@@ -33,7 +33,8 @@ from pipeline.instructions import Instructions
 from pipeline.metrics import OutputError, compare, within
 from pipeline.node_values import together
 from pipeline.nodes import modules_of
-from pipeline.report_record import Culprit
+from pipeline.report_record import CulpritKind
+from pipeline.report_record import CulpritRecord as Culprit
 from pipeline.signature import flatten
 from pipeline.source_lines import source_line
 from pipeline.walk import Held
@@ -227,7 +228,7 @@ class Case:
     def culprit(
         self,
         place: int | None,
-        kind: str,
+        kind: CulpritKind,
         what: str,
         error: OutputError | None = None,
         backend: str | None = None,

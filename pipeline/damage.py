@@ -13,7 +13,7 @@ from pipeline.differences import Difference, differences, plans
 from pipeline.errors import PipelineError
 from pipeline.metrics import OutputError, compare
 from pipeline.nodes import operator_of
-from pipeline.report_record import Culprit
+from pipeline.report_record import CulpritRecord as Culprit
 
 
 def damaged(case: Case) -> Iterator[Culprit]:

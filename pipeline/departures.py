@@ -19,7 +19,8 @@ from pipeline.differences import other_named_data, plans
 from pipeline.metrics import OutputError, compare
 from pipeline.node_values import NodeValues, together
 from pipeline.probes import probe
-from pipeline.report_record import Culprit
+from pipeline.report_record import CulpritKind
+from pipeline.report_record import CulpritRecord as Culprit
 from pipeline.walk import (
     CLOSER,
     ROUNDING,
@@ -107,7 +108,7 @@ def _of_the_runtime(case: Case) -> Iterator[Culprit]:
         f"first departs: {where}, in ExecuTorch's runtime alone: {figures(found.error)} from what "
         f"the interpreter computes of the same bytes; {found.note}"
     )
-    kind = "operator" if number is None else "delegate"
+    kind: CulpritKind = "operator" if number is None else "delegate"
     yield case.culprit(place, kind, sentence, found.error, backend, number)
 
 
@@ -144,7 +145,7 @@ def _other_state(case: Case, loaded: Method, source: NodeValues, state: Mapping[
 def _stopped(case: Case, walked: Walked) -> Culprit:
     place, backend, number = case.place_of(walked.stopped_at or 0)
     sentence = f"stops at {case.told(place, backend, number)}: {walked.stopped}"
-    kind = "operator" if number is None else "delegate"
+    kind: CulpritKind = "operator" if number is None else "delegate"
     return case.culprit(place, kind, sentence, None, backend, number)
 
 
@@ -165,7 +166,7 @@ def _departed(case: Case, departure: Departure, call: int) -> Culprit:
     in_call = f", in call {call + 1} of the sequence" if len(case.sequence) > 1 else ""
     where = case.told(place, backend, number)
     sentence = f"first departs: {where}: {figures(error)}{in_call}; {more}"
-    kind = "operator" if number is None else "delegate"
+    kind: CulpritKind = "operator" if number is None else "delegate"
     return case.culprit(place, kind, sentence, error, backend, number)
 
 

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from pipeline.devices.instructions import told
 from pipeline.devices.methods import Data, constant_bytes, instructions_of
 from pipeline.devices.slots import RefusalError
+from pipeline.report_record import CulpritKind
 from pipeline.runtime import DTYPES
 
 MOST = 3  # what is told of one method
@@ -31,7 +32,7 @@ class Difference:
     the constant that is another one."""
 
     index: int | None
-    kind: str
+    kind: CulpritKind
     what: str
     constant: str = ""
 

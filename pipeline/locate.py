@@ -25,7 +25,7 @@ from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
 from pipeline.node_values import NodeValues, together
 from pipeline.quantization_noise import worst_layers
-from pipeline.report_record import Culprit
+from pipeline.report_record import CulpritRecord as Culprit
 from pipeline.signature import flatten
 from pipeline.structure import findings, takes
 from pipeline.validation import LACKS, Validation

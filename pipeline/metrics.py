@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.report_record import Figure, OutputErrorRecord
+
 _CHUNK = 1 << 20
 
 
@@ -54,7 +56,7 @@ class OutputError:
     disagreeing: int = 0
     mismatch: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> OutputErrorRecord:
         return {
             "max_abs": json_number(self.max_abs),
             "mean_abs": json_number(self.mean_abs),
@@ -73,12 +75,14 @@ class OutputError:
 INFINITE = OutputError(math.inf, math.inf, -math.inf, math.inf, math.inf, -1.0, 0.0)
 
 
-def json_number(value: float | None) -> float | str | None:
+def json_number(value: float | None) -> Figure:
     """Six significant digits, as the last ones vary with the number of threads. Strict JSON has
     no infinities: they are the strings "inf" and "-inf", NaN is "nan"."""
     if value is None:
         return None
-    return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    if math.isfinite(value):
+        return float(f"{value:.6g}")
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
 def compare(actual: Any, expected: Any) -> OutputError:

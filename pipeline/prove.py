@@ -28,8 +28,9 @@ from pipeline.integrity import misfits
 from pipeline.latency import latencies
 from pipeline.locate import locate_failures
 from pipeline.node_values import together
+from pipeline.overview import render_package
 from pipeline.package import CONTENTS, REPORT, install, read_manifest, read_record
-from pipeline.report import markdown
+from pipeline.report_record import FORMAT
 from pipeline.reproduce import reproduction
 from pipeline.signature import flatten
 from pipeline.source_lines import told
@@ -70,6 +71,9 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
         gates = _gates(action, manifest, contents, measured, baseline)
         failures = [*wrong, *measured["failures"], *failed_gates(gates)]
         record = {
+            "format": FORMAT,
+            "model": action.model,
+            "target": (manifest or {}).get("target") or "",
             **measured,
             "ok": not failures,
             "failures": failures,
@@ -79,7 +83,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
         }
         report = {
             REPORT: _as_bytes(record),
-            "report.md": markdown(record, record).encode(),
+            **render_package(workspace.root, record),
             **shown,
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.markdown_parts import cell as _cell
@@ -30,6 +30,8 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
         _limits(validation),
         _methods(validation["methods"]),
         _failures(validation),
+        _culprits(validation["methods"]),
+        _gates(validation.get("gates") or ()),
         _skipped(validation["methods"]),
         *(
             _section(table.title, _table(table.head, table.rows, table.numbers))
@@ -126,20 +128,51 @@ def _failures(validation: Json) -> str:
     known = [failure for method in validation["methods"] for failure in method["failures"]]
     rows = [(_code(f["method"]), f["inputs"] or "-", f["output"] or "-", f["what"]) for f in known]
     rows += [("-", "-", "-", text) for text in validation["failures"][len(known) :]]
-    table = _table(("method", "input set", "output", "what failed"), rows)
-    where = "\n".join(_culprits(validation["methods"]))
-    return _section("Failures", f"{table}\n\n{where}" if where else table)
+    return _section("Failures", _table(("method", "input set", "output", "what failed"), rows))
 
 
-def _culprits(methods: Sequence[Json]) -> Iterator[str]:
-    """Where each method that failed goes wrong, and how to see it again."""
-    for method in methods:
-        told = [culprit["what"] for culprit in method.get("culprits", ())]
-        told += [
-            note.removeprefix(f"{method['method']}: ") for note in method.get("culprit_notes", ())
-        ]
-        for what in told:
-            yield f"- {_code(method['method'])}: {_cell(what)}"
+def _culprits(methods: Sequence[Json]) -> str:
+    """Where methods go wrong, the first of each first, and what could not be found out."""
+    rows = [
+        (
+            _code(method["method"]),
+            _code(culprit["operator"]),
+            _code(culprit["module"]),
+            _runs_in(culprit),
+            culprit["what"],
+            _code(culprit["line"]),
+        )
+        for method in methods
+        for culprit in method.get("culprits") or ()
+    ]
+    head = ("method", "operator", "module", "runs in", "what is wrong", "source")
+    notes = "\n".join(
+        f"- {_cell(note)}" for method in methods for note in method.get("culprit_notes") or ()
+    )
+    told = "\n\n".join(part for part in (_table(head, rows), notes) if part)
+    return _section("Where it goes wrong", told)
+
+
+def _runs_in(culprit: Json) -> str:
+    if not culprit["backend"]:
+        return "-"
+    number = "" if culprit["partition"] is None else f" {culprit['partition']}"
+    return f"{culprit['backend']}{number}"
+
+
+def _gates(gates: Sequence[Json]) -> str:
+    """Those that fail first."""
+    rows = [
+        (
+            _code(gate["gate"]),
+            _code(gate["method"] or ""),
+            "passed" if gate["ok"] else "FAILED",
+            gate["sentence"],
+            gate.get("place") or "-",
+        )
+        for gate in sorted(gates, key=lambda gate: gate["ok"])
+    ]
+    return _section("Gates", _table(("gate", "method", "verdict", "what", "set in"), rows))
 
 
 def _skipped(methods: Sequence[Json]) -> str:

@@ -1,11 +1,189 @@
-"""The records of a report, as they stand in JSON."""
+"""The shape of `report.json`: what is known of a package once it was validated.
+
+Renderers read nothing else, so a page can be rendered again without measuring again. Parts that not
+every package has, or that an older build did not write, may be missing; so may further keys be
+there. `python -m pipeline.schema report` prints these shapes as a JSON Schema.
+"""
 
 from __future__ import annotations
 
-# Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
-from typing import Any
+from typing import Any, Literal
 
-from typing_extensions import TypedDict
+# Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
+from typing_extensions import NotRequired, TypedDict  # noqa: UP035
+
+FORMAT = 1
+
+# An operator or a delegate computes something else, the package is not what its build gives, the
+# state is not kept, or what is there stands in another place or under another name.
+CulpritKind = Literal["operator", "delegate", "package", "state", "order"]
+
+# Strict JSON has no infinities; None where a figure is undefined.
+Figure = float | Literal["inf", "-inf", "nan"] | None
+
+
+class OutputErrorRecord(TypedDict):
+    """How far one output of one call is from that of the source program: greatest, mean and 99.9th
+    percentile of the absolute error; the error relative to the signal; the signal to noise ratio in
+    dB; cosine; share of rows whose greatest value stands at the same place; places where both are
+    the same infinity or NaN, and those where one alone is; a mismatch of kind, dtype or shape."""
+
+    max_abs: Figure
+    mean_abs: Figure
+    p999_abs: NotRequired[Figure]
+    relative: NotRequired[Figure]
+    sqnr_db: Figure
+    cosine: NotRequired[Figure]
+    agreement: NotRequired[Figure]
+    nonfinite: NotRequired[int]
+    disagreeing: NotRequired[int]
+    mismatch: NotRequired[str | None]
+
+
+class RunRecord(TypedDict):
+    """One call on the input set `origin`. In a method with state, `step` counts the calls of the
+    sequence from 1; otherwise it is 0."""
+
+    origin: str
+    outputs: list[OutputErrorRecord]
+    step: NotRequired[int]
+    sequence: NotRequired[str]
+
+
+class SkipRecord(TypedDict):
+    """A generated input set on which the source program itself fails, and why."""
+
+    origin: str
+    reason: str
+
+
+class FailureRecord(TypedDict):
+    """`inputs` and `output` are empty where the failure is of the whole method."""
+
+    method: str
+    inputs: str
+    output: str
+    what: str
+
+
+class CulpritRecord(TypedDict):
+    """Where a method goes wrong: an operator, with its module path and `code  # file:line, in
+    function` of the model's source as it is now, and the delegate that runs it, if one does; or
+    that which is wrong instead of an operator. `what` is a sentence."""
+
+    operator: str
+    module: str
+    line: str
+    backend: str | None
+    partition: int | None
+    kind: CulpritKind
+    what: str
+    error: OutputErrorRecord | None
+
+
+class SpreadRecord(TypedDict):
+    """Milliseconds of wall time: the median of so many runs, and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+
+
+class LatencyRecord(TypedDict):
+    """Of the host, not of a device: loading, the first call, further calls, the same calls of the
+    source program in eager mode, and `steady_ms` by `source_ms`."""
+
+    load_ms: SpreadRecord
+    first_ms: float
+    steady_ms: SpreadRecord
+    source_ms: SpreadRecord
+    ratio: float
+
+
+class MethodRecord(TypedDict):
+    """What became of one method: the worst figures over all its calls, each of the output that is
+    worst by it, then the calls themselves. `kind` is `program`, `constant` or `unknown`; `limits`
+    is what its outputs were held to; `not_run` says why this machine can't run it."""
+
+    method: str
+    kind: str
+    ok: bool
+    state: list[str]
+    limits: dict[str, float | None]
+    max_abs: Figure
+    mean_abs: Figure
+    p999_abs: Figure
+    relative: Figure
+    sqnr_db: Figure
+    cosine: Figure
+    agreement: Figure
+    runs: list[RunRecord]
+    skipped: list[SkipRecord]
+    failures: list[FailureRecord]
+    not_run: str
+    culprits: NotRequired[list[CulpritRecord]]
+    culprit_notes: NotRequired[list[str]]
+    latency: NotRequired[LatencyRecord | None]
+
+
+class BackendCounts(TypedDict):
+    """What one backend's delegates run: calls of operators, different operators, delegates."""
+
+    nodes: int
+    operators: int
+    partitions: int
+
+
+class LeftRecord(TypedDict):
+    """A call of an operator that no delegate took: its line and module, and why, where known."""
+
+    operator: str
+    line: NotRequired[str]
+    module: NotRequired[str]
+    reason: NotRequired[str]
+
+
+class CrossingRecord(TypedDict):
+    """Tensors that cross borders of delegates in one call, and their bytes at upper bounds."""
+
+    tensors: int
+    bytes: int
+
+
+class BorderRecord(TypedDict):
+    """What goes into delegates and out of them; `copies` are explicit changes of layout or dtype
+    left at borders."""
+
+    into: CrossingRecord
+    out_of: CrossingRecord
+    copies: int
+
+
+class StretchRecord(TypedDict):
+    """A stretch of a lowered method in the order of its graph, bodies of control flow where they
+    are called: one delegate of `backend`, or, where that is None, calls between delegates."""
+
+    backend: str | None
+    nodes: int
+    operators: dict[str, int]
+
+
+class DelegationRecord(TypedDict):
+    """Counts of operator calls, over control flow too; `undelegated` maps operators to calls."""
+
+    nodes: int
+    delegated_nodes: int
+    operators: int
+    delegated_operators: int
+    partitions: dict[str, int]
+    undelegated: dict[str, int]
+    kernels: NotRequired[dict[str, dict[str, int]]]
+    backends: NotRequired[dict[str, BackendCounts]]
+    subgraphs: NotRequired[int]
+    left: NotRequired[list[LeftRecord]]
+    border: NotRequired[BorderRecord]
+    stretches: NotRequired[list[StretchRecord]]
 
 
 class SegmentRecord(TypedDict):
@@ -104,44 +282,41 @@ class ContentsRecord(TypedDict):
     twice: list[TwiceRecord]
 
 
-class SpreadRecord(TypedDict):
-    """Of `runs` figures in milliseconds; `low` and `high` are the quartiles."""
+class GateRecord(TypedDict):
+    """A limit that the config sets, of a method or of the package, and what stands against it.
+    `place` is its line in the config, `file:line`, or empty for one by default."""
 
-    median: float
-    low: float
-    high: float
-    runs: int
-
-
-class LatencyRecord(TypedDict):
-    """How long a method takes on the machine that validated it, from Python, on its first input
-    set. Not reproducible. `ratio` is the median of the steady runs over that of the source program
-    in eager mode."""
-
-    load_ms: SpreadRecord
-    first_ms: float
-    steady_ms: SpreadRecord
-    source_ms: SpreadRecord
-    ratio: float
+    gate: str
+    method: str | None
+    figure: float
+    limit: float
+    ok: bool
+    sentence: str
+    place: NotRequired[str]
 
 
-class Culprit(TypedDict):
-    """Where a method goes wrong.
+class ReportRecord(TypedDict):
+    """All of it. `failures` has a sentence for each failure, those of methods first; `files` are
+    digests and `sizes` bytes by name; `settings` is how it was validated; `places` says where the
+    config sets a value, `file:line` by its path there (`methods.encode`, `validate.atol`);
+    `left_float` counts operators that a quantized method's control flow keeps in floating point;
+    `seconds` is each method's running time in the package over all calls."""
 
-    `operator` is that of the node of the source program whose value departs first, "" where it is
-    none; `module` the qualified name of its module, `line` its line in the model's source. In a
-    delegate, `backend` is its id and `partition` its number among the delegates of the method.
-    `kind` is what is wrong: an `operator` or a `delegate` computes something else, the `package` is
-    not what its build gives, the `state` is not kept, or what is there stands in another place or
-    under another name (`order`). `what` says it in a sentence; `error` is that of the first value
-    that departs, as `OutputError.to_json` gives it.
-    """
-
-    operator: str
-    module: str
-    line: str
-    backend: str | None
-    partition: int | None
-    kind: str
-    what: str
-    error: dict[str, Any] | None
+    package: str
+    ok: bool
+    failures: list[str]
+    settings: dict[str, Any]
+    methods: list[MethodRecord]
+    format: NotRequired[Literal[1]]
+    model: NotRequired[str]
+    target: NotRequired[str]
+    files: NotRequired[dict[str, str]]
+    sizes: NotRequired[dict[str, int]]
+    places: NotRequired[dict[str, str]]
+    delegation: NotRequired[dict[str, DelegationRecord]]
+    left_float: NotRequired[dict[str, int]]
+    contents: NotRequired[ContentsRecord | None]
+    gates: NotRequired[list[GateRecord]]
+    baseline: NotRequired[dict[str, Any] | None]
+    worst: NotRequired[dict[str, Figure]]
+    seconds: NotRequired[dict[str, float]]

@@ -8,6 +8,7 @@ as doit would.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from typing import Any
 
@@ -25,6 +26,7 @@ from pipeline.records import Outcome, write_run
 from pipeline.status import Status
 from pipeline.steps import Step, step_of
 from pipeline.store import MissingBlobError
+from pipeline.timeline import Hit, Span
 from pipeline.upkeep import Usage, add_usage, evict, lease
 from pipeline.worker import Report, log_path
 from pipeline.workspace import Workspace
@@ -53,6 +55,8 @@ class BatchRunner(Runner):
         self.outcomes: list[Outcome] = []
         self._usage: dict[str, Usage] = {}
         self._remote: list[tuple[Any, str]] = []
+        self._spans: list[Span] = []
+        self._hits: list[Hit] = []
         self._told: dict[Problem, str] = {}
 
     # Which tasks run when
@@ -207,6 +211,7 @@ class BatchRunner(Runner):
                     same = f"{task.status.reason}; {wanted.action.title} is the same"
                     self._succeed(task.node, task.step, "hit", same)
         self._remote += batch.remote
+        self._spans += batch.spans
 
     def _note(self, task: Waiting, report: Report, action: Action) -> None:
         if action.kind == "export":
@@ -256,6 +261,9 @@ class BatchRunner(Runner):
         if action is not None and outcome == "hit":
             entry = step.plan.workspace.store.entry(action.digest)
             self._count(action.kind, Usage(hits=1, saved=entry.seconds if entry else 0.0))
+            if report is None:  # no worker had to do with it
+                names = (action.kind, action.package, action.method, action.model)
+                self._hits.append(Hit(*names, time.time()))
         self._add(step, outcome, reason, report)
         node.run_status = "successful"
         self.reporter.add_success(node.task)
@@ -301,6 +309,8 @@ class BatchRunner(Runner):
             write_run(plan.workspace, self.outcomes, remote)
         if hasattr(self.reporter, "summarize"):
             self.reporter.summarize(plan, self.outcomes, remote)
+        if any(outcome.outcome != "up-to-date" for outcome in self.outcomes):
+            self._tell(plan)
 
     def _keep_house(self, plan: Plan) -> None:
         """After a run that changed something: counts, leftovers of killed runs, eviction."""
@@ -315,6 +325,21 @@ class BatchRunner(Runner):
         if self._pool is not None and workspace.store.cap is not None:
             with contextlib.suppress(OSError):
                 evict(workspace.store, workspace.store.cap)
+
+    def _tell(self, plan: Plan) -> None:
+        """After a run that did something, what it did when, and the reports over all packages."""
+        from pipeline.overview import write_overview  # imports templates and charts
+        from pipeline.timeline import write_timeline
+
+        with contextlib.suppress(OSError):
+            write_timeline(plan.workspace, self._spans, self._hits)
+        if self.final_result == INTERRUPTED:
+            return
+        try:
+            write_overview(plan.workspace, plan.packages)
+        except Exception as error:  # a record that was edited, say: the run is what it was
+            told = f"{type(error).__name__}: {error}"
+            self.reporter.write(f"the reports over all packages could not be written: {told}\n")
 
     def _told_by_remote(self, plan: Plan) -> dict[str, Any]:
         """What all processes asked of the remote tier, summed, and why it was given up."""

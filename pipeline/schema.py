@@ -1,4 +1,5 @@
-"""The JSON Schema of package configs, for editors: `python -m pipeline.schema`.
+"""The JSON Schema of package configs, for editors: `python -m pipeline.schema`. That of reports is
+printed by `python -m pipeline.schema report`.
 
 Made from the models that parse a config and from the backend catalogue, so it can't say anything
 else than they do. What no schema can know (the methods of the model) is left to the parser.
@@ -7,6 +8,7 @@ else than they do. What no schema can know (the methods of the model) is left to
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -353,4 +355,9 @@ def _quantizer(names: _Names) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(json_schema(), indent=2))
+    if sys.argv[1:] == ["report"]:
+        from pipeline.report_schema import report_schema
+
+        print(json.dumps(report_schema(), indent=2))
+    else:
+        print(json.dumps(json_schema(), indent=2))

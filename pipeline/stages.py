@@ -17,13 +17,16 @@ class Stages:
         self.tell = tell
         self.current = "start"
         self.seconds: dict[str, float] = {}
+        self.spans: list[tuple[str, float, float]] = []  # of `time.perf_counter`, as they ended
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         self.current = name
         started = time.perf_counter()
         yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+        ended = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + ended - started
+        self.spans.append((name, started, ended))
 
     @property
     def total(self) -> float:

@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from pipeline.node_values import NodeValues
+from pipeline.report_record import CulpritKind
 from pipeline.signature import signature
 
 Call = Sequence[Any]  # flat inputs
@@ -21,7 +22,7 @@ Agree = Callable[[Any, Any], bool]
 class Finding:
     """`kind` is `order` or `state`; `what` the predicate of a sentence about the method."""
 
-    kind: str
+    kind: CulpritKind
     what: str
 
 

@@ -25,6 +25,7 @@ from pipeline.commands import (
     diff_command,
     explain_command,
     plan_command,
+    report_command,
 )
 from pipeline.console import Reporter
 from pipeline.doit_hooks import install_into_doit
@@ -47,6 +48,7 @@ __all__ = [
     "task_plan",
     "task_quantize",
     "task_rebuild",
+    "task_report",
     "task_validate",
 ]
 
@@ -225,6 +227,14 @@ def _rebuild(words: list[str]) -> Iterator[str]:
     from pipeline.rebuild import rebuild  # joblib, which a no-op run does without
 
     yield from rebuild(_plan(), words)
+
+
+def task_report() -> dict[str, Any]:
+    return command(
+        "report",
+        "render the reports of the last validation again: report [package ...]",
+        lambda words: report_command(_plan(), words),
+    )
 
 
 def task_cache() -> dict[str, Any]:

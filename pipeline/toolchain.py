@@ -87,6 +87,7 @@ _DECIDING = (
     "spelling",
     "stored_tensors",
     "structure",
+    "stretches",
     "validate",
     "validation",
     "walk",

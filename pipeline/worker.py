@@ -38,6 +38,8 @@ class Report:
 
     `missing`: something that it needs is no longer in the store. `done`: another process had done
     it. `usage`: what the caches inside the action were asked, and `remote` what the remote tier.
+    `worker` is the process that performed it, from `started` on (seconds of the clock), and `spans`
+    are its stages, with begin and end in seconds from there.
     """
 
     error: str = ""
@@ -49,6 +51,9 @@ class Report:
     stages: dict[str, float] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     remote: Any = None
+    worker: int = 0
+    started: float = 0.0
+    spans: tuple[tuple[str, float, float], ...] = ()
 
 
 def log_path(action: Action, workspace: Workspace) -> Path:
@@ -89,7 +94,7 @@ def run(action: Action, workspace: Workspace, parent: int, always: bool = False)
     """Performs an action, with all that it prints in its log."""
     steps = progress_path(action, workspace)
     stages = Stages(_teller(steps))
-    started = time.perf_counter()
+    started, clock = time.perf_counter(), time.time()
     remote = workspace.store.remote
     if remote is not None:
         remote.counts = type(remote.counts)()  # of this action alone
@@ -110,6 +115,9 @@ def run(action: Action, workspace: Workspace, parent: int, always: bool = False)
         peak_bytes=_peak(),
         stages=stages.seconds,
         remote=remote and (remote.counts, remote.problem),
+        worker=os.getpid(),
+        started=clock,
+        spans=tuple((name, begin - started, end - started) for name, begin, end in stages.spans),
     )
 
 

@@ -20,7 +20,14 @@ ALL = {
 def test_first_run_builds_everything(built):
     assert built.outcomes() == dict.fromkeys(ALL, "built")
     files = {path.name for path in (built.root / "build" / "pair").iterdir()}
-    names = ("contents.json", "manifest.json", "report.json", "report.md")
+    names = (
+        "contents.json",
+        "manifest.json",
+        "report.json",
+        "report.md",
+        "report.html",
+        "junit.xml",
+    )
     assert files == {"pair.pte", *names}
     assert (
         "pair" in built.output and "encode" in built.output and "5 actions: 5 built" in built.output

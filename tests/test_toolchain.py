@@ -14,11 +14,11 @@ HARMLESS = {
     "__init__", "acceptance", "actions", "batch", "builds", "canonical", "changes", "columns",
     "commands", "comparison", "compose", "config", "config_fields", "config_models",
     "config_parser", "config_validate", "console", "diff", "digest", "doit_hooks", "errors",
-    "explain", "files", "listing", "loaded", "matrix", "mistakes", "plan", "pool", "records",
-    "rebuild", "remembered", "remote", "remote_files", "resolved", "revisions", "runner",
-    "schema", "settings", "signing", "sizes", "source_lines", "sources", "stages", "status",
-    "steps", "store", "strict_yaml", "tasks", "toolchain", "upkeep", "variables", "worker",
-    "workspace",
+    "explain", "files", "listing", "loaded", "matrix", "mistakes", "overview", "plan", "pool",
+    "rebuild", "records", "remembered", "remote", "remote_files", "report_record",
+    "report_schema", "reports/*", "resolved", "revisions", "runner", "schema", "settings",
+    "signing", "sizes", "source_lines", "sources", "stages", "status", "steps", "store",
+    "strict_yaml", "tasks", "timeline", "toolchain", "upkeep", "variables", "worker", "workspace",
 }  # fmt: skip
 
 

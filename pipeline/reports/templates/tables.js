@@ -1,0 +1,80 @@
+// Tables sort by their headings and filter by what is typed. Without this they are plain tables.
+(() => {
+  "use strict";
+  const FILTERED_FROM = 9;
+  const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+  const key = (row, column) => {
+    const cell = row.cells[column];
+    return "sort" in cell.dataset ? Number(cell.dataset.sort) : cell.textContent.trim();
+  };
+  const compare = (a, b) =>
+    typeof a === "number" && typeof b === "number" ? a - b : collator.compare(a, b);
+
+  function sortable(table) {
+    const body = table.tBodies[0];
+    const original = [...body.rows];
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = head.textContent;
+      head.replaceChildren(button);
+      button.addEventListener("click", () => {
+        const figures = head.classList.contains("number");
+        const cycle = figures ? ["descending", "ascending"] : ["ascending", "descending"];
+        const next = cycle[cycle.indexOf(head.getAttribute("aria-sort")) + 1];
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        const rows = [...original];
+        if (next) {
+          head.setAttribute("aria-sort", next);
+          const sign = next === "ascending" ? 1 : -1;
+          rows.sort((a, b) => sign * compare(key(a, column), key(b, column)));
+        }
+        body.append(...rows);
+      });
+    });
+  }
+
+  function filterable(holder, table) {
+    const rows = [...table.tBodies[0].rows];
+    if (rows.length < FILTERED_FROM) return;
+    const label = document.createElement("label");
+    const input = document.createElement("input");
+    const told = document.createElement("output");
+    input.type = "search";
+    input.placeholder = "Filter";
+    input.setAttribute("aria-label", `Filter: ${table.caption.textContent}`);
+    label.className = "filter";
+    label.append(input, told);
+    const apply = () => {
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      rows.forEach((row) => {
+        const text = row.textContent.toLowerCase();
+        row.hidden = !words.every((word) => text.includes(word));
+        shown += row.hidden ? 0 : 1;
+      });
+      told.textContent = words.length ? `${shown} of ${rows.length}` : `${rows.length} rows`;
+    };
+    input.addEventListener("input", apply);
+    holder.prepend(label);
+    // A link such as index.html#actions=vision shows the rows with that word.
+    const fromLink = () => {
+      const [name, words] = decodeURIComponent(location.hash.slice(1)).split("=");
+      if (name === holder.id && words) {
+        input.value = words;
+        apply();
+        holder.scrollIntoView();
+      }
+    };
+    addEventListener("hashchange", fromLink);
+    apply();
+    fromLink();
+  }
+
+  document.querySelectorAll(".table").forEach((holder) => {
+    const table = holder.querySelector("table");
+    sortable(table);
+    filterable(holder, table);
+  });
+})();

@@ -1,0 +1,80 @@
+"""What every format of report says of the records in `tests/data/reports`, kept in
+`tests/data/golden`. `python tests/golden.py` writes it anew; look at the difference then.
+
+Of a picture its texts, tooltips and links are kept, and not how another release of the library that
+draws it would round a path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parent
+REPOSITORY = TESTS.parent
+GOLDEN = TESTS / "data" / "golden"
+
+
+def records() -> dict[str, dict[str, Any]]:
+    files = sorted((TESTS / "data" / "reports").glob("*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+
+
+def timeline() -> dict[str, Any]:
+    return json.loads((TESTS / "data" / "timeline.json").read_text(encoding="utf-8"))
+
+
+def entries() -> list[Any]:
+    """All records, a package that could not be built, and one that was not validated."""
+    from pipeline.reports import Entry
+
+    error = "compile forward: unknown compile option 'force_fp15'; did you mean 'force_fp16'?"
+    known = [Entry(name, record) for name, record in records().items()]
+    return [*known, Entry("tcn-vulkan", None, error), Entry("wav2vec")]
+
+
+def sources() -> dict[str, str]:
+    """A model that does not change with the repository's."""
+    lines = [f"line {number}" for number in range(1, 121)]
+    lines[33] = "        attended = scaled_dot_product_attention(query, key, value)"
+    return {"models/seq2seq.py": "\n".join(lines) + "\n"}
+
+
+def rendered() -> dict[str, bytes]:
+    """All files by the name of their golden one."""
+    from pipeline.overview import markdown
+    from pipeline.reports import render, render_all
+
+    made = {}
+    for name, record in records().items():
+        made |= {f"{name}.{n}": content for n, content in render(record, sources()).items()}
+        made[f"{name}.report.md"] = markdown(record, record).encode()
+    return made | render_all(entries(), timeline())
+
+
+def told(content: bytes) -> str:
+    """A file as it is compared."""
+    return re.sub(r"<svg.*?</svg>", _of_picture, content.decode(), flags=re.DOTALL)
+
+
+def _of_picture(match: re.Match[str]) -> str:
+    label = re.search(r'aria-label="([^"]*)"', match[0])
+    marks = re.findall(r'<a href="[^"]*"|<title>.*?</title>|<text[^>]*>.*?</text>', match[0])
+    lines = [re.sub(r"<text[^>]*>", "<text>", mark) for mark in marks]
+    return "\n".join([f"[picture: {label[1] if label else ''}]", *lines])
+
+
+def main() -> None:
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for path in GOLDEN.iterdir():
+        path.unlink()
+    for name, content in rendered().items():
+        (GOLDEN / name).write_text(told(content), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(REPOSITORY))
+    main()

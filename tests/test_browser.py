@@ -1,0 +1,269 @@
+"""The pages in a real browser, from disk. `.ci/chromium` installs it; CI fails without it."""
+
+import os
+
+import browser as browsers
+import golden
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from pipeline.reports import render, render_all
+
+if not (browsers.CHROMIUM and browsers.DRIVER) and not os.environ.get("PTE_PIPELINE_BROWSER"):
+    pytest.skip("needs chromium and chromium-driver: .ci/chromium", allow_module_level=True)
+
+WIDTHS, SCHEMES = (1200, 800, 390, 320), ("light", "dark")
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """The folder `build/` of a workspace, with pages of all records and the index."""
+    folder = tmp_path_factory.mktemp("workspace") / "build"
+    files = {f"{n}/report.html": render(r, golden.sources()) for n, r in golden.records().items()}
+    for name, made in files.items():
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_bytes(made["report.html"])
+    for name, content in render_all(golden.entries(), golden.timeline()).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with browsers.browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+PAGES = ["index.html", *(f"{name}/report.html" for name in golden.records())]
+
+
+@pytest.fixture
+def opened(chromium, build):
+    def open(name, *arguments, **settings):
+        chromium.open(build / name, *arguments, **settings)
+        return chromium
+
+    return open
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_renders_from_disk_alone_and_without_complaints(opened, build, name):
+    page = opened(name)
+    asked = page.requests()
+    assert asked and {url.partition(":")[0] for url in asked} <= {"file", "data"}
+    assert [url for url in asked if url.startswith("file")] == [(build / name).as_uri()]
+    assert page.console() == []
+    assert page.run("return document.readyState") == "complete"
+    assert page.run("return document.querySelectorAll('h1, table').length") >= 2
+    assert page.run("return document.compatMode") == "CSS1Compat"
+
+
+_OVERFLOW = """
+const width = document.documentElement.clientWidth;
+const found = [];
+if (document.documentElement.scrollWidth > width) found.push("the page scrolls sideways");
+const shown = (e) => e.checkVisibility() && e.getClientRects().length;
+for (const e of document.querySelectorAll("body *")) {
+  if (!shown(e) || e.closest(".scroll, svg")) continue;
+  const box = e.getBoundingClientRect();
+  if (box.right > width + 1 || box.left < -1) found.push(`beyond the page: ${e.textContent}`);
+  const style = getComputedStyle(e);
+  if (style.overflowX === "hidden" && e.scrollWidth > e.clientWidth) {
+    found.push(`clipped: ${e.textContent}`);
+  }
+}
+for (const text of document.querySelectorAll("svg text")) {
+  if (!shown(text)) continue;
+  const box = text.getBoundingClientRect();
+  if (box.right > width + 1 || box.left < -1) found.push(`text beyond: ${text.textContent}`);
+}
+for (const cell of document.querySelectorAll("td, th")) {
+  if (shown(cell) && cell.scrollWidth > cell.clientWidth + 1) {
+    found.push(`cell: ${cell.textContent}`);
+  }
+}
+return found.slice(0, 5);
+"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_clipped_and_no_page_scrolls_sideways(opened, name):
+    for width in WIDTHS:
+        assert opened(name, width=width).run(_OVERFLOW) == [], width
+
+
+def test_texts_in_pictures_have_the_size_of_texts(opened):
+    """However wide the screen is: neither shrunk nor blown up."""
+    script = """
+    return [...document.querySelectorAll("svg text")].filter((e) => e.checkVisibility())
+      .map((e) => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a)
+    """
+    for width in WIDTHS:
+        sizes = opened("seq2seq-int8/report.html", width=width).run(script)
+        assert sizes and min(sizes) >= 8.5 and max(sizes) <= 26, width
+
+
+def test_one_of_the_two_pictures_is_shown(opened):
+    script = """
+    const shown = (name) =>
+      [...document.querySelectorAll(`.chart${name}`)].filter((e) => e.checkVisibility()).length;
+    return [".wide", ".narrow"].map(shown)
+    """
+    for width, which in ((1200, 0), (390, 1)):
+        counts = opened("seq2seq-int8/report.html", width=width).run(script)
+        assert counts[which] == 5 and counts[1 - which] == 0
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_dark_mode_is_dark(opened, name):
+    script = """
+    const style = getComputedStyle(document.body);
+    const light = (colour) =>
+      colour.match(/[0-9.]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) / 765;
+    return [light(style.backgroundColor), light(style.color)]
+    """
+    (paper, ink), (dark_paper, dark_ink) = (opened(name, scheme=s).run(script) for s in SCHEMES)
+    assert paper > 0.9 and ink < 0.2
+    assert dark_paper < 0.2 and dark_ink > 0.8
+
+
+def test_every_colour_of_a_picture_is_one_of_the_style(opened):
+    script = """
+    return [...document.querySelectorAll("svg [fill], svg [stroke]")]
+      .flatMap((e) => [e.getAttribute("fill"), e.getAttribute("stroke")])
+      .filter((c) => c && !["none", "transparent"].includes(c) && !c.startsWith("var(--"))
+    """
+    for name in PAGES:
+        assert opened(name).run(script) == []
+
+
+def column(page, table, number):
+    script = """
+    return [...document.querySelector(`#${arguments[0]} tbody`).rows].filter((r) => !r.hidden)
+      .map((r) => r.cells[arguments[1]].textContent.trim())
+    """
+    return page.run(script, table, number)
+
+
+def click(page, table, number):
+    page.run(
+        "document.querySelectorAll(`#${arguments[0]} th button`)[arguments[1]].click()",
+        table,
+        number,
+    )
+
+
+def order(page, table, number):
+    script = "return document.querySelectorAll(`#${arguments[0]} th`)[arguments[1]].ariaSort"
+    return page.run(script, table, number)
+
+
+def test_a_table_sorts_by_text_and_back(opened):
+    page = opened("index.html")
+    as_it_came = column(page, "packages", 0)
+    assert as_it_came[0] == "tcn-vulkan"
+    click(page, "packages", 0)
+    assert column(page, "packages", 0) == sorted(as_it_came)
+    assert order(page, "packages", 0) == "ascending"
+    click(page, "packages", 0)
+    assert column(page, "packages", 0) == sorted(as_it_came, reverse=True)
+    assert order(page, "packages", 0) == "descending"
+    click(page, "packages", 0)
+    assert column(page, "packages", 0) == as_it_came
+    assert order(page, "packages", 0) is None
+
+
+def test_a_table_sorts_figures_by_value_the_greatest_first(opened):
+    page = opened("seq2seq-int8/report.html")
+    click(page, "segments", 2)
+    sizes = [int(text.replace(",", "")) for text in column(page, "segments", 2)]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > 9_999 > sizes[-1]
+    click(page, "calls", 3)
+    errors = column(page, "calls", 3)
+    assert errors[0].startswith("1.84") and errors[-1] == "0"
+    click(page, "calls", 7)  # of ratios in dB the exact ones are the best
+    assert column(page, "calls", 7)[0] == "exact"
+
+
+def test_a_second_column_takes_over(opened):
+    page = opened("index.html")
+    click(page, "packages", 0)
+    click(page, "packages", 3)
+    assert order(page, "packages", 0) is None and order(page, "packages", 3) == "descending"
+    assert column(page, "packages", 0)[0] == "seq2seq-int8"
+
+
+def test_tables_sort_by_keyboard(opened):
+    page = opened("index.html")
+    page.run("document.querySelector('#packages th button').focus()")
+    page.press(Keys.ENTER)
+    assert order(page, "packages", 0) == "ascending"
+    page.press(Keys.SPACE)
+    assert order(page, "packages", 0) == "descending"
+
+
+def type_into_filter(page, table, words):
+    page.run("document.querySelector(`#${arguments[0]} input`).focus()", table)
+    page.press(Keys.CONTROL + "a")
+    page.press(words)
+
+
+def test_a_table_filters_by_all_words_in_any_order(opened):
+    page = opened("seq2seq-int8/report.html")
+    whole = len(column(page, "left", 0))
+    type_into_filter(page, "left", "ENCODE view")
+    assert [c.split()[0] for c in column(page, "left", 0)] == ["aten.view_copyin"]
+    told = page.run("return document.querySelector('#left output').textContent")
+    assert told == f"1 of {whole}"
+    type_into_filter(page, "left", "nothing at all")
+    assert column(page, "left", 0) == []
+    type_into_filter(page, "left", Keys.BACKSPACE)
+    assert len(column(page, "left", 0)) == whole
+
+
+def test_sorting_keeps_what_the_filter_left(opened):
+    page = opened("seq2seq-int8/report.html")
+    type_into_filter(page, "segments", "delegates")
+    few = column(page, "segments", 1)
+    click(page, "segments", 2)
+    assert sorted(column(page, "segments", 1)) == sorted(few)
+
+
+def test_a_link_shows_the_actions_of_one_package(opened):
+    page = opened("index.html", "#actions=vision")
+    assert {name.partition("/")[0] for name in column(page, "actions", 1)} == {"vision"}
+
+
+def test_a_link_to_a_line_marks_it(opened):
+    page = opened("seq2seq-int8/report.html", "#models/seq2seq.py:34")
+    target = "document.querySelector(':target')"
+    assert "scaled_dot_product_attention" in page.run(f"return {target}.textContent")
+    marked = page.run(f"return getComputedStyle({target}).backgroundColor")
+    assert marked != page.run("return getComputedStyle(document.body).backgroundColor")
+    assert page.run(f"return {target}.getBoundingClientRect().top") < 900
+
+
+def test_every_link_of_a_page_leads_to_a_place_or_a_file(opened, build):
+    script = """
+    return [...document.querySelectorAll("a[href]")].map((a) => a.getAttribute("href"))
+      .map((href) => [href, new URL(href, location).href])
+    """
+    for name in PAGES:
+        for written, whole in opened(name).run(script):
+            assert whole.startswith((build.parent.as_uri(), "about:")), written
+
+
+def test_without_script_a_page_can_be_read(opened):
+    page = opened("seq2seq-int8/report.html", script=False)
+    assert page.run("return document.querySelectorAll('th button, .filter').length") == 0
+    assert len(column(page, "left", 0)) > 20
+
+
+def test_pictures_say_what_they_show(opened):
+    script = """
+    const titles = (e) => e.querySelectorAll("title").length;
+    return [...document.querySelectorAll("svg")]
+      .map((e) => [e.getAttribute("role"), e.getAttribute("aria-label"), titles(e)])
+    """
+    for role, label, titles in opened("seq2seq-int8/report.html").run(script):
+        assert role == "img" and len(label) > 10 and titles > 1

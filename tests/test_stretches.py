@@ -1,0 +1,63 @@
+"""The row of a method's delegates and of what is left between them, on every kind of graph."""
+
+from collections import Counter
+
+import pytest
+import torch
+from test_control_flow import Cond, Map, lowered
+from torch import nn
+
+from pipeline.delegation import count_delegation
+from pipeline.stretches import stretches
+
+
+class Between(nn.Module):
+    """Two convolutions, with a sort between that no delegate takes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.second(torch.sort(torch.relu(self.first(x)))[0] * 2)
+
+
+def row_of(manager, namespaces=None):
+    return stretches(manager.exported_program("run"), namespaces)
+
+
+@pytest.mark.parametrize("backend", ["portable", "xnnpack", "vulkan"])
+@pytest.mark.parametrize("module", [Between, Cond, Map])
+def test_every_node_is_in_one_stretch(module, backend):
+    manager = lowered(module, backend)
+    counts, row = count_delegation(manager.exported_program("run")), row_of(manager)
+    inside = [stretch for stretch in row if stretch.backend is not None]
+    outside = sum((Counter(s.operators) for s in row if s.backend is None), Counter())
+    assert sum(s.to_json()["nodes"] for s in row) == counts.nodes
+    assert sum(s.to_json()["nodes"] for s in inside) == counts.delegated_nodes
+    assert Counter(s.backend for s in inside) == Counter(counts.partitions)
+    assert dict(outside) == counts.undelegated
+
+
+def test_stretches_stand_in_the_order_of_the_graph():
+    row = row_of(lowered(Between, "xnnpack"))
+    sort = next(n for n, s in enumerate(row) if any("sort" in name for name in s.operators))
+    assert row[sort].backend is None
+    assert "XnnpackBackend" in [s.backend for s in row[:sort]]
+    assert "XnnpackBackend" in [s.backend for s in row[sort + 1 :]]
+
+
+def test_a_body_of_control_flow_stands_where_it_is_called():
+    """Before the branches comes the comparison that chooses between them."""
+    row = row_of(lowered(Cond, "portable"))
+    assert len(row) == 1
+    names = list(row[0].operators)
+    assert names.index("aten.gt.Scalar") < names.index("aten.relu")
+
+
+def test_kernels_of_a_backend_are_stretches_of_its_own():
+    row = row_of(lowered(Between, "xnnpack"), {"aten": "Ours"})
+    left = [name for s in row if s.backend is None for name in s.operators]
+    assert "Ours" in [s.backend for s in row]
+    assert not [name for name in left if name.startswith("aten.")]

@@ -1,0 +1,183 @@
+import json
+
+from pipeline.overview import read_report, write_overview, write_reports
+from pipeline.store import Store
+from pipeline.timeline import Hit, Span, read_timeline, trace, write_timeline
+from pipeline.workspace import Workspace
+
+T = 1_700_000_000.0
+
+
+def span(kind="compile", method="run", worker=7, start=0.0, end=1.0, **more):
+    return Span(kind, "pack", method, "model", "built", worker, T + start, T + end, **more)
+
+
+def events(spans, hits=(), phase="X"):
+    return [e for e in trace(spans, list(hits))["traceEvents"] if e["ph"] == phase]
+
+
+def test_time_begins_with_the_run_and_is_in_microseconds():
+    first, second = events([span(start=2, end=3.5), span(start=4, end=4.25)])
+    assert (first["ts"], first["dur"]) == (0, 1_500_000)
+    assert (second["ts"], second["dur"]) == (2_000_000, 250_000)
+
+
+def test_an_action_says_what_it_was():
+    (event,) = events([span(peak_bytes=5, error="no")])
+    assert event["name"] == "compile pack/run" and event["cat"] == "compile"
+    assert event["args"] == {
+        "kind": "compile",
+        "package": "pack",
+        "method": "run",
+        "model": "model",
+        "outcome": "built",
+        "peak_bytes": 5,
+        "error": "no",
+    }
+
+
+def test_stages_lie_within_their_action():
+    outer, inner = events([span(stages=[("lower", T + 0.25, T + 0.75)])])
+    assert inner["name"] == "lower" and inner["cat"] == "stage"
+    assert outer["tid"] == inner["tid"]
+    assert outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
+
+
+def test_workers_are_lanes_and_a_new_one_takes_the_lane_of_one_that_ended():
+    spans = [
+        span(worker=1, start=0, end=2),
+        span(worker=2, start=0.5, end=5),
+        span(worker=3, start=3, end=4),
+        span(worker=1, start=2, end=2.5),
+    ]
+    lanes = {(e["ts"], e["tid"]) for e in events(spans)}
+    assert lanes == {(0, 1), (500_000, 2), (3_000_000, 1), (2_000_000, 1)}
+    names = {e["tid"]: e["args"]["name"] for e in events(spans, phase="M")}
+    assert names == {1: "worker 1", 2: "worker 2"}
+
+
+def test_what_came_from_the_store_has_a_lane_of_its_own():
+    hits = [Hit("link", "pack", None, "model", T - 1)]
+    (hit,) = events([span()], hits, phase="i")
+    assert (hit["name"], hit["tid"], hit["ts"]) == ("link pack", 0, 0)
+    assert events([span()], hits)[0]["ts"] == 1_000_000
+
+
+def workspace(tmp_path):
+    made = Workspace(tmp_path, Store(tmp_path / "store"), 1)
+    made.build.mkdir()
+    return made
+
+
+def test_a_timeline_is_read_as_it_was_written(tmp_path):
+    space = workspace(tmp_path)
+    assert read_timeline(space) is None
+    write_timeline(space, [span()], [])
+    assert read_timeline(space) == trace([span()], [])
+    (space.build / "timeline.json").write_text("[1]")
+    assert read_timeline(space) is None
+
+
+# The reports over all packages
+
+
+REPORT = {
+    "package": "pack",
+    "ok": True,
+    "failures": [],
+    "settings": {"atol": 0.1, "rtol": 0.0, "inputs": 1, "seed": 0, "steps": 1},
+    "methods": [],
+    "files": {"model.pte": "abc"},
+}
+
+
+def put(space, package, name, record):
+    folder = space.package(package)
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(record))
+
+
+def run(space, *actions):
+    told = {"actions": [{"reason": "", "error": "", "method": None, **a} for a in actions]}
+    (space.build / "run.json").write_text(json.dumps(told))
+
+
+def summary(space, *packages):
+    write_overview(space, packages)
+    return (space.build / "summary.md").read_text()
+
+
+def test_an_overview_of_what_is_in_build(tmp_path):
+    space = workspace(tmp_path)
+    put(space, "pack", "report.json", REPORT)
+    assert "1 package: 1 passed" in summary(space, "pack")
+    assert {"index.html", "junit.xml"} <= {path.name for path in space.build.iterdir()}
+
+
+def test_a_report_of_another_build_of_the_package_is_none(tmp_path):
+    space = workspace(tmp_path)
+    put(space, "pack", "report.json", REPORT)
+    manifest = {"methods": {}, "files": {"model.pte": {"digest": "other", "size": 1}}}
+    put(space, "pack", "manifest.json", manifest)
+    assert read_report(space, "pack") is None
+    assert "1 package: 1 not validated" in summary(space, "pack")
+    manifest["files"]["model.pte"]["digest"] = "abc"
+    put(space, "pack", "manifest.json", manifest)
+    assert "1 package: 1 passed" in summary(space, "pack")
+
+
+def test_a_package_that_the_last_run_could_not_build_has_failed_whatever_was_before(tmp_path):
+    space = workspace(tmp_path)
+    put(space, "pack", "report.json", REPORT)
+    run(
+        space,
+        {"kind": "compile", "package": "pack", "method": "f", "outcome": "failed", "error": "ow"},
+        {"kind": "link", "package": "pack", "outcome": "not-run", "reason": "compile failed"},
+    )
+    text = summary(space, "pack", "other")
+    assert text.startswith("# FAILED: 2 packages: 1 not built, 1 not validated")
+    assert "compile f: ow" in text
+
+
+def test_a_package_whose_model_could_not_be_exported_says_so(tmp_path):
+    space = workspace(tmp_path)
+    failed = {"kind": "export", "package": None, "outcome": "failed", "error": "boom"}
+    unrun = {"kind": "link", "package": "pack", "outcome": "not-run", "reason": "export:m failed"}
+    run(space, failed, unrun)
+    assert "export:m failed" in summary(space, "pack")
+
+
+def test_a_package_that_failed_validation_is_told_by_its_report(tmp_path):
+    space = workspace(tmp_path)
+    put(space, "pack", "report.json", {**REPORT, "ok": False, "failures": ["too large"]})
+    run(
+        space,
+        {"kind": "link", "package": "pack", "outcome": "built"},
+        {"kind": "validate", "package": "pack", "outcome": "failed", "error": "too large"},
+    )
+    text = summary(space, "pack")
+    assert "1 package: 1 failed" in text and "- too large" in text
+
+
+def test_rendering_again_leaves_the_recorded_files_current(tmp_path):
+    """Or the next run would take them for edited."""
+    from pipeline.digest import of_file
+
+    space = workspace(tmp_path)
+    put(space, "pack", "report.json", REPORT)
+    (space.build / ".state").mkdir()
+    space.write_state("pack", {"validate": {"files": {"report.md": "old", "x": "y"}}})
+    written = write_reports(space, "pack")
+    assert {path.name for path in written} == {"report.md", "report.html", "junit.xml"}
+    kept = space.state("pack")["validate"]["files"]
+    assert kept == {"report.md": of_file(space.package("pack") / "report.md"), "x": "y"}
+
+
+def test_damaged_records_are_none(tmp_path):
+    space = workspace(tmp_path)
+    for damage in ("", "[]", "{}", "{"):
+        folder = space.package("pack")
+        folder.mkdir(exist_ok=True)
+        (folder / "report.json").write_text(damage)
+        assert read_report(space, "pack") is None
+        assert write_reports(space, "pack") == []
