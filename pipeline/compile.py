@@ -24,6 +24,7 @@ from pipeline.control_flow import left_float
 from pipeline.delegation import count_delegation, handle_positions
 from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
+from pipeline.etrecord import current_lines, record
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
 from pipeline.lowering import edge_for, lower
 from pipeline.objects import make_object
@@ -152,7 +153,8 @@ def compile_unit(
     Returns:
         The action's result: the object, its blobs, the delegation of each method, of those that a
         Python runtime runs the debug handles with the places of their nodes in the program, and of
-        quantized ones with control flow how many operators in it stayed in floating point.
+        quantized ones with control flow how many operators in it stayed in floating point; where
+        it is wanted, the entries of an ETRecord.
 
     Raises:
         SourceError: a program can't be read, or is not the one that was planned.
@@ -188,6 +190,7 @@ def compile_unit(
                 ]
                 for name, config in configs.items()
             },
+            etrecord=settings.etrecord,
         )
         delegation = {
             name: count_delegation(
@@ -223,8 +226,24 @@ def compile_unit(
             "debug_handles": {name: own for name, own in handles.items() if own},
             "left_float": {name: number for name, number in floats.items() if number},
         }
+        if settings.etrecord:
+            lines = _lines(methods, programs, quantizes, store)
+            result["etrecord"] = found = record(emitted, store, lines)
+            own = {blob["digest"] for blob in found.values()}
+            result["blobs"] = sorted({*result["blobs"], *own})
         store.put_result(action.key, result, stages.total)
     return result
+
+
+def _lines(
+    methods: Mapping[str, MethodSource],
+    programs: Mapping[str, ExportedProgram],
+    quantizes: Mapping[str, Action],
+    store: Store,
+) -> dict[str, dict[str, str]]:
+    """Of each quantized method, the lines that its nodes stand on by now."""
+    with reading(methods.values()):
+        return {n: current_lines(programs[n], load_method(methods[n], store)) for n in quantizes}
 
 
 def _check_passes(planned: Mapping[str, Any], root: Path) -> None:

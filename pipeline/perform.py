@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from pipeline import compile as compiling
+from pipeline import etrecord
 from pipeline.actions import Action, exported_blobs
 from pipeline.export import export
 from pipeline.link import link
@@ -95,8 +96,13 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
         blobs = {f"{action.model}.pte": linked.pte}
         blobs |= {f"{stem}.ptd": blob for stem, blob in linked.ptds.items()}
         sizes = {name: {"digest": b.digest, "size": b.size} for name, b in blobs.items()}
-        manifest = manifest_bytes(make_manifest(action, compiled, sizes))
         files = {name: blob.digest for name, blob in blobs.items()}
+        made = make_manifest(action, compiled, sizes)
+        if records := [result["etrecord"] for result in compiled.values() if "etrecord" in result]:
+            whole = etrecord.join(records, order, store)
+            files[etrecord.FILE] = whole.digest
+            made["etrecord"] = {"digest": whole.digest, "size": whole.size}
+        manifest = manifest_bytes(made)
         files[MANIFEST] = store.put(manifest)
         # Who finds a package spares its methods too.
         store.put_result(action.key, {"files": files}, stages.total + spent)

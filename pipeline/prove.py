@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action
+from pipeline.bundle import Suites, bundle, told_of
 from pipeline.delegation import nodes_of
 from pipeline.errors import PipelineError
 from pipeline.gates import failed_gates
@@ -22,7 +23,9 @@ from pipeline.report import markdown
 from pipeline.source_lines import told
 from pipeline.sources import MethodSource
 from pipeline.stages import Stages
+from pipeline.store import Store
 from pipeline.validate import validate_package
+from pipeline.validation import Validation
 from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
             "report.md": markdown(record, _facts(manifest)).encode(),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
+        if bundled := measured.get("bundle"):
+            put[bundled["file"]] = bundled["digest"]
         if not failures:
             result = {"files": put, "facts": {"ok": True}}
             workspace.store.put_result(action.key, result, stages.total)
@@ -84,24 +89,41 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
     with stages.stage("load"), compiling.reading(methods.values()):
         programs = {n: compiling.load_method(m, store) for n, m in methods.items()}
         examples = {n: compiling.load_examples(m, store) for n, m in methods.items()}
+    settings = action.where["settings"]
+    suites = Suites(settings.bundle_limit) if settings.bundle else None
     with stages.stage("run"):
         files = sorted(key["files"])
+        pte = folder / next(name for name in files if name.endswith(".pte"))
         validation = validate_package(
-            folder / next(name for name in files if name.endswith(".pte")),
+            pte,
             [folder / name for name in files if name.endswith(".ptd")],
             programs,
             examples,
-            action.where["settings"],
+            settings,
             action.where["constant_methods"],
             _not_run(manifest, key["not_run"]),
             lines_of_handles(manifest, programs, workspace.root),
+            suites.keep if suites else None,
         )
         _check_files(folder, key["files"])
     record = {**validation.to_json(), "package": package, "files": key["files"]}
     if validation.ok:
+        blobs = []
+        if suites:
+            with stages.stage("bundle"):
+                record["bundle"] = _bundled(pte, suites, validation, store)
+            blobs.append(record["bundle"]["digest"])
         blob = store.put(_as_bytes(record))
-        store.put_result(key, {"record": blob, "blobs": [blob]}, stages.total)
+        store.put_result(key, {"record": blob, "blobs": [blob, *blobs]}, stages.total)
     return record
+
+
+def _bundled(pte: Path, suites: Suites, validation: Validation, store: Store) -> Json:
+    """Makes the bundled program and commits it: its name, size and digest, and what is in it."""
+    with store.writer() as file:
+        file.write(bundle(pte, suites))
+    made = {"file": f"{pte.stem}.bpte", "size": file.size, "digest": file.digest}
+    return {**made, "methods": told_of(suites, validation.methods)}
 
 
 def _as_bytes(record: Json) -> bytes:

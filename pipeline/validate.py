@@ -65,6 +65,10 @@ class Limits(Protocol):
     def min_agreement(self) -> float | None: ...
 
 
+# Takes a method, where an input set is from, its flat values and what the source gives on them.
+Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
+
+
 class Settings(Limits, Protocol):
     """Limits and amounts: `inputs` sets are generated from `seed`; a method with state is called
     `steps` times in a row; a method keeps to the limits that `of` gives."""
@@ -87,6 +91,7 @@ def validate_package(
     constant_methods: Mapping[str, object],
     not_run: Mapping[str, str] | None = None,
     lines: Mapping[str, Mapping[int, str]] | None = None,
+    keep: Keep | None = None,
 ) -> Validation:
     """Validates every method that a package should have, and that it has no other.
 
@@ -97,6 +102,7 @@ def validate_package(
         not_run: by method, why this machine can't run it. Only what it declares is compared.
         lines: by method and debug handle, the line of the source that a delegate's instruction
             comes from, for failures.
+        keep: is given each call from the initial state, also of methods that are not run.
     """
     limits = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     files = PackageFiles.of(pte, ptds)
@@ -112,7 +118,9 @@ def validate_package(
         elif name in programs:
             reason = (not_run or {}).get(name, "")
             own = (lines or {}).get(name, {})
-            trial = _Trial(name, programs[name], lambda: Session(files), settings, reason, own)
+            trial = _Trial(
+                name, programs[name], lambda: Session(files), settings, reason, own, keep
+            )
             methods.append(trial.result(examples.get(name, ())))
         else:
             methods.append(_validate_constant(name, constant_methods[name], Session(files)))
@@ -151,7 +159,9 @@ class _Trial:
         settings: Settings,
         not_run: str = "",
         lines: Mapping[int, str] | None = None,
+        keep: Keep | None = None,
     ) -> None:
+        self.keep = keep
         self.not_run = not_run
         self.lines = lines or {}
         self.method = method
@@ -190,7 +200,8 @@ class _Trial:
         self.state = self.source.state
         self.package = self.open_package()
         if self.not_run:
-            self._declares_the_same()
+            if self._declares_the_same():
+                self._keep_expected(examples)
             return
         if not (self._loads() and self._declares_the_same()):
             return
@@ -262,6 +273,21 @@ class _Trial:
                 if not self._call(sets[(number + step) % len(sets)], step + 1, name):
                     break
 
+    def _keep_expected(self, examples: Sequence[InputSet]) -> None:
+        """What the source gives, for a device that can run what this machine can't."""
+        for inputs in self._input_sets(examples) if self.keep is not None else ():
+            self.source.reset()
+            try:
+                expected = executed(self.computation, flatten(self.program, inputs))
+            except DeviceError as error:
+                self.skipped.append((inputs.origin, error.reason))
+            else:
+                self._keep(inputs, expected)
+
+    def _keep(self, inputs: InputSet, expected: Sequence[Any]) -> None:
+        if self.keep is not None:
+            self.keep(self.method, inputs.origin, flatten(self.program, inputs), expected)
+
     def _call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
         """Whether both sides ran, so that a sequence can go on."""
         where = f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
@@ -281,6 +307,8 @@ class _Trial:
             self._fail(self._reason(error), where)
             return False
         self._judge(actual, expected, Run(inputs.origin, (), step, sequence), where)
+        if step <= 1:  # others go on from a state that a test case can't hold
+            self._keep(inputs, expected)
         return True
 
     def _judge(self, actual: list[Any], expected: list[Any], run: Run, where: str) -> None:
