@@ -238,7 +238,7 @@ class EmitConfig(Options):
     )
     etrecord: bool = Field(
         default=False,
-        description="Leave etrecord.bin beside the package, from which ExecuTorch's Inspector knows "
+        description="Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows "
         "the lines and modules of what was profiled on a device. The package stays the same.",
     )
     layout: LayoutConfig = LayoutConfig()

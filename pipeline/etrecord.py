@@ -203,7 +203,10 @@ class _Writing:
         return self._blob.write(data)
 
     def flush(self) -> None:
-        pass
+        """The blob's own file is flushed when it is complete."""
+
+    def close(self) -> None:
+        """Whoever opened the blob closes it."""
 
 
 def of_method(path: str | Path, method: str) -> ETRecord:

@@ -22,7 +22,7 @@ from pipeline.programs import load_program
 from pipeline.quantize import quantize
 
 
-def joint_call(plan: Plan, package: str, etrecord: bool = False) -> ExecutorchProgramManager:
+def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     methods, root = plan.config(package).methods, plan.workspace.root
     config, sources, store = plan.config(package), plan.methods(package), plan.workspace.store
     programs = {name: load_program(m.archive, m.entry) for name, m in sources.items()}
@@ -42,10 +42,6 @@ def joint_call(plan: Plan, package: str, etrecord: bool = False) -> ExecutorchPr
     used = {b.backend_id: b for b in backends_of(config, methods)}.values()
     # ExecuTorch knows classes only. They live as long as this call.
     classes = [_as_class(b) for b in used if b.preprocess]
-    passes = {
-        n: [*load_passes(methods[n].edge.passes, root), *make_passes(methods[n].located(root))]
-        for n in programs
-    }
     with ExitStack() as contexts:
         for backend in used:
             contexts.enter_context(backend.around_preprocess())
@@ -56,8 +52,13 @@ def joint_call(plan: Plan, package: str, etrecord: bool = False) -> ExecutorchPr
             compile_config=edge_config(
                 edge_for(next(iter(methods.values())).edge, used), edge_operators(used)
             ),
-            transform_passes=passes if any(passes.values()) else None,
-            generate_etrecord=etrecord,
+            transform_passes={
+                n: [
+                    *load_passes(methods[n].edge.passes, root),
+                    *make_passes(methods[n].located(root)),
+                ]
+                for n in programs
+            },
         )
     classes.clear()
     gc.collect()

@@ -34,7 +34,7 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     bench = bench_for(tmp_path_factory.mktemp("bundle"), {"phone": CONFIG})
-    assert bench.doit() == 0, bench.output
+    assert bench.doit(timeout=900) == 0, bench.output
     return bench
 
 
@@ -110,22 +110,22 @@ def test_it_holds_the_package(bench):
 def test_another_build_gives_the_same_bytes(bench):
     before = bench.bytes_of("phone", "small.bpte")
     cold = {"PTE_PIPELINE_STORE": str(bench.root / ".empty"), "PYTHONHASHSEED": "5"}
-    assert bench.doit("-n", "1", "-a", **cold) == 0, bench.output
+    assert bench.doit("-n", "1", "-a", timeout=900, **cold) == 0, bench.output
     assert bench.bytes_of("phone", "small.bpte") == before
 
 
 def test_one_that_went_comes_back_and_one_that_is_not_wanted_goes(bench):
     path, before = bench.root / "build/phone/small.bpte", bench.bytes_of("phone", "small.bpte")
     path.unlink()
-    assert bench.doit() == 0, bench.output
+    assert bench.doit(timeout=900) == 0, bench.output
     assert path.read_bytes() == before
     config = "partition_configs/phone.yaml"
     bench.edit(config, "bundle: true", "bundle: false")
-    assert bench.doit() == 0, bench.output
+    assert bench.doit(timeout=900) == 0, bench.output
     assert not path.exists()
     assert "bundle" not in json.loads(bench.bytes_of("phone", "report.json"))
     bench.edit(config, "bundle: false", "bundle: true")
-    assert bench.doit() == 0, bench.output
+    assert bench.doit(timeout=900) == 0, bench.output
     assert path.read_bytes() == before
     assert bench.outcomes()["validate phone"] == "hit"
 
