@@ -270,14 +270,28 @@ def link_action(
 
 
 def validate_action(
-    config: PackageConfig, files: Mapping[str, Digest], methods: Mapping[str, MethodSource]
+    config: PackageConfig,
+    files: Mapping[str, Digest],
+    methods: Mapping[str, MethodSource],
+    baseline: Digest | None = None,
+    places: Mapping[str, str] = _NO_FILES,
 ) -> Action:
-    """`files` are the digests of the package on disk, which is what gets validated. What is
-    measured has a key of its own in this one, without the gates."""
+    """`files` are the digests of the package on disk, which is what gets validated; `baseline` that
+    of the file with the figures that were accepted; `places` are where gates were written. What is
+    measured has a key of its own in this one, without gates and baseline."""
     settings = config.validation.resolved()
-    gates = settings.pop("gates")
     if not settings["bundle"]:  # what is left out must not count
         del settings["bundle"], settings["bundle_limit"]
+    own = settings["methods"]
+    held_to = {
+        "gates": settings.pop("gates"),
+        "methods": {name: {"gates": each["gates"]} for name, each in own.items()},
+    }
+    settings["methods"] = {
+        name: limits
+        for name, each in own.items()
+        if (limits := {n: v for n, v in each.items() if n != "gates" and v is not None})
+    }
     measured = {
         **_common("measure"),
         "package": config.package,
@@ -291,9 +305,15 @@ def validate_action(
         "host": host(),
         "facts": facts_of(config, config.methods),
     }
-    key = {**_common("validate"), "measured": measured, "gates": gates}
+    key = {
+        **_common("validate"),
+        "measured": measured,
+        "held_to": held_to,
+        "baseline": baseline,
+    }
     where = {
         "sources": dict(methods),
+        "places": dict(places),
         "constant_methods": config.constant_methods,
         "settings": config.validation,
     }

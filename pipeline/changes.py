@@ -62,11 +62,12 @@ def _changes(
     for each in differences(_flat(old), _flat(new)):
         match each.path:
             case ("toolchain", library):
-                yield f"library {library}: {_shown(each.old)} -> {_shown(each.new)}"
+                yield f"library {library}: {shown_value(each.old)} -> {shown_value(each.new)}"
             case ("code",):
                 yield "pte-pipeline's own code changed"
             case ("host", *rest):
-                yield f"this machine, {'.'.join(rest)}: {_shown(each.old)} -> {_shown(each.new)}"
+                shown = f"{shown_value(each.old)} -> {shown_value(each.new)}"
+                yield f"this machine, {'.'.join(rest)}: {shown}"
             case ("source",):
                 yield f"{file} changed"
             case ("reads", name):
@@ -98,8 +99,10 @@ def _changes(
                 yield f"{file}, whose lines the ETRecord tells, changed"
             case ("measured", *_):
                 continue
-            case ("gates", *_):
-                yield _of_config(("validate", *each.path), each)
+            case ("baseline",):
+                yield f"the baseline {_verb(each)}"
+            case ("held_to", *rest):
+                yield _of_config(("validate", *rest), each)
             case ("settings", *rest):
                 yield _of_config(("validate", *rest), each)
             case _:
@@ -120,7 +123,7 @@ def _of_config(path: tuple[str, ...], each: Difference) -> str:
     where = ".".join(path)
     if each.old is _ABSENT or each.new is _ABSENT:
         return f"config {where} {_verb(each)}"
-    return f"config {where}: {_shown(each.old)} -> {_shown(each.new)}"
+    return f"config {where}: {shown_value(each.old)} -> {shown_value(each.new)}"
 
 
 def _of_program(method: str, each: Difference, parts_of: PartsOf) -> Iterator[str]:
@@ -140,7 +143,7 @@ def _of_program(method: str, each: Difference, parts_of: PartsOf) -> Iterator[st
     for limits in differences(old["ranges"], new["ranges"]):
         told = True
         where = ".".join(limits.path)
-        yield f"{method}: range of {where}: {_shown(limits.old)} -> {_shown(limits.new)}"
+        yield f"{method}: range of {where}: {shown_value(limits.old)} -> {shown_value(limits.new)}"
     for what, words in (
         ("signature", "what it takes and returns"),
         ("call", "its call specification"),
@@ -159,7 +162,7 @@ def _verb(each: Difference) -> str:
     return "is gone" if each.new is _ABSENT or each.new is None else "changed"
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     if value is _ABSENT:
         return "none"
     text = str(value)

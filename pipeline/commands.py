@@ -90,6 +90,20 @@ def explain_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         yield from explain(plan, target)
 
 
+def baseline_command(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Raises PipelineError."""
+    from pipeline.acceptance import accept  # pydantic and YAML, which a run does without
+
+    yield from accept(plan, words)
+
+
+def diff_command(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[str]:
+    """Raises PipelineError."""
+    from pipeline.diff import diff  # pydantic and YAML, which a run does without
+
+    yield from diff(plan, words, markdown)
+
+
 def backends_command(words: Sequence[str]) -> Iterator[str]:
     """Raises PipelineError."""
     from pipeline.listing import list_backends, tell_backend

@@ -20,6 +20,7 @@ from pipeline.backends.workspace_files import located
 from pipeline.calibration import Batches, check_batches, read_file
 from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
+from pipeline.constant_names import constants_of
 from pipeline.control_flow import left_float
 from pipeline.delegation import count_delegation, handle_positions
 from pipeline.emission import emit, named_data_of
@@ -152,9 +153,10 @@ def compile_unit(
 
     Returns:
         The action's result: the object, its blobs, the delegation of each method, of those that a
-        Python runtime runs the debug handles with the places of their nodes in the program, and of
-        quantized ones with control flow how many operators in it stayed in floating point; where
-        it is wanted, the entries of an ETRecord.
+        Python runtime runs the debug handles with the places of their nodes in the program, of
+        quantized ones with control flow how many operators in it stayed in floating point, what
+        the constants of each are called (`constants_of`), and, where it is wanted, the entries of
+        an ETRecord.
 
     Raises:
         SourceError: a program can't be read, or is not the one that was planned.
@@ -212,6 +214,9 @@ def compile_unit(
             for name in methods
             if name not in quantizes
         }
+        constants = {
+            name: constants_of(programs[name], lowered.exported_program(name)) for name in methods
+        }
     with stages.stage("emit"):
         named = {name: named_data_of(lowered.exported_program(name)) for name in methods}
         emitted = emit(lowered, settings, load_passes(settings.passes, workspace.root))
@@ -225,6 +230,7 @@ def compile_unit(
             "signatures": signatures,
             "debug_handles": {name: own for name, own in handles.items() if own},
             "left_float": {name: number for name, number in floats.items() if number},
+            "constants": constants,
         }
         if settings.etrecord:
             lines = _lines(methods, programs, quantizes, store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
@@ -15,6 +16,10 @@ from pipeline.sizes import SIZE_PATTERN, UNITS, parse_size
 _INT64 = range(-(2**63), 2**63)
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+# Of an operator, or of several: `*` stands for any characters.
+OPERATORS_PATTERN = r"^[A-Za-z_*][A-Za-z0-9_.*]*$"
+SHARE_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,9})? ?%$"
+DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 LABEL_PATTERN = r"^[^\x00-\x1f\x7f]+$"
 OPERATOR_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
 REFERENCE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
@@ -23,7 +28,9 @@ RULES = {
     NAME_PATTERN: "must be letters, digits, '_', '-' and single dots inside",
     METHOD_PATTERN: "must be letters, digits and '_', and not begin with a digit",
     OPERATOR_PATTERN: "must be an operator with its overload, such as aten.linear.default",
+    OPERATORS_PATTERN: "must be an operator such as aten.add.Tensor, or a pattern such as aten.*",
     REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu",
+    DIGEST_PATTERN: "must be a BLAKE3 digest: 64 hexadecimal digits",
     LABEL_PATTERN: "must be text, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
@@ -38,6 +45,14 @@ def _size(value: Any) -> Any:
             "rule", "must be a size such as 40MB; units: {units}", {"units": units}
         )
     return size
+
+
+def _portion(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
+        value = float(Decimal(value.rstrip("% ")) / 100)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise PydanticCustomError("rule", "must be a share such as 0.02 or 2%")
+    return float(value)
 
 
 def _power_of_two(value: int) -> int:
@@ -68,8 +83,18 @@ MethodName = Annotated[str, Field(pattern=METHOD_PATTERN)]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Portion = Annotated[
+    float,
+    BeforeValidator(_portion),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": SHARE_PATTERN}]}
+    ),
+]
 Operator = Annotated[str, Field(pattern=OPERATOR_PATTERN)]
 PowerOfTwo = Annotated[int, AfterValidator(_power_of_two), WithJsonSchema({"type": "integer"})]
+Operators = Annotated[
+    tuple[Annotated[str, Field(pattern=OPERATORS_PATTERN)], ...], Field(strict=False)
+]
 Patterns = Distinct[Label]
 Constant = Annotated[
     bool | int | float | str | list[bool | int | float | str],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -34,7 +34,7 @@ from pipeline.config_models import (
     PackageConfig,
     PassSpec,
 )
-from pipeline.config_validate import Gates, MethodLimits, ValidateConfig
+from pipeline.config_validate import ValidateConfig
 from pipeline.errors import Problem, did_you_mean, join, shown
 
 _M = TypeVar("_M", bound=Options)
@@ -50,6 +50,7 @@ _MUST_BE = {
     "dict_type": "must be a mapping",
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
+    "greater_than": "must be more than {gt:.15g}",
     "greater_than_equal": "must be at least {ge:.15g}",
     "int_type": "must be a whole number",
     "less_than_equal": "must be at most {le:.15g}",
@@ -91,7 +92,6 @@ class Parser:
                 "memory_planning": partial(self.section, MemoryPlanning),
                 "layout": partial(self.section, LayoutConfig),
             },
-            ValidateConfig: {"gates": partial(self.section, Gates), "methods": self._limits},
         }
 
     def wrong(self, path: str, what: str, known: str = "", at: str = "") -> None:
@@ -123,6 +123,8 @@ class Parser:
                 continue
             elif key in self._parts.get(model, {}):
                 values[key] = self._parts[model][key](value, join(path, key))
+            elif each := _options_by_name(model, key):
+                values[key] = self._by_name(each, value, join(path, key), key)
             elif inner := _options_in(model, key):
                 values[key] = self.section(inner, value, join(path, key))
             else:
@@ -180,11 +182,13 @@ class Parser:
             return {**rest, **recipe.expanded()}
         return None
 
-    def _limits(self, data: Any, path: str) -> dict[Any, MethodLimits | None] | None:
+    def _by_name(
+        self, model: type[_M], data: Any, path: str, noun: str
+    ) -> dict[Any, _M | None] | None:
         if not isinstance(data, dict):
-            self.wrong(path, f"is {shown(data)}, must be a mapping of methods")
+            self.wrong(path, f"is {shown(data)}, must be a mapping of {noun}")
             return None
-        return {n: self.section(MethodLimits, value, join(path, n)) for n, value in data.items()}
+        return {n: self.section(model, value, join(path, n)) for n, value in data.items()}
 
     def _partitioners(self, data: Any, path: str) -> tuple[PartitionerSpec | None, ...] | None:
         if not isinstance(data, list):
@@ -275,6 +279,13 @@ class Parser:
                 what = f"is {shown(value)}, must be a mapping of options, or {NOT}"
                 self.wrong(join(path, name), what)
         return found
+
+
+def _options_by_name(model: type[Options], key: str) -> type[Options] | None:
+    """The model of what an option that is a mapping of names holds."""
+    annotation = model.model_fields[key].annotation if key in model.model_fields else None
+    inner = get_args(annotation)[-1:] if get_origin(annotation) is dict else ()
+    return next((e for e in inner if isinstance(e, type) and issubclass(e, Options)), None)
 
 
 def _options_in(model: type[Options], key: str) -> type[Options] | None:

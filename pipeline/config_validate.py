@@ -7,11 +7,13 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.backends.options import Options
-from pipeline.config_fields import MethodName, Share, Size, Tolerance
+from pipeline.config_fields import MethodName, Operators, Portion, Share, Size, Tolerance
+
+Decibel = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Gates(Options):
-    """What a package must keep to; without a limit nothing is checked."""
+class MethodGates(Options):
+    """What each method must keep to; without a limit nothing is checked."""
 
     min_delegated_nodes: Share | None = Field(
         default=None,
@@ -21,9 +23,41 @@ class Gates(Options):
         default=None,
         description="The least share of each method's operators that delegates run, 0 to 1.",
     )
+    allow_portable_ops: Operators | None = Field(
+        default=None,
+        description="The only operators that may be left to portable kernels, by name or pattern "
+        "such as aten.view_copy or aten.*_copy.*; [] allows none.",
+    )
+    max_planned_memory: Size | None = Field(
+        default=None,
+        description="The most memory that a method plans, over all arenas, such as 2MB.",
+    )
+    max_latency_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="The most that a method's steady latency on this host may be, in multiples of "
+        "its source program's.",
+    )
+    max_delegation_drop: Portion | None = Field(
+        default=None,
+        description="By how much the share of a method's nodes that delegates run may fall below "
+        "the baseline's: 0.05 or 5% is from 90 % to 85 %.",
+    )
+    max_sqnr_drop: Decibel | None = Field(
+        default=None,
+        description="By how many dB the SQNR of any output may fall below the baseline's.",
+    )
+
+
+class Gates(MethodGates):
+    """What a package, and each of its methods, must keep to; without a limit nothing is checked."""
+
     max_size: Size | None = Field(
         default=None,
         description="The greatest size of the package's files, such as 40MB or 512KiB.",
+    )
+    max_size_growth: Portion | None = Field(
+        default=None,
+        description="By how much of the baseline's size the package may grow, such as 0.02 or 2%.",
     )
 
 
@@ -66,6 +100,22 @@ class MethodLimits(Limits):
     rtol: Tolerance | None = Field(  # type: ignore[assignment]
         default=None, description=Limits.model_fields["rtol"].description
     )
+    gates: MethodGates = Field(
+        default=MethodGates(), description="Gates of this method, instead of the package's."
+    )
+
+
+class Latency(Options):
+    """How methods are timed on the machine that validates them."""
+
+    seconds: float = Field(
+        default=0.3,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Spent on each method, for loading it, for its runs and for those of its "
+        "source program; 0 times nothing.",
+    )
 
 
 class ValidateConfig(Limits):
@@ -99,6 +149,7 @@ class ValidateConfig(Limits):
         description="The greatest size of a method's inputs and outputs in the bundled program.",
     )
     gates: Gates = Gates()
+    latency: Latency = Latency()
 
     def of(self, method: str) -> Limits:
         """The limits of a method: its own, and the package's for the others."""

@@ -45,18 +45,9 @@ class Reporter(ConsoleReporter):
 
     @contextmanager
     def progress(self, actions: Sequence[Action], steps: Steps) -> Iterator[Tell]:
-        """Yields the function to call with each report: a bar on a terminal, and one for each
-        action that calibrates, else plain lines."""
-        if self.outstream.isatty():
-            with _bar(actions, steps) as tell:
-                yield tell
-        else:
-            yield self._line
-
-    def _line(self, action: Action, report: Report) -> None:
-        result = "lost" if report.missing else "failed" if report.error else "built"
-        self.write(f"{result:<8} {action.title:<44} {report.seconds:6.1f} s\n")
-        self.outstream.flush()
+        """Yields the function to call with each report."""
+        with progress_on(self.outstream, actions, steps) as tell:
+            yield tell
 
     def summarize(self, plan: Plan, outcomes: Sequence[Outcome], remote: Mapping[str, Any]) -> None:
         self._summarize(plan, outcomes)
@@ -80,6 +71,23 @@ def _ours(task: Any) -> bool:
 
 def _is_command(task: Any) -> bool:
     return bool((task.meta or {}).get("command"))
+
+
+@contextmanager
+def progress_on(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterator[Tell]:
+    """Yields the function to call with each report: a bar on a terminal, and one for each action
+    that calibrates, else plain lines."""
+
+    def line(action: Action, report: Report) -> None:
+        result = "lost" if report.missing else "failed" if report.error else "built"
+        stream.write(f"{result:<8} {action.title:<44} {report.seconds:6.1f} s\n")
+        stream.flush()
+
+    if stream.isatty():
+        with _bar(actions, steps) as tell:
+            yield tell
+    else:
+        yield line
 
 
 @contextmanager

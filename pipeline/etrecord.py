@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from executorch.exir import ExecutorchProgramManager
+from executorch.exir.serde.export_serialize import SerializeError
 from torch.export import ExportedProgram
 
 from pipeline.delegation import nodes_of
@@ -66,7 +67,14 @@ def record(
                 f"{', '.join(_PARTS)}; rename it, or leave `emit.etrecord` out"
             )
     file = io.BytesIO()
-    etrecord.save(file)
+    try:
+        etrecord.save(file)
+    except SerializeError as error:  # as of control flow with constants of its own
+        reason = str(_first(error)).partition("\n")[0]
+        raise PipelineError(
+            f"{', '.join(sorted(manager.methods))}: ExecuTorch can't write the program into an "
+            f"ETRecord ({reason}); leave `emit.etrecord` out"
+        ) from error
     found = {}
     with zipfile.ZipFile(file) as entries:
         names = entries.namelist()
@@ -80,6 +88,13 @@ def record(
             blob = put(store, content)
             found[name] = {"digest": blob.digest, "size": blob.size}
     return found
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error that others were raised from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def current_lines(quantized: ExportedProgram, source: ExportedProgram) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""What is wrong with a config that only the catalogue, this machine or other methods tell."""
+"""What is wrong with a config that only the catalogue, this machine or other methods tell, and
+where parts of it were written."""
 
 from __future__ import annotations
 
@@ -81,3 +82,16 @@ def mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
                     f"differs from that of '{first}', with which it is lowered together",
                     "say the same of both; only passes may differ",
                 )
+
+
+def places_of_gates(config: PackageConfig, document: Document) -> dict[str, str]:
+    """File and line of each gate that is written, by its path under `validate`."""
+    found = {}
+    given: dict[str, Options] = {"": config.validation.gates}
+    given |= {f"methods.{name}.": own.gates for name, own in config.validation.methods.items()}
+    for path, gates in given.items():
+        for name in gates.model_fields_set:
+            node = document.written(f"validate.{path}gates.{name}")
+            if node is not None and node.mark.line:
+                found[f"{path}gates.{name}"] = f"{node.mark.file}:{node.mark.line}"
+    return dict(sorted(found.items()))

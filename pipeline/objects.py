@@ -80,6 +80,13 @@ class MethodObject:
         for entries in (self.named, *self.named_external.values()):
             yield from (entry.blob for entry in entries)
 
+    def keys_of(self, method: str) -> list[str]:
+        """The keys of the named data that a method's delegates use, sorted."""
+        if self.keys:
+            return sorted(self.keys[method])
+        entries = (entry for own in (self.named, *self.named_external.values()) for entry in own)
+        return sorted({entry.key for entry in entries})
+
 
 def object_from_json(data: Mapping[str, Any]) -> MethodObject:
     """The inverse of `to_json`, after the record has been through JSON."""

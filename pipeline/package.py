@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pipeline.actions import Action
@@ -14,6 +15,8 @@ from pipeline.files import copy_atomically, sweep
 from pipeline.workspace import Workspace
 
 MANIFEST = "manifest.json"
+CONTENTS = "contents.json"
+REPORT = "report.json"
 MANIFEST_FORMAT = 1
 
 
@@ -77,10 +80,16 @@ def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
 
 def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
     """None where there is none that can be read."""
+    return read_record(workspace.package(package) / MANIFEST)
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """A record in JSON; None where there is none that can be read."""
     try:
-        return json.loads((workspace.package(package) / MANIFEST).read_bytes())
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
+    return found if isinstance(found, dict) else None
 
 
 def install_result(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 from pipeline import compile as compiling
 from pipeline import etrecord
 from pipeline.actions import Action, exported_blobs
+from pipeline.contents import contents_bytes, contents_of
 from pipeline.export import export
 from pipeline.link import link
 from pipeline.objects import object_from_json
 from pipeline.package import (
+    CONTENTS,
     MANIFEST,
     install,
     install_result,
@@ -97,6 +99,15 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
         blobs |= {f"{stem}.ptd": blob for stem, blob in linked.ptds.items()}
         sizes = {name: {"digest": b.digest, "size": b.size} for name, b in blobs.items()}
         files = {name: blob.digest for name, blob in blobs.items()}
+        told = contents_of(
+            {name: store.known_path(blob) for name, blob in files.items()},
+            {n: known for result in compiled.values() for n, known in result["constants"].items()},
+            {
+                name: owner.keys_of(name)
+                for unit, owner in zip(units, objects, strict=True)
+                for name in compiled[unit]["delegation"]
+            },
+        )
         made = make_manifest(action, compiled, sizes)
         if records := [result["etrecord"] for result in compiled.values() if "etrecord" in result]:
             whole = etrecord.join(records, order, store)
@@ -104,6 +115,7 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
             made["etrecord"] = {"digest": whole.digest, "size": whole.size}
         manifest = manifest_bytes(made)
         files[MANIFEST] = store.put(manifest)
+        files[CONTENTS] = store.put(contents_bytes(told))
         # Who finds a package spares its methods too.
         store.put_result(action.key, {"files": files}, stages.total + spent)
         install(workspace, action, files)

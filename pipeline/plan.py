@@ -22,6 +22,7 @@ from pipeline.errors import ConfigErrors, Problem, SourceError, did_you_mean, jo
 from pipeline.mistakes import (
     misfitting_files,
     mixed_edges,
+    places_of_gates,
     places_of_passes,
     unknown_options_of,
     unusable_backends,
@@ -410,7 +411,20 @@ class Plan:
         files = self._linked(package)
         if methods is None or not files:
             return None
-        return actions.validate_action(self.config(package), files, methods)
+        return self.validation_of(package, files, methods)
+
+    def validation_of(
+        self, package: str, files: Mapping[str, Digest], methods: Mapping[str, MethodSource]
+    ) -> Action:
+        """Of a package whose files have these digests."""
+        config = self.config(package)
+        places = places_of_gates(config, self.configs.document(package))
+        baseline = self.baseline(package)
+        return actions.validate_action(config, files, methods, baseline, places)
+
+    def baseline(self, package: str) -> Digest | None:
+        """The digest of the file with a package's accepted figures."""
+        return self.workspace.file_digests.find(self.workspace.baseline(package))
 
     def validate_digest(self, package: str) -> Digest | None:
         """That of `validate`."""
@@ -421,7 +435,14 @@ class Plan:
         return self.configs.derived(
             package,
             "validate",
-            [_identities(methods), files, toolchain(), outline.machine, host()],
+            [
+                _identities(methods),
+                files,
+                toolchain(),
+                outline.machine,
+                host(),
+                self.baseline(package),
+            ],
             lambda: _digest_of(self.validate(package)),
         )
 

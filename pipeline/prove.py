@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any
 from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action
+from pipeline.baseline import read_baseline
 from pipeline.bundle import Suites, bundle, told_of
 from pipeline.delegation import nodes_of
+from pipeline.devices.interface import PackageFiles
 from pipeline.errors import PipelineError
-from pipeline.gates import failed_gates
-from pipeline.package import install, read_manifest
+from pipeline.figures import Figures
+from pipeline.gates import GateResult, checked_gates, failed_gates
+from pipeline.integrity import misfits
+from pipeline.latency import latencies
+from pipeline.package import CONTENTS, REPORT, install, read_manifest, read_record
 from pipeline.report import markdown
 from pipeline.source_lines import told
 from pipeline.sources import MethodSource
@@ -31,7 +36,6 @@ from pipeline.workspace import Workspace
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-RECORD = "report.json"
 Json = Mapping[str, Any]
 
 
@@ -45,29 +49,69 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
         PipelineError: the package is not the same function as its programs, or fails a gate.
     """
     package, folder = str(action.package), workspace.package(str(action.package))
-    _check_files(folder, action.key["measured"]["files"])
+    key = action.key["measured"]
+    _check_files(folder, key["files"])
+    baseline = _baseline_of(action, workspace)
+    manifest = read_manifest(workspace, package)
+    made_of = {name: each["program"] for name, each in key["programs"].items()}
+    wrong = list(misfits(folder, manifest, package, made_of, action.where["constant_methods"]))
     measured = None if always else _known(action, workspace)
     if measured is None:
         measured = _measure(action, workspace, stages)
     with stages.stage("report"):
-        manifest = read_manifest(workspace, package) or {}
-        gates = action.where["settings"].gates
-        failures = [*measured["failures"], *failed_gates(gates, manifest)]
-        record = {**measured, "ok": not failures, "failures": failures}
+        contents = read_record(folder / CONTENTS)
+        gates = _gates(action, manifest, contents, measured, baseline)
+        failures = [*wrong, *measured["failures"], *failed_gates(gates)]
+        record = {
+            **measured,
+            "ok": not failures,
+            "failures": failures,
+            "gates": [gate.to_json() for gate in gates],
+            "baseline": baseline,
+        }
+        facts = {**(_facts(manifest) if manifest else {}), "contents": contents}
         report = {
-            RECORD: _as_bytes(record),
-            "report.md": markdown(record, _facts(manifest)).encode(),
+            REPORT: _as_bytes(record),
+            "report.md": markdown(record, facts).encode(),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         if bundled := measured.get("bundle"):
             put[bundled["file"]] = bundled["digest"]
+        verdict = {
+            "ok": not failures,
+            # Whether it is what its source is, so that its figures can be accepted.
+            "sound": not (wrong or measured["failures"]),
+            "measured": digest.of_json(key),
+        }
         if not failures:
-            result = {"files": put, "facts": {"ok": True}}
-            workspace.store.put_result(action.key, result, stages.total)
-        install(workspace, action, put, ok=not failures)
+            workspace.store.put_result(action.key, {"files": put, "facts": verdict}, stages.total)
+        install(workspace, action, put, **verdict)
     if failures:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
+
+
+def _gates(
+    action: Action,
+    manifest: Json | None,
+    contents: Json | None,
+    measured: Json,
+    baseline: Figures | None,
+) -> list[GateResult]:
+    if not manifest:  # which is a failure by itself
+        return []
+    places = action.where["places"]
+    return checked_gates(action.key["held_to"], manifest, contents, measured, baseline, places)
+
+
+def _baseline_of(action: Action, workspace: Workspace) -> Figures | None:
+    """Raises PipelineError for a baseline that is no more the one of the key, or makes no sense."""
+    package = str(action.package)
+    path = workspace.baseline(package)
+    found = digest.of_file(path) if path.is_file() else None
+    if found != action.key["baseline"]:
+        raise PipelineError(f"{path.parent.name}/{path.name}: changed while the build ran")
+    return read_baseline(workspace, package)
 
 
 def _known(action: Action, workspace: Workspace) -> Json | None:
@@ -94,9 +138,10 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
     with stages.stage("run"):
         files = sorted(key["files"])
         pte = folder / next(name for name in files if name.endswith(".pte"))
+        ptds = [folder / name for name in files if name.endswith(".ptd")]
         validation = validate_package(
             pte,
-            [folder / name for name in files if name.endswith(".ptd")],
+            ptds,
             programs,
             examples,
             settings,
@@ -105,8 +150,13 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
             lines_of_handles(manifest, programs, workspace.root),
             suites.keep if suites else None,
         )
+    with stages.stage("time"):
+        opened = PackageFiles.of(pte, ptds)
+        times = latencies(opened, validation.methods, programs, examples, settings)
         _check_files(folder, key["files"])
     record = {**validation.to_json(), "package": package, "files": key["files"]}
+    for method in record["methods"]:
+        method["latency"] = times[method["method"]]
     if validation.ok:
         blobs = []
         if suites:

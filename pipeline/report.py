@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pipeline.markdown_parts import code as _code
+from pipeline.markdown_parts import count as _count
+from pipeline.markdown_parts import section as _section
+from pipeline.markdown_parts import table as _table
+from pipeline.report_contents import contents_sections, latency_section
 
 Json = Mapping[str, Any]
 
@@ -13,8 +19,8 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
 
     Of the manifest's facts, where there are any, `delegation` (method name to `nodes`,
     `delegated_nodes`, `operators`, `delegated_operators`, `partitions`, `undelegated`),
-    `left_float` (quantized method to operators of its control flow that were not) and `sizes`
-    (file name to bytes) are shown. The same records give the same text; running times are left out.
+    `left_float` (quantized method to operators of its control flow that were not), `sizes` (file
+    name to bytes) and `contents` (contents.py) are shown. The same records give the same text.
     """
     manifest = manifest or {}
     parts = [
@@ -27,6 +33,8 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
         _kernels(manifest.get("delegation", {})),
         _left_float(manifest.get("left_float", {})),
         _sizes(manifest.get("sizes", {})),
+        *contents_sections(manifest.get("contents")),
+        latency_section(validation["methods"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -192,28 +200,3 @@ def _figure(value: float | str | None, style: str) -> str:
     if isinstance(value, str):
         return "exact" if "dB" in style and value == "inf" else value
     return style.format(value)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _code(name: str) -> str:
-    return f"`{name}`" if name else "-"
-
-
-def _section(title: str, table: str) -> str:
-    return f"## {title}\n\n{table}" if table else ""
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Container[int] = ()) -> str:
-    """Columns in `numbers` are aligned right. Empty without rows."""
-    lines = ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
-    if not lines:
-        return ""
-    rule = ("---:" if column in numbers else "---" for column in range(len(head)))
-    return "\n".join(["| " + " | ".join(head) + " |", "| " + " | ".join(rule) + " |", *lines])
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

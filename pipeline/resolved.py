@@ -7,7 +7,6 @@ what a recipe stands for, is there as a comment.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.compose import Document
 from pipeline.config import MethodConfig, PackageConfig, PassSpec
 from pipeline.errors import join
-from pipeline.strict_yaml import Node, read_scalar
+from pipeline.strict_yaml import Node, key_text
 
 _INDENT = "  "
 
@@ -65,13 +64,13 @@ class _View:
         self, key: str, value: Any, path: str, indent: str, unwritten: str = "default"
     ) -> Iterator[_Row]:
         node = self._document.written(path)
-        head = f"{indent}{_key(key)}:"
+        head = f"{indent}{key_text(key)}:"
         if isinstance(value, Options):
             rows = list(self.of_model(value, path, indent + _INDENT, unwritten))
             yield from _under(head, " {}" if node else None, rows)
         elif node is None:
             shown = "none" if value is None else _flow(value)
-            yield _Row(f"{indent}# {_key(key)}: {shown}", unwritten, said=False)
+            yield _Row(f"{indent}# {key_text(key)}: {shown}", unwritten, said=False)
         elif isinstance(value, dict) and value:
             rows = [
                 row
@@ -140,31 +139,11 @@ def _flow(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(key)}: {_flow(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key_text(key)}: {_flow(each)}' for key, each in value.items())}}}"
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    return _key(value.replace("$", "$$")) if isinstance(value, str) else repr(value)
+    return key_text(value.replace("$", "$$")) if isinstance(value, str) else repr(value)
 
 
 def _named(name: str, options: Mapping[str, Any]) -> str:
-    return f"{{{_key(name)}: {_flow(dict(options))}}}" if options else _key(name)
-
-
-def _key(name: str) -> str:
-    """A text as YAML reads it again, without quotes where it can be."""
-    if re.fullmatch(r"[A-Za-z][\w.-]*(:[\w-]+)*", name, re.ASCII) and _is_text(name):
-        return name
-    return '"' + "".join(map(_escaped, name)) + '"'
-
-
-def _is_text(value: str) -> bool:
-    try:
-        return read_scalar(value) == value
-    except ValueError:
-        return False
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    return character if character.isprintable() else f"\\U{ord(character):08x}"
+    return f"{{{key_text(name)}: {_flow(dict(options))}}}" if options else key_text(name)

@@ -71,7 +71,7 @@ def link_status(plan: Plan, package: str) -> Status:
         return _waiting(plan, package)
     recorded = plan.workspace.state(package).get("link", {})
     if recorded.get("action") == digest:
-        damage = _damage(plan, package, recorded["files"])
+        damage = damage_of(plan, package, recorded["files"])
         if not damage:
             return Status("up-to-date", "unchanged")
         reason = damage
@@ -92,7 +92,7 @@ def validate_status(plan: Plan, package: str) -> Status:
         return _hit_or_stale(plan, digest, reason)
     if not recorded.get("ok"):
         return Status("stale", "the last validation failed")
-    damage = _damage(plan, package, recorded["files"])
+    damage = damage_of(plan, package, recorded["files"])
     return _hit_or_stale(plan, digest, damage) if damage else Status("up-to-date", "unchanged")
 
 
@@ -112,7 +112,7 @@ def _waiting(plan: Plan, package: str) -> Status:
     )
 
 
-def _damage(plan: Plan, package: str, files: Mapping[str, Digest]) -> str:
+def damage_of(plan: Plan, package: str, files: Mapping[str, Digest]) -> str:
     """What is wrong with the files that a build left, or nothing."""
     folder = plan.workspace.package(package)
     for name, content in files.items():

@@ -139,6 +139,26 @@ def read_scalar(text: str) -> Any:
         raise ValueError(f"is not valid YAML: {error}", "") from error
 
 
+def key_text(name: str) -> str:
+    """A text as YAML reads it again, without quotes where it can be."""
+    if re.fullmatch(r"[A-Za-z][\w.-]*(:[\w-]+)*", name, re.ASCII) and _is_text(name):
+        return name
+    return '"' + "".join(map(_escaped, name)) + '"'
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return read_scalar(value) == value
+    except ValueError:
+        return False
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\U{ord(character):08x}"
+
+
 class _Builder:
     """Makes nodes of a YAML document without mistakes. The value of an anchor is made once: a
     document may hold it thousands of times."""

@@ -19,8 +19,10 @@ from doit.exceptions import InvalidDodoFile
 from pipeline.actions import unit_name
 from pipeline.commands import (
     backends_command,
+    baseline_command,
     cache_command,
     command,
+    diff_command,
     explain_command,
     plan_command,
 )
@@ -35,13 +37,16 @@ from pipeline.workspace import open_workspace
 __all__ = [
     "DOIT_CONFIG",
     "task_backends",
+    "task_baseline",
     "task_cache",
     "task_compile",
+    "task_diff",
     "task_explain",
     "task_export",
     "task_lower",
     "task_plan",
     "task_quantize",
+    "task_rebuild",
     "task_validate",
 ]
 
@@ -189,6 +194,37 @@ def task_backends() -> dict[str, Any]:
         "the backends that methods can be lowered to: backends [name ...]",
         backends_command,
     )
+
+
+def task_baseline() -> dict[str, Any]:
+    return command(
+        "baseline",
+        "accept the present figures of packages: baseline [package ...]",
+        lambda words: baseline_command(_plan(), words),
+    )
+
+
+def task_diff() -> dict[str, Any]:
+    return command(
+        "diff",
+        "what tells builds apart: diff [--markdown] [<revision or manifest>] [package ...]",
+        lambda words, markdown: diff_command(_plan(), words, markdown),
+        {"markdown": "write Markdown, for a pull request"},
+    )
+
+
+def task_rebuild() -> dict[str, Any]:
+    return command(
+        "rebuild",
+        "compile again without any cache, and compare bytes: rebuild [package ...]",
+        _rebuild,
+    )
+
+
+def _rebuild(words: list[str]) -> Iterator[str]:
+    from pipeline.rebuild import rebuild  # joblib, which a no-op run does without
+
+    yield from rebuild(_plan(), words)
 
 
 def task_cache() -> dict[str, Any]:

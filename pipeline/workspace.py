@@ -15,16 +15,19 @@ from pipeline.files import write_atomically
 from pipeline.settings import read_settings
 from pipeline.store import Store
 
+BASELINES = "baselines"
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """`jobs` is the number of worker processes."""
+    """`jobs` is the number of worker processes; `build_folder` is where builds go, where that is
+    not `build/`."""
 
     root: Path
     store: Store
     jobs: int
+    build_folder: Path | None = None
 
     @property
     def models(self) -> Path:
@@ -36,7 +39,11 @@ class Workspace:
 
     @property
     def build(self) -> Path:
-        return self.root / "build"
+        return self.build_folder or self.root / "build"
+
+    def baseline(self, package: str) -> Path:
+        """Where its accepted figures are."""
+        return self.root / BASELINES / f"{package}.yaml"
 
     @property
     def logs(self) -> Path:

@@ -87,8 +87,8 @@ TOLD = {
         ["config validate.atol: 0.0001 -> 0.001"],
     ),
     "measured": (
-        {"measured": {"settings": {"atol": 1e-4}}, "gates": {"max_size": 1}},
-        {"measured": {"settings": {"atol": 1e-3}}, "gates": {"max_size": 2}},
+        {"measured": {"settings": {"atol": 1e-4}}, "held_to": {"gates": {"max_size": 1}}},
+        {"measured": {"settings": {"atol": 1e-3}}, "held_to": {"gates": {"max_size": 2}}},
         ["config validate.gates.max_size: 1 -> 2", "config validate.atol: 0.0001 -> 0.001"],
     ),
     "calibration": (

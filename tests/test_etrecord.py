@@ -58,7 +58,7 @@ class Step(nn.Module):
 
 class Choose(nn.Module):
     def forward(self, x):
-        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x - 2, (x,))
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
 
 
 @dataclass
@@ -279,6 +279,20 @@ def test_lines_of_a_quantized_program_are_those_of_its_source_as_it_is():
         assert current_lines(old, new) == {"line 3": "line 5"}
     finally:
         module.nodes_of = original
+
+
+class Adds(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x - 2, (x,))
+
+
+def test_what_executorch_cannot_write_is_told(tmp_path):
+    program = export(Adds(), (torch.randn(4),))
+    manager = emit(lower({"add": program}, {"add": []}, etrecord=True))
+    with pytest.raises(
+        PipelineError, match=r"^add: ExecuTorch can't write the program into an ETRe"
+    ):
+        record(manager, Store(tmp_path), {})
 
 
 @pytest.mark.parametrize("name", ["get_constants", "my_state_dict"])

@@ -172,6 +172,7 @@ def test_a_method_that_never_ran_has_no_figures():
 
 
 def test_running_times_leave_no_trace():
+    """But for the latency, which is measured on purpose (tests/test_latency.py)."""
     other = PASSED | {"seconds": {"encode": 9.25}}
     assert markdown(other) == markdown(PASSED)
 

@@ -20,7 +20,8 @@ ALL = {
 def test_first_run_builds_everything(built):
     assert built.outcomes() == dict.fromkeys(ALL, "built")
     files = {path.name for path in (built.root / "build" / "pair").iterdir()}
-    assert files == {"pair.pte", "manifest.json", "report.json", "report.md"}
+    names = ("contents.json", "manifest.json", "report.json", "report.md")
+    assert files == {"pair.pte", *names}
     assert (
         "pair" in built.output and "encode" in built.output and "5 actions: 5 built" in built.output
     )
@@ -197,13 +198,16 @@ def test_listing_and_cleaning(built):
     assert built.doit("list") == 0
     assert [line.split()[0] for line in built.output.splitlines()] == [
         "backends",
+        "baseline",
         "cache",
         "compile",
+        "diff",
         "explain",
         "export",
         "lower",
         "plan",
         "quantize",
+        "rebuild",
         "validate",
     ]
     (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")

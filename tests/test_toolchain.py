@@ -11,14 +11,14 @@ FOLDER = Path(pipeline.__file__).parent
 
 # What only finds, orders, stores or shows what the deciding modules make.
 HARMLESS = {
-    "__init__", "actions", "batch", "canonical", "changes", "columns", "commands", "compose",
-    "config", "config_fields", "config_models", "config_parser", "config_validate", "console",
-    "digest", "doit_hooks", "errors",
+    "__init__", "acceptance", "actions", "batch", "builds", "canonical", "changes", "columns",
+    "commands", "comparison", "compose", "config", "config_fields", "config_models",
+    "config_parser", "config_validate", "console", "diff", "digest", "doit_hooks", "errors",
     "explain", "files", "listing", "loaded", "matrix", "mistakes", "plan", "pool", "records",
-    "remembered",
-    "remote", "remote_files", "resolved", "runner", "schema", "settings", "signing", "sizes",
-    "source_lines", "sources", "stages", "status", "steps", "store", "strict_yaml", "tasks",
-    "toolchain", "upkeep", "variables", "worker", "workspace",
+    "rebuild", "remembered", "remote", "remote_files", "resolved", "revisions", "runner",
+    "schema", "settings", "signing", "sizes", "source_lines", "sources", "stages", "status",
+    "steps", "store", "strict_yaml", "tasks", "toolchain", "upkeep", "variables", "worker",
+    "workspace",
 }  # fmt: skip
 
 

@@ -1,0 +1,125 @@
+"""Reads flatbuffers: tables, and where in a file their vectors stand, with every offset checked.
+
+ExecuTorch's own reader makes Python objects of all bytes and says of none where it stood; that of
+the library `flatbuffers` checks nothing, so that a damaged offset reads other bytes than it should.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class CorruptError(ValueError):
+    """A file is not what it should be; the message says how."""
+
+
+class Span(NamedTuple):
+    """A stretch of a file, in bytes."""
+
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+_NUMBERS = {letter: struct.Struct(f"<{letter}") for letter in "bBhHiIqQ"}
+
+
+def number(data: memoryview, at: int, letter: str) -> int:
+    """The little-endian number at a place; `letter` is its type as in the module `struct`."""
+    kind = _NUMBERS[letter]
+    if at < 0 or at + kind.size > len(data):
+        raise CorruptError("it refers to what is beyond its end")
+    value: int = kind.unpack_from(data, at)[0]
+    return value
+
+
+class _Visits:
+    """How many tables of vectors are still to be expected. Whoever writes a file writes a table for
+    each; in a damaged one vectors can lead to each other's, and there would be no end to it."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size // 4
+
+
+def root(data: memoryview) -> Table:
+    return Table(data, number(data, 0, "I"), _Visits(len(data)))
+
+
+class Table:
+    """A table of a flatbuffer. Fields go by their place in the schema, unions take two places.
+
+    Every method raises CorruptError where the file contradicts itself.
+    """
+
+    __slots__ = ("_visits", "at", "data")
+
+    def __init__(self, data: memoryview, at: int, visits: _Visits) -> None:
+        self.data = data
+        self.at = at
+        self._visits = visits
+
+    def _place(self, field: int) -> int:
+        """Where a field stands; 0 for one that is left out."""
+        places = self.at - number(self.data, self.at, "i")
+        slot = 4 + 2 * field
+        if slot + 2 > number(self.data, places, "H"):
+            return 0
+        offset = number(self.data, places + slot, "H")
+        return self.at + offset if offset else 0
+
+    def number(self, field: int, letter: str, default: int = 0) -> int:
+        place = self._place(field)
+        return number(self.data, place, letter) if place else default
+
+    def table(self, field: int) -> Table | None:
+        place = self._place(field)
+        if not place:
+            return None
+        return Table(self.data, place + number(self.data, place, "I"), self._visits)
+
+    def span(self, field: int, width: int = 1) -> Span | None:
+        """Where the elements of a vector stand, each of `width` bytes; None without one."""
+        place = self._place(field)
+        if not place:
+            return None
+        start = place + number(self.data, place, "I")
+        span = Span(start + 4, width * number(self.data, start, "I"))
+        if span.end > len(self.data):
+            raise CorruptError("it refers to what is beyond its end")
+        return span
+
+    def numbers(self, field: int, letter: str) -> tuple[int, ...]:
+        kind = _NUMBERS[letter]
+        span = self.span(field, kind.size)
+        if span is None:
+            return ()
+        return struct.unpack_from(f"<{span.size // kind.size}{letter}", self.data, span.offset)
+
+    def tables(self, field: int) -> Iterator[Table]:
+        span = self.span(field, 4)
+        if span is None:
+            return
+        self._visits.left -= span.size // 4
+        if self._visits.left < 0:
+            raise CorruptError("it tells of more than it has room for")
+        for place in range(span.offset, span.end, 4):
+            yield Table(self.data, place + number(self.data, place, "I"), self._visits)
+
+    def count(self, field: int) -> int:
+        """The number of tables in a vector."""
+        span = self.span(field, 4)
+        return span.size // 4 if span is not None else 0
+
+    def text(self, field: int) -> str:
+        span = self.span(field)
+        if span is None:
+            return ""
+        try:
+            return bytes(self.data[span.offset : span.end]).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptError("a name in it is no text") from error

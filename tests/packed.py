@@ -1,0 +1,75 @@
+"""Packages of a few methods, compiled apart and linked as a build does it, without the build."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from pipeline.config import EmitConfig
+from pipeline.constant_names import constants_of
+from pipeline.contents import contents_of
+from pipeline.emission import emit
+from pipeline.link import link
+from pipeline.lowering import lower
+from pipeline.objects import MethodObject, make_object
+from pipeline.report_record import ContentsRecord
+from pipeline.store import Store
+
+
+@dataclass
+class Compiled:
+    """The object of a method, and what compile tells of its constants, through JSON."""
+
+    method: MethodObject
+    constants: Mapping[str, Any]
+
+
+@dataclass
+class Packed:
+    """The files of a package, and what compile tells of each method."""
+
+    files: dict[str, Path]
+    constants: dict[str, Any]
+    keys: dict[str, list[str]]
+
+    def contents(self) -> ContentsRecord:
+        return contents_of(self.files, self.constants, self.keys)
+
+
+def compiled(
+    store: Store, name: str, program: ExportedProgram, partitioners: Any, **settings: Any
+) -> Compiled:
+    """`settings` are those of `emit` in a config."""
+    lowered = lower({name: program}, {name: partitioners})
+    told = json.loads(json.dumps(constants_of(program, lowered.exported_program(name))))
+    return Compiled(make_object(emit(lowered, EmitConfig(**settings)), store), told)
+
+
+def linked(
+    store: Store,
+    methods: Mapping[str, Compiled],
+    constant_methods: Mapping[str, Any] | None = None,
+    layout: Mapping[str, Any] | None = None,
+) -> Packed:
+    objects = [each.method for each in methods.values()]
+    files = link(objects, constant_methods or {}, store, list(methods), layout)
+    paths = {"model.pte": store.known_path(files.pte.digest)}
+    paths |= {f"{stem}.ptd": store.known_path(b.digest) for stem, b in files.ptds.items()}
+    return Packed(
+        paths,
+        {name: each.constants for name, each in methods.items()},
+        {name: each.method.keys_of(name) for name, each in methods.items()},
+    )
+
+
+def pack(
+    root: Path, programs: Mapping[str, ExportedProgram], partitioners: Mapping[str, Any]
+) -> Packed:
+    store = Store(root / "store")
+    methods = {n: compiled(store, n, p, partitioners[n]) for n, p in programs.items()}
+    return linked(store, methods)

@@ -1,0 +1,232 @@
+"""`doit diff`: what tells two builds apart, and against what they can be compared."""
+
+import shutil
+import subprocess
+
+import pytest
+from builds import contents, delegation, leaf, manifest, proved, validation
+
+from pipeline.baseline import baseline_text, parse_baseline
+from pipeline.builds import Build, build_of
+from pipeline.columns import columns
+from pipeline.comparison import as_markdown, as_text, compared, verdict
+from pipeline.figures import figures_of
+
+
+def build(record=None, inside=None, **changes):
+    return build_of(manifest(**changes), inside or contents(), record or validation())
+
+
+def accepted(figures):
+    """As a baseline has it."""
+    return Build(parse_baseline(baseline_text("asr", figures).encode(), "baselines/asr.yaml"))
+
+
+def changed():
+    """A build that differs from the usual one in everything."""
+    files = {
+        "asr.pte": {"digest": "c" * 64, "size": 1030},
+        "w.ptd": {"digest": "d" * 64, "size": 8},
+    }
+    record = validation(decode=proved("decode", [36.04, "inf"], max_abs=0.05))
+    record["files"] = {name: file["digest"] for name, file in files.items()}
+    told = manifest(
+        files=files,
+        toolchain={"torch": "2.13.0", "executorch": "1.4.2"},
+        emit={"external_constants": True},
+        constant_methods={"get_size": 16},
+    )
+    methods = told["methods"]
+    methods["extra"] = methods.pop("encode")
+    decode = methods["decode"]
+    decode["program"] = "1" * 64
+    decode["lowering"] = {"partitioners": []}
+    decode["delegation"] = delegation(
+        0,
+        {"aten.linear": 9, "aten.mul.Tensor": 1},
+        left=[{"operator": "aten.linear", "place": 1, "module": "decoder", "reason": "too big"}],
+    )
+    inside = contents(630, 4096, **{"decoder.weight": 100, "head.weight": 800})
+    inside["tensors"] = [t for t in inside["tensors"] if t["name"] != "encoder.weight"]
+    next(t for t in inside["tensors"] if t["name"] == "decoder.weight")["dtype"] = "int8"
+    inside["methods"]["extra"] = inside["methods"].pop("encode")
+    return build_of(told, inside, record)
+
+
+def test_everything_that_differs_is_told_method_by_method():
+    comparison = compared("asr", build(), changed(), "HEAD~1 (0123456789ab)", ["a note"])
+    rows = {(s.title, row.what): row for s in comparison.sections for row in s.rows}
+    assert [section.title for section in comparison.sections] == [
+        "package",
+        "decode",
+        "encode",
+        "extra",
+        "tensors",
+        "options",
+        "toolchain",
+    ]
+    told = {key: tuple(row[1:]) for key, row in rows.items()}
+    assert told == {
+        ("package", "size"): ("1,000", "1,038", "+38 (+3.8%)"),
+        ("package", "constants"): ("600", "630", "+30 (+5.0%)"),
+        ("package", "asr.pte"): ("1,000", "1,030", "other bytes"),
+        ("package", "w.ptd"): ("", "8", "is new"),
+        ("decode", "nodes delegated"): ("9 of 10 (90.0%)", "0 of 10 (0.0%)", "-90.0 points"),
+        ("decode", "operators delegated"): ("1 of 2 (50.0%)", "0 of 2 (0.0%)", "-50.0 points"),
+        ("decode", "partitions of XnnpackBackend"): ("1", "0", "-1"),
+        ("decode", "left: aten.add.Tensor"): ("1", "0", "no longer left"),
+        ("decode", "left: aten.linear"): ("0", "9", "newly left (in decoder: too big)"),
+        ("decode", "left: aten.mul.Tensor"): ("0", "1", "newly left"),
+        ("decode", "planned memory"): ("2,304", "4,352", "+2,048 (+88.9%)"),
+        ("decode", "constants"): ("300", "315", "+15 (+5.0%)"),
+        ("decode", "SQNR of logits"): ("42.1 dB", "36 dB", "-6.1 dB"),
+        ("decode", "max abs error"): ("0.012", "0.05", ""),
+        ("decode", "program"): ("0" * 12, "1" * 12, "another program"),
+        ("decode", "lowering.partitioners"): ("xnnpack", "none", ""),
+        ("encode", "method"): ("8 of 10 nodes delegated", "", "is gone"),
+        ("extra", "method"): ("", "8 of 10 nodes delegated", "is new"),
+        ("tensors", "head.weight"): ("", "float32 [200], 800", "is new"),
+        ("tensors", "encoder.weight"): ("float32 [100], 400", "", "is gone"),
+        ("tensors", "decoder.weight"): ("float32 [50], 200", "int8 [25], 100", "another dtype"),
+        ("options", "constant_methods.get_size"): ("8", "16", ""),
+        ("options", "emit.external_constants"): ("False", "True", ""),
+        ("toolchain", "executorch"): ("1.4.1", "1.4.2", ""),
+    }
+    assert [row.what for row in comparison.sections[4].rows] == [
+        "head.weight",
+        "encoder.weight",
+        "decoder.weight",
+    ]
+
+
+def test_the_text_has_a_line_for_each():
+    comparison = compared("asr", build(), build(toolchain={"torch": "3"}), "x.json", ["a note"])
+    assert verdict(comparison) == "asr: compared with x.json"
+    assert list(columns(as_text(comparison))) == [
+        "toolchain",
+        "  executorch  1.4.1   none",
+        "  torch       2.13.0  3",
+    ]
+
+
+def test_the_markdown_is_a_table():
+    comparison = compared("asr", build(), build(toolchain={"torch": "3|4"}), "x_y", ["a *note*"])
+    assert list(as_markdown(comparison)) == [
+        "### `asr` compared with x\\_y",
+        "",
+        "> a \\*note\\*",
+        "",
+        "| | before | after | change |",
+        "| --- | ---: | ---: | --- |",
+        "| **toolchain** | | | |",
+        "| executorch | 1.4.1 | none |  |",
+        "| torch | 2.13.0 | 3\\|4 |  |",
+    ]
+
+
+def test_equal_builds_have_no_difference():
+    comparison = compared("asr", build(), build(), "x")
+    assert comparison.same
+    assert verdict(comparison) == "asr: no difference from x"
+    assert list(as_markdown(comparison)) == ["**`asr`**: no difference from x"]
+    assert compared("asr", accepted(build().figures), build(), "x").same
+
+
+def test_numerics_of_the_same_bytes_are_no_difference():
+    other = validation(decode=proved("decode", [30.0, 90.0]))
+    assert compared("asr", build(), build(other), "x").same
+
+
+def test_of_a_validation_of_other_files_nothing_counts():
+    record = validation() | {"files": {"asr.pte": "9" * 64}}
+    assert build_of(manifest(), contents(), record).figures == figures_of(manifest(), contents())
+
+
+def test_against_a_baseline_options_are_left_out_and_small_tensors_are_not_new():
+    many = {f"layer.{n}.weight": 10_000 + n for n in range(9)}
+    old = accepted(build(inside=contents(**many)).figures)
+    now = contents(**many, **{"head.weight": 8_000, "bias": 300})
+    files = {"asr.pte": {"digest": "c" * 64, "size": 1000}}
+    comparison = compared("asr", old, build(inside=now, files=files), "the accepted baseline")
+    assert {s.title: [row.what for row in s.rows] for s in comparison.sections} == {
+        "package": ["files"],
+        "tensors": ["head.weight"],
+    }
+
+
+def test_a_signature_that_changed_is_told():
+    told = manifest()
+    told["methods"]["encode"]["signature"]["outputs"] = leaf("logits") | {"dtype": "float16"}
+    new = build_of(told, contents(), validation())
+    (section,) = compared("asr", build(), new, "x").sections
+    assert [tuple(row[:3]) for row in section.rows] == [
+        ("signature.outputs.dtype", "float32", "float16"),
+        ("signature.outputs.name", "output", "logits"),
+    ]
+
+
+def git(folder, *words):
+    who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
+    """One long walk, since each build takes its time."""
+    assert built.doit("diff") == 1
+    assert "pair: there is no baselines/pair.yaml; `doit baseline pair` accepts" in built.output
+    (built.root / ".gitignore").write_text("build/\n.store/\n.doit*\n__pycache__/\n")
+    git(built.root, "init", "-q")
+    assert built.doit("baseline") == 0
+    git(built.root, "add", "-A")
+    git(built.root, "commit", "-qm", "one")
+    shutil.copytree(built.root / "build" / "pair", built.root / "build" / "before")
+    for against in ((), ("HEAD",), ("build/before/manifest.json",), ("build/before", "pair")):
+        assert built.doit("diff", *against) == 0
+        assert built.output.startswith("pair: no difference from "), built.output
+        assert len(built.output.splitlines()) == 1
+
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
+    assert built.doit() == 0, built.output
+    outputs = []
+    for against in ((), ("HEAD",), ("build/before",)):
+        assert built.doit("diff", *against) == 0
+        first, *rest = built.output.splitlines()
+        assert first.startswith("pair: compared with ")
+        outputs.append(rest)
+    assert outputs[0] == outputs[1] == outputs[2]  # all that the store knows of what was accepted
+    told = {line.split("  ")[1]: line for line in outputs[0] if line.startswith("  ")}
+    assert told["partitions of XnnpackBackend"].endswith("-1")
+    assert told["left: aten.sigmoid"].endswith("newly left")
+    assert told["lowering.partitioners"].split() == ["lowering.partitioners", "xnnpack", "none"]
+    assert built.doit("diff", "HEAD", "--markdown", "pair") == 0
+    assert "| partitions of XnnpackBackend | 1 | 0 | -1 |" in built.output.splitlines()
+
+    worktrees = ["git", "worktree", "list"]
+    listed = subprocess.run(worktrees, cwd=built.root, check=True, capture_output=True, text=True)
+    assert len(listed.stdout.splitlines()) == 1
+    shutil.rmtree(built.store)
+    assert built.doit("diff", "HEAD") == 0
+    assert built.output.startswith("pair: compared with the baseline of HEAD (")
+    assert "pair is not exported in this store at HEAD (" in built.output
+    assert built.doit("diff", "HEAD~1") == 1
+    assert "'HEAD~1' is no package, file or revision of git's; known: pair" in built.output
+    (built.root / "baselines" / "pair.yaml").unlink()
+    git(built.root, "commit", "-qam", "no baseline")
+    assert built.doit("diff", "HEAD") == 1
+    assert "and it has no baselines/pair.yaml; check it out and run" in built.output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["build/none.json"], "'build/none.json' is no package, file or revision of git's"),
+        (["some", "thing"], "'some' and 'thing' are no packages; known: pair"),
+        (["models"], "models: holds no manifest.json, nor a folder of a package"),
+        (["dodo.py"], "dodo.py: dodo.py is no manifest that can be read"),
+    ],
+)
+def test_what_there_is_nothing_to_compare_with_is_told(bench, words, told):
+    workspace = bench("pair")
+    assert workspace.doit("diff", *words) == 1
+    assert told in workspace.output
+    assert not list((workspace.root / "build").glob("*/*"))

@@ -1,0 +1,357 @@
+"""Each gate fails with the figure, the limit and what changed, and holds up to its limit."""
+
+import pytest
+from builds import contents, delegation, manifest, proved, validation
+
+from pipeline.actions import validate_action
+from pipeline.config import parse_config, read_configs
+from pipeline.errors import ConfigErrors
+from pipeline.figures import figures_of
+from pipeline.gates import checked_gates, failed_gates
+from pipeline.mistakes import places_of_gates
+
+BASELINE = figures_of(manifest(), contents(), validation())
+
+
+def settings(gates, **methods):
+    """As a config resolves them."""
+    data = {
+        "model": "asr",
+        "methods": {"encode": {"partitioners": []}, "decode": {"partitioners": []}},
+        "validate": {"gates": gates, "methods": {n: {"gates": g} for n, g in methods.items()}},
+    }
+    return parse_config("asr", data, "asr.yaml").validation.resolved()
+
+
+def failures(gates, build=None, inside=None, record=None, baseline=BASELINE, own=None):
+    results = checked_gates(
+        settings(gates, **(own or {})),
+        build or manifest(),
+        inside or contents(),
+        record or validation(),
+        baseline,
+    )
+    return failed_gates(results)
+
+
+def lowered(encode=None, decode=None):
+    """A manifest with other delegation."""
+    build = manifest()
+    for name, other in (("encode", encode), ("decode", decode)):
+        if other is not None:
+            build["methods"][name]["delegation"] = other
+    return build
+
+
+def sized(size):
+    return manifest(files={"asr.pte": {"digest": "c" * 64, "size": size}})
+
+
+def test_without_gates_nothing_is_checked():
+    assert checked_gates(settings({}), manifest()) == []
+
+
+def test_a_record_for_each_gate_and_method_with_its_place():
+    places = {
+        "gates.max_size": "asr.yaml:3",
+        "methods.decode.gates.min_delegated_ops": "asr.yaml:9",
+    }
+    results = checked_gates(
+        settings({"max_size": "1kB", "min_delegated_ops": 0.5}, decode={"min_delegated_ops": 0.9}),
+        manifest(),
+        contents(),
+        places=places,
+    )
+    assert [result.to_json() for result in results] == [
+        {
+            "gate": "max_size",
+            "method": None,
+            "figure": 1000,
+            "limit": 1000,
+            "ok": True,
+            "sentence": "",
+            "place": "asr.yaml:3",
+        },
+        {
+            "gate": "min_delegated_ops",
+            "method": "decode",
+            "figure": 0.5,
+            "limit": 0.9,
+            "ok": False,
+            "sentence": "decode: 50.0% of operators delegated, at least 90.0% wanted; left to "
+            "portable kernels: aten.add.Tensor x1",
+            "place": "asr.yaml:9",
+        },
+        {
+            "gate": "min_delegated_ops",
+            "method": "encode",
+            "figure": 0.5,
+            "limit": 0.5,
+            "ok": True,
+            "sentence": "",
+            "place": "",
+        },
+    ]
+
+
+LEFT = delegation(
+    5,
+    {"aten.mul.Tensor": 3, "aten.view_copy": 2},
+    left=[
+        {"operator": "aten.mul.Tensor", "place": 4, "module": "encoder.act", "reason": "of int32"},
+        {"operator": "aten.mul.Tensor", "place": 7, "module": "encoder.act", "reason": ""},
+        {"operator": "aten.view_copy", "place": 9, "module": "", "reason": ""},
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("gates", "record", "sentence"),
+    [
+        (
+            {"min_delegated_nodes": 0.6},
+            {"build": lowered(LEFT)},
+            "encode: 50.0% of nodes delegated, at least 60.0% wanted; left to portable kernels: "
+            "aten.mul.Tensor x3, aten.view_copy x2; newly left since the baseline: "
+            "aten.mul.Tensor x3 (in encoder.act: of int32)",
+        ),
+        (
+            {"max_delegation_drop": "10%"},
+            {"build": lowered(LEFT)},
+            "encode: 50.0% of nodes delegated, 80.0% in the baseline: 30.0% less, at most 10.0% "
+            "wanted; newly left to portable kernels: aten.mul.Tensor x3 (in encoder.act: of int32)",
+        ),
+        (
+            {"max_delegation_drop": 0},
+            {"build": lowered(decode=delegation(9, {"aten.add.Tensor": 3}))},
+            "decode: 75.0% of nodes delegated, 90.0% in the baseline: 15.0% less, at most 0.0% "
+            "wanted; newly left to portable kernels: aten.add.Tensor x3 (was x1)",
+        ),
+        (
+            {"allow_portable_ops": ["aten.*_copy.default", "aten.add.*"]},
+            {"build": lowered(LEFT)},
+            "encode: left to portable kernels, where only aten.*_copy, aten.add.* may be: "
+            "aten.mul.Tensor x3 (in encoder.act: of int32); newly left since the baseline: "
+            "aten.mul.Tensor x3 (in encoder.act: of int32)",
+        ),
+        (
+            {"max_size": 1100},
+            {"build": sized(1500), "inside": contents(1100)},
+            "the package has 1500 bytes, at most 1100 wanted; grew: constants by 500 bytes to "
+            "1100; methods: decode by 250 bytes to 650, encode by 250 bytes to 650",
+        ),
+        (
+            {"max_size": 1100},
+            {"build": sized(1500), "inside": contents(1100), "baseline": None},
+            "the package has 1500 bytes, at most 1100 wanted; constants 1100, program 300, "
+            "delegate 100",
+        ),
+        (
+            {"max_size_growth": "2%"},
+            {
+                "build": sized(1030),
+                "inside": contents(630, **{"decoder.weight": 230, "head.weight": 800, "b": 8}),
+            },
+            "the package grew by 3.0% since the baseline, from 1000 to 1030 bytes, at most 2.0% "
+            "wanted; grew: constants by 30 bytes to 630; methods: decode by 15 bytes to 415, "
+            "encode by 15 bytes to 415; tensors: head.weight is new, 800 bytes, decoder.weight by "
+            "30 bytes to 230",
+        ),
+        (
+            {"max_planned_memory": "2kB"},
+            {"inside": contents(memory=2000)},
+            "decode: plans 2256 bytes of memory, at most 2000 wanted; arena 1: 2000, arena 2: 256; "
+            "2304 in the baseline",
+        ),
+        (
+            {"max_latency_ratio": 2},
+            {
+                "record": validation(
+                    encode=proved("encode", [131.5], latency={"ratio": 1.5}),
+                    decode=proved(
+                        "decode",
+                        [42.06, "inf"],
+                        latency={
+                            "ratio": 3.104,
+                            "steady_ms": {"median": 12.11},
+                            "source_ms": {"median": 3.9},
+                        },
+                    ),
+                )
+            },
+            "decode: takes 3.10 times as long as its source (12.1 ms against 3.9 ms), at most 2 "
+            "times wanted",
+        ),
+        (
+            {"max_sqnr_drop": 3},
+            {"record": validation(decode=proved("decode", [45.0, 130.0], [36.04, 116.0]))},
+            "decode: SQNR fell since the baseline: logits from 42.1 dB to 36 dB, 6.1 dB less, "
+            "state from 120 dB to 116 dB, 4.0 dB less; at most 3 dB wanted",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_a_regression_fails_its_gate_with_figure_limit_and_what_changed(gates, record, sentence):
+    assert sentence in failures(gates, **record)
+
+
+@pytest.mark.parametrize(
+    "gates",
+    [
+        {"min_delegated_nodes": 0.8, "min_delegated_ops": 0.5},
+        {"allow_portable_ops": ["aten.add.Tensor", "aten.view_copy.default"]},
+        {"max_size": 1000, "max_planned_memory": 2304},
+        {"max_size_growth": 0, "max_delegation_drop": 0, "max_sqnr_drop": 0},
+    ],
+    ids=str,
+)
+def test_at_the_limit_a_gate_holds(gates):
+    assert failures(gates) == []
+
+
+def test_a_drop_of_exactly_what_is_allowed_holds():
+    """90 % - 85 % is a little more than 0.05 in floating point."""
+    before = lowered(decode=delegation(90, {"aten.add.Tensor": 10}))
+    build = lowered(decode=delegation(85, {"aten.add.Tensor": 15}))
+    baseline = figures_of(before, contents(), validation())
+    assert failures({"max_delegation_drop": "5%"}, build=build, baseline=baseline) == []
+
+
+@pytest.mark.parametrize("gate", ["max_size_growth", "max_delegation_drop", "max_sqnr_drop"])
+def test_a_gate_against_a_baseline_that_is_not_there_fails_once(gate):
+    assert failures({gate: 0.5}, baseline=None) == [
+        "no baseline; `doit baseline asr` accepts the present figures"
+    ]
+
+
+@pytest.mark.parametrize("gate", ["max_delegation_drop", "max_sqnr_drop"])
+def test_a_method_that_the_baseline_lacks_fails(gate):
+    without = {**BASELINE, "methods": {"encode": BASELINE["methods"]["encode"]}}
+    assert failures({gate: 0.5}, baseline=without) == [
+        "decode: not in the baseline; `doit baseline asr` accepts its figures"
+    ]
+
+
+def test_another_number_of_outputs_is_no_comparison():
+    record = validation(decode=proved("decode", [42.06]))
+    assert failures({"max_sqnr_drop": 3}, record=record) == [
+        "decode: has 1 outputs, 2 in the baseline; `doit baseline asr` accepts that"
+    ]
+
+
+def test_what_is_not_known_fails():
+    results = checked_gates(
+        settings({"max_planned_memory": "1kB", "max_latency_ratio": 2, "max_sqnr_drop": 1}),
+        manifest(),
+        baseline=BASELINE,
+    )
+    told = failed_gates(results)
+    assert all(not result.ok and result.figure is None for result in results)
+    assert "decode: its latency was not measured, and max_latency_ratio limits it" in told
+    assert "decode: its SQNR was not measured, and max_sqnr_drop limits its fall" in told
+    assert (
+        "decode: its planned memory is not known, since there is no contents.json; "
+        "`doit -a lower:asr` makes it" in told
+    )
+
+
+def test_what_this_machine_cannot_run_is_said_not_to_be_checked():
+    record = validation(decode=proved("decode", not_run="VulkanBackend: no device"))
+    results = checked_gates(
+        settings({}, decode={"max_latency_ratio": 2, "max_sqnr_drop": 1}),
+        manifest(),
+        contents(),
+        record,
+    )
+    assert failed_gates(results) == []
+    assert [result.sentence for result in results] == [
+        f"decode: {gate} was not checked, since it did not run: VulkanBackend: no device"
+        for gate in ("max_latency_ratio", "max_sqnr_drop")
+    ]
+
+
+def test_a_method_has_gates_of_its_own():
+    own = {"decode": {"min_delegated_nodes": 0.95}, "encode": {"min_delegated_nodes": 0}}
+    (sentence,) = failures({"min_delegated_nodes": 1}, own=own)
+    assert sentence.startswith("decode: 90.0% of nodes delegated, at least 95.0% wanted")
+
+
+def test_kernels_of_a_backend_count_as_delegated():
+    kernels = {"kernels": {"CortexM": {"cortex_m.add": 5}}, "nodes": 10, "operators": 2}
+    build = lowered(delegation(5, {}, **kernels))
+    assert failures({"min_delegated_nodes": 0.9}, build=build) == []
+
+
+def test_without_contents_segments_are_those_of_the_objects():
+    blob = {"digest": "d" * 64, "size": 300}
+    named = {"key": "w", "blob": {"digest": "e" * 64, "size": 150}}
+    parts = {"constants": [blob], "external_constants": [], "delegates": [], "named": [named]}
+    parts["named_external"] = {}
+    units = {"encode": {"parts": parts}, "decode": {"parts": parts}}
+    figures = figures_of(manifest(objects=units))
+    assert figures["segments"] == {"constants": 300, "named_data": 150, "program": 550}
+    told = checked_gates(settings({"max_size": 900}), manifest(objects=units))
+    assert told[0].sentence.endswith("program 550, constants 300, named_data 150")
+
+
+@pytest.mark.parametrize(
+    ("gates", "told"),
+    [
+        ({"max_size_growth": "two"}, "must be a share such as 0.02 or 2%"),
+        ({"max_size_growth": -0.1}, "must be a share such as 0.02 or 2%"),
+        ({"max_delegation_drop": True}, "must be a share such as 0.02 or 2%"),
+        ({"max_sqnr_drop": -1}, "must be at least 0"),
+        ({"max_latency_ratio": 0}, "must be more than 0"),
+        ({"max_planned_memory": "much"}, "must be a size such as 40MB"),
+        ({"allow_portable_ops": "aten.add"}, "must be a list"),
+        ({"allow_portable_ops": ["aten add"]}, "must be an operator such as"),
+        ({"max_growth": 1}, "unknown key 'max_growth'; did you mean 'max_size_growth'?"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told(gates, told):
+    with pytest.raises(ConfigErrors, match=r"validate\.gates") as mistakes:
+        settings(gates)
+    assert told in str(mistakes.value)
+
+
+def test_a_methods_gates_are_not_the_packages():
+    with pytest.raises(ConfigErrors, match=r"methods\.decode\.gates: unknown key 'max_size'"):
+        settings({}, decode={"max_size": 1})
+
+
+def test_the_place_of_a_gate_is_where_it_was_written(tmp_path):
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "_base.yaml").write_text("validate:\n  gates:\n    max_size: 1MB\n")
+    (folder / "asr.yaml").write_text(
+        "extends: _base\nmodel: asr\nmethods: {encode: {partitioners: []}}\nvalidate:\n"
+        "  methods:\n    encode:\n      gates: {max_sqnr_drop: 3}\n"
+    )
+    found = read_configs(folder)
+    assert places_of_gates(found.configs["asr"], found.documents["asr"]) == {
+        "gates.max_size": "configs/_base.yaml:3",
+        "methods.encode.gates.max_sqnr_drop": "configs/asr.yaml:7",
+    }
+
+
+def test_what_is_measured_does_not_depend_on_gates_and_baseline():
+    def key(baseline=None, gates=(("max_size", 1),), **validate):
+        data = {
+            "model": "asr",
+            "methods": {"encode": {"partitioners": []}, "decode": {"partitioners": []}},
+            "validate": {"gates": dict(gates), **validate},
+        }
+        config = parse_config("asr", data, "asr.yaml")
+        return validate_action(config, {}, {}, baseline).key
+
+    one, own = key(), {"decode": {"gates": {"max_sqnr_drop": 3}}}
+    others = [key("f" * 64), key(gates=()), key(methods=own)]
+    assert all(each["measured"] == one["measured"] and each != one for each in others)
+    assert key(atol=0.5)["measured"] != one["measured"]
+    assert key(methods={"decode": {"atol": 0.5}})["measured"] != one["measured"]
+
+
+def test_shares_may_be_written_as_percentages():
+    gates = settings({"max_size_growth": "2%", "max_delegation_drop": "0.5 %"})["gates"]
+    assert gates["max_size_growth"] == 0.02 and gates["max_delegation_drop"] == 0.005

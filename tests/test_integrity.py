@@ -1,0 +1,96 @@
+"""Whether a package on disk is the one in its manifest, and that what the source asks for."""
+
+import json
+from copy import deepcopy
+
+import pytest
+from patches import patched
+
+from pipeline import digest
+from pipeline.integrity import misfits
+
+CONTENT = b"a package"
+MANIFEST = {
+    "package": "asr",
+    "methods": {"encode": {"program": "1" * 64}, "decode": {"program": "2" * 64}},
+    "constant_methods": {"get_size": 8},
+    "files": {"asr.pte": {"digest": digest.of_bytes(CONTENT), "size": len(CONTENT)}},
+}
+PROGRAMS = {"encode": "1" * 64, "decode": "2" * 64}
+
+
+def told(folder, content=CONTENT, programs=PROGRAMS, constants=None, **changes):
+    if content is not None:
+        (folder / "asr.pte").write_bytes(content)
+    manifest = deepcopy(MANIFEST) | changes
+    return list(misfits(folder, manifest, "asr", programs, constants or {"get_size": 8}))
+
+
+def test_what_is_as_it_should_be_is_told_nothing_of(tmp_path):
+    assert told(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"a Package", "asr.pte has another content than the manifest says"),
+        (b"a packag", "asr.pte has 8 bytes, 9 in the manifest"),
+        (None, "asr.pte: No such file or directory, and the manifest names it"),
+    ],
+)
+def test_files_are_those_of_the_manifest(tmp_path, content, sentence):
+    assert told(tmp_path, content) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"package": "other"}, "the manifest is that of package 'other'"),
+        ({"files": {}}, "the manifest names no .pte file"),
+        (
+            {"programs": {"encode": "1" * 64}},
+            "decode: the manifest has this method, the source has not",
+        ),
+        (
+            {"programs": {**PROGRAMS, "more": "3" * 64}},
+            "more: the manifest lacks this method of the source",
+        ),
+        (
+            {"programs": {**PROGRAMS, "encode": "3" * 64}},
+            "encode: the manifest names another program than the source's",
+        ),
+        ({"constants": {"get_size": 9}}, "get_size: the manifest says 8, the config 9"),
+        ({"constants": {"get_size": 8.0}}, "get_size: the manifest says 8, the config 8.0"),
+        ({"constant_methods": {}}, "get_size: the manifest says None, the config 8"),
+    ],
+)
+def test_the_manifest_is_what_source_and_config_ask_for(tmp_path, changes, sentence):
+    assert told(tmp_path, **changes) == [sentence]
+
+
+def test_a_manifest_that_is_not_there(tmp_path):
+    (sentence,) = misfits(tmp_path, None, "asr", {}, {})
+    assert sentence == "manifest.json is missing, or can't be read"
+
+
+SWAP = """
+_validate = validate
+
+def validate(action, workspace, stages):
+    path = workspace.package(action.package) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    methods = manifest["methods"]
+    methods["encode"]["program"] = methods["decode"]["program"]
+    path.write_text(json.dumps(manifest))
+    _validate(action, workspace, stages)
+"""
+
+
+def test_a_manifest_of_another_package_fails_the_validation(built, tmp_path):
+    """It is put in place of the right one after the plan has looked at it."""
+    built.edit("partition_configs/pair.yaml", "model:", "validate: {inputs: 1}\nmodel:")
+    assert built.doit("validate", **patched(tmp_path, "pipeline.perform", SWAP)) == 1
+    sentence = "encode: the manifest names another program than the source's"
+    assert sentence in built.output
+    record = json.loads(built.bytes_of("pair", "report.json"))
+    assert record["failures"] == [sentence]
