@@ -173,12 +173,15 @@ def join(records: Iterable[Mapping[str, Any]], order: Sequence[str], store: Stor
             else:
                 entries[name] = blob
     with store.writer() as file, zipfile.ZipFile(_Writing(file), "w") as made:
+        own_graph = entries.pop(_GRAPH_ID, None)
         for name in sorted(entries, key=lambda name: _place(name, order)):
             with made.open(_info(name, entries[name]["size"]), "w") as entry:
                 for chunk in store.stream(entries[name]["digest"]):
                     entry.write(chunk)
-        for name in _MAPS:  # by name, as the emitter goes through the methods
-            content = json.dumps(dict(sorted(maps.get(name, {}).items()))).encode()
+        # By name, as the emitter goes through the methods.
+        told: dict[str, Any] = {name: dict(sorted(maps.get(name, {}).items())) for name in _MAPS}
+        for name, value in (told if own_graph is None else {**told, _GRAPH_ID: _OWN_GRAPH}).items():
+            content = json.dumps(value).encode()
             with made.open(_info(name, len(content)), "w") as entry:
                 entry.write(content)
     return Blob(file.digest, file.size)
@@ -195,7 +198,6 @@ def _place(name: str, order: Sequence[str]) -> tuple[Any, ...]:
     method = rest.removesuffix(suffix)
     return (
         kinds.index(bare) if bare in kinds else len(kinds),
-        name == _GRAPH_ID,
         bare,
         order.index(method) if method in order else -1,
         part,

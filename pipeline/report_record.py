@@ -121,3 +121,31 @@ class LatencyRecord(TypedDict):
     steady_ms: SpreadRecord
     source_ms: SpreadRecord
     ratio: float
+
+
+class LeftOutRecord(TypedDict):
+    """A case that is not in the bundled program, and why; `origin` is empty for all of a method."""
+
+    origin: str
+    reason: str
+
+
+class SuiteRecord(TypedDict):
+    """A method in the bundled program: where the inputs of each case are from, in the order of
+    their numbers; the tolerances to give the runtime; the state that a case wants in its initial
+    values, so that the method is loaded anew for it."""
+
+    cases: list[str]
+    rtol: float
+    atol: float
+    state: list[str]
+    left_out: list[LeftOutRecord]
+
+
+class BundleRecord(TypedDict):
+    """`bundle` in `report.json`, where one was wanted and the package is what its source is."""
+
+    file: str
+    size: int
+    digest: str
+    methods: dict[str, SuiteRecord]

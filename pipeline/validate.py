@@ -278,11 +278,9 @@ class _Trial:
         for inputs in self._input_sets(examples) if self.keep is not None else ():
             self.source.reset()
             try:
-                expected = executed(self.computation, flatten(self.program, inputs))
+                self._keep(inputs, executed(self.computation, flatten(self.program, inputs)))
             except DeviceError as error:
                 self.skipped.append((inputs.origin, error.reason))
-            else:
-                self._keep(inputs, expected)
 
     def _keep(self, inputs: InputSet, expected: Sequence[Any]) -> None:
         if self.keep is not None:

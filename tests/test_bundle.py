@@ -10,6 +10,7 @@ from test_runtime import Counter, exported, lowered, split_package, write
 from pipeline.bundle import Suites, bundle
 from pipeline.config import ValidateConfig
 from pipeline.inputs import InputSet
+from pipeline.report import _bundle
 from pipeline.runtime import _data_of
 from pipeline.validate import validate_package
 
@@ -89,6 +90,7 @@ def test_the_runtime_verifies_every_case_with_the_tolerances_of_the_report(bench
             verify(data, method, case, rtol=suite["rtol"], atol=suite["atol"])
     assert record["methods"]["features"]["atol"] == 0.2
     assert record["methods"]["classify"]["atol"] == 1e-4
+    assert "| `features` | 4 | 0.001 | 0.2 |" in bench.bytes_of("phone", "report.md").decode()
 
 
 def test_a_case_expects_what_the_source_gives_not_the_package(bench):
@@ -192,6 +194,31 @@ def test_what_cannot_be_expressed_is_left_out_and_told():
     assert half.left_out == {
         "run": [("", "output 0 is bfloat16, which the runtime compares bit by bit")]
     }
+
+
+def test_the_report_tells_what_is_in_it():
+    suite = {"cases": ["a", "b"], "rtol": 1e-3, "atol": 0.2, "state": ["cache"], "left_out": []}
+    none = {"cases": [], "rtol": 0, "atol": 0, "state": []}
+    left = {**none, "left_out": [{"origin": "", "reason": "output 1 is no tensor"}]}
+    bundle = {"file": "m.bpte", "size": 2048, "methods": {"decode": suite, "encode": left}}
+    assert (
+        _bundle(bundle)
+        == """## For the device
+
+`m.bpte` has 2,048 bytes.
+
+| method | cases | rtol | atol |
+| --- | ---: | ---: | ---: |
+| `decode` | 2 | 0.001 | 0.2 |
+| `encode` | 0 | 0 | 0 |
+
+With state, to be loaded anew for each case: `decode`.
+
+Left out:
+
+- `encode`: output 1 is no tensor"""
+    )
+    assert _bundle(None) == ""
 
 
 def test_large_cases_are_left_out():
