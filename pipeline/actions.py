@@ -273,12 +273,14 @@ def validate_action(
     config: PackageConfig,
     files: Mapping[str, Digest],
     methods: Mapping[str, MethodSource],
+    examples: Contents = _NO_FILES,
     baseline: Digest | None = None,
     places: Mapping[str, str] = _NO_FILES,
 ) -> Action:
-    """`files` are the digests of the package on disk, which is what gets validated; `baseline` that
-    of the file with the figures that were accepted; `places` are where gates were written. What is
-    measured has a key of its own in this one, without gates and baseline."""
+    """`files` are the digests of the package on disk, which is what gets validated; `examples`
+    those of the files that the config names for a method, which stand in place of the model's;
+    `baseline` that of the file with the figures that were accepted; `places` are where gates were
+    written. What is measured has a key of its own in this one, without gates and baseline."""
     settings = config.validation.resolved()
     if not settings["bundle"]:  # what is left out must not count
         del settings["bundle"], settings["bundle_limit"]
@@ -297,8 +299,11 @@ def validate_action(
         "package": config.package,
         "files": files,
         "programs": {
-            name: {"program": m.program, "examples": m.examples} for name, m in methods.items()
+            name: {"program": m.program, "examples": list(examples.get(name, ())) or m.examples}
+            for name, m in methods.items()
         },
+        "cases": {name: list(config.cases_of(name)) for name in methods},
+        "sequences": config.sequences,
         "constant_methods": config.constant_methods,
         "settings": settings,
         "not_run": not_run(config),
@@ -316,6 +321,7 @@ def validate_action(
         "places": dict(places),
         "constant_methods": config.constant_methods,
         "settings": config.validation,
+        "examples": {n: own.examples or () for n, own in config.validation.methods.items()},
     }
     return Action("validate", config.model, config.package, None, key, where)
 

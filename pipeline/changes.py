@@ -91,7 +91,7 @@ def _changes(
                 yield f"the file of config {where} {_verb(each)}"
             case ("methods", method, "calibration" | "calibration[0]"):
                 yield f"calibration inputs of {method} {_verb(each)}"
-            case ("programs", method, "examples"):
+            case ("programs", method, what) if what.startswith("examples"):
                 yield f"example inputs of {method} {_verb(each)}"
             case ("etrecord",):
                 yield _of_config(("emit", "etrecord"), each)

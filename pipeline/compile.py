@@ -17,15 +17,16 @@ from pipeline import digest
 from pipeline.actions import CALIBRATION, Action
 from pipeline.backends import Backend, edge_operators, make_passes
 from pipeline.backends.workspace_files import located
-from pipeline.calibration import Batches, check_batches, read_file
+from pipeline.calibration import Batches, check_batches
 from pipeline.config import MethodConfig
 from pipeline.confine import confined_partitioners
 from pipeline.constant_names import constants_of
 from pipeline.control_flow import left_float
-from pipeline.delegation import count_delegation, handle_positions
+from pipeline.delegation import Places, count_delegation, handle_positions, origins_of
 from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
 from pipeline.etrecord import current_lines, record
+from pipeline.input_files import check_file, read_planned
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
 from pipeline.lowering import edge_for, lower
 from pipeline.objects import make_object
@@ -69,7 +70,8 @@ def quantize_method(action: Action, workspace: Workspace, stages: Stages) -> dic
     with stages.stage("store"):
         with store.writer() as file:
             save_programs({_ENTRY: quantized}, file)
-        result = {"program": file.digest, "blobs": [file.digest]}
+        origins = origins_of(quantized, program)
+        result = {"program": file.digest, "origins": origins, "blobs": [file.digest]}
         store.put_result(action.key, result, stages.total)
     return result
 
@@ -84,7 +86,7 @@ def _batches(action: Action, workspace: Workspace, program: ExportedProgram) -> 
     if files:
         contents = action.key["methods"][str(action.method)]["calibration"]
         loads = [
-            partial(_of_file, workspace.root, name, content, program)
+            partial(read_planned, workspace.root, name, content, program)
             for name, content in zip(files, contents, strict=True)
         ]
         return Batches(loads, spec.batches)
@@ -95,20 +97,6 @@ def _batches(action: Action, workspace: Workspace, program: ExportedProgram) -> 
 
 def _of_record(store: Store, blob: digest.Digest) -> list[InputSet]:
     return load_inputs(store.read(blob))
-
-
-def _of_file(
-    root: Path, name: str, content: digest.Digest, program: ExportedProgram
-) -> list[InputSet]:
-    _check_file(root, name, content)
-    batches = read_file(root / name, name, program)
-    _check_file(root, name, content)
-    return batches
-
-
-def _check_file(root: Path, name: str, content: digest.Digest) -> None:
-    if not (root / name).is_file() or digest.of_file(root / name) != content:
-        raise SourceError(f"{name}: changed while the build ran; run again")
 
 
 @contextmanager
@@ -126,7 +114,7 @@ def _reading_files(
             planned = action.key["methods"][name].get("files", {})
             for place, contents in planned.items():
                 for path, content in zip(config.files[place], contents, strict=True):
-                    _check_file(root, path, content)
+                    check_file(root, path, content)
 
     check()
     try:
@@ -135,12 +123,13 @@ def _reading_files(
         check()
 
 
-def _quantized(action: Action, store: Store) -> ExportedProgram:
-    """The program that a quantize action made. Raises MissingBlobError."""
+def _quantized(action: Action, store: Store) -> tuple[ExportedProgram, list[dict[str, int]]]:
+    """The program that a quantize action made, and where its nodes come from. Raises
+    MissingBlobError."""
     result = store.result(action.digest)
     if result is None:
         raise MissingBlobError(f"the quantized program of {action.method} is not in the store")
-    return load_program(store.verified_path(result["program"]), _ENTRY)
+    return load_program(store.verified_path(result["program"]), _ENTRY), result["origins"]
 
 
 def compile_unit(
@@ -166,11 +155,14 @@ def compile_unit(
     store = workspace.store
     quantizes = action.where["quantizes"]
     with stages.stage("load"), reading(methods.values()):
+        quantized = {name: _quantized(quantizes[name], store) for name in quantizes}
         programs = {
-            name: _quantized(quantizes[name], store)
-            if name in quantizes
-            else load_method(source, store)
+            name: quantized[name][0] if name in quantized else load_method(source, store)
             for name, source in methods.items()
+        }
+        places = {
+            name: Places(program, quantized[name][1] if name in quantized else None)
+            for name, program in programs.items()
         }
     with stages.stage("lower"), _reading_files(action, configs, workspace.root):
         partitioners = {
@@ -198,6 +190,8 @@ def compile_unit(
             name: count_delegation(
                 lowered.exported_program(name),
                 {b.kernels: b.backend_id for b in _backends({name: configs[name]}) if b.kernels},
+                places[name],
+                _left_without_partitioner(configs[name]),
             ).to_json()
             for name in methods
         }
@@ -209,10 +203,8 @@ def compile_unit(
         }
         in_python = {b.backend_id for b in _backends(configs) if b.make_runtime is not None}
         handles = {
-            # Of a quantized program nobody knows the lines that its nodes stand on by now.
-            name: handle_positions(lowered.exported_program(name), programs[name], in_python)
+            name: handle_positions(lowered.exported_program(name), places[name], in_python)
             for name in methods
-            if name not in quantizes
         }
         constants = {
             name: constants_of(programs[name], lowered.exported_program(name)) for name in methods
@@ -262,6 +254,14 @@ def _check_passes(planned: Mapping[str, Any], root: Path) -> None:
 def _backends(configs: Mapping[str, MethodConfig]) -> Iterator[Backend]:
     for config in configs.values():
         yield from (spec.backend for spec in config.partitioners)
+
+
+def _left_without_partitioner(config: MethodConfig) -> str:
+    """Why operators are left of which no partitioner said anything."""
+    by_passes = [spec.name for spec in config.partitioners if spec.backend.make_passes is not None]
+    if by_passes:
+        return f"the passes of {', '.join(by_passes)} made no kernel of it"
+    return "" if config.partitioners else "portable only: the config says so"
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:

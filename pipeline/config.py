@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,6 +165,7 @@ def _disagreements(
     for name in _names(validation.get("methods")) if isinstance(validation, dict) else ():
         if name not in methods:
             yield join("validate.methods", name), "is no method here", did_you_mean(name, methods)
+    yield from _of_sequences(document, validation, methods)
     if known_methods is None or "methods" not in document:
         return
     for name in methods:
@@ -177,6 +178,27 @@ def _disagreements(
                 "methods",
                 f"leaves out '{name}', a method of the model",
                 "add it; `partitioners: []` is for portable operators only",
+            )
+
+
+def _of_sequences(
+    document: Mapping[str, Any], validation: object, methods: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Sequences of what is no method, or of methods that can't share state."""
+    sequences = validation.get("sequences") if isinstance(validation, dict) else None
+    part: Any = document
+    for key in ("emit", "memory_planning", "share_mutable_buffers"):
+        part = part.get(key) if isinstance(part, dict) else None
+    for number, names in enumerate(sequences if isinstance(sequences, list) else ()):
+        where = join("validate.sequences", number)
+        for place, name in enumerate(names if isinstance(names, list) else ()):
+            if isinstance(name, str) and name not in methods:
+                yield join(where, place), f"'{name}' is no method here", did_you_mean(name, methods)
+        if isinstance(names, list) and len({str(name) for name in names}) > 1 and part is not True:
+            yield (
+                where,
+                "its methods share no state: each has buffers of its own",
+                "say `emit: {memory_planning: {share_mutable_buffers: true}}`",
             )
 
 

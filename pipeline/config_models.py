@@ -32,7 +32,7 @@ from pipeline.config_fields import (
     Patterns,
     PowerOfTwo,
 )
-from pipeline.config_validate import ValidateConfig
+from pipeline.config_validate import Cases, ValidateConfig
 from pipeline.errors import join
 
 
@@ -260,6 +260,22 @@ class PackageConfig(Options):
     )
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
+
+    def cases_of(self, method: str) -> Cases:
+        """The cases on which a method is validated."""
+        quantize = self.methods[method].quantize
+        dynamic = quantize is not None and not quantize.calibrates
+        return self.validation.cases_of(method, quantize is not None, dynamic)
+
+    @property
+    def sequences(self) -> tuple[tuple[str, ...], ...] | None:
+        """In which methods run on shared state; None for the usual ones."""
+        written = self.validation.sequences
+        return () if written is None and not self._shares_state else written
+
+    @property
+    def _shares_state(self) -> bool:
+        return self.emit.memory_planning.share_mutable_buffers
 
     def resolved(self) -> dict[str, Any]:
         """Without the order in which methods are written, which means nothing."""

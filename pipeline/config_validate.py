@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from pipeline.backends.options import Options
+from pipeline.backends.options import Options, distinct
+from pipeline.backends.workspace_files import InputFiles
 from pipeline.config_fields import MethodName, Operators, Portion, Share, Size, Tolerance
 
 Decibel = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+# Generated input sets beside the random ones (pipeline/cases.py).
+Case = Literal["zeros", "large", "limits", "strided"]
+CASES: tuple[Case, ...] = ("zeros", "large", "limits", "strided")
+Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct)]
+# Of a quantized method: what its values saturate at is not known, so it is not held to large ones,
+# and to others than the examples' only where it finds its ranges as it goes.
+_CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided")
+_CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
 
 
 class MethodGates(Options):
@@ -103,6 +113,18 @@ class MethodLimits(Limits):
     gates: MethodGates = Field(
         default=MethodGates(), description="Gates of this method, instead of the package's."
     )
+    # What these files hold is in keys.
+    examples: InputFiles | None = Field(
+        default=None,
+        exclude=True,
+        description="Files of input sets to run the method on, by their path in the workspace, "
+        "instead of the model's own examples; of the formats of `quantize.calibration`.",
+    )
+    cases: Cases | None = Field(
+        default=None,
+        exclude=True,
+        description="Which cases this method runs, instead of the package's.",
+    )
 
 
 class Latency(Options):
@@ -136,8 +158,25 @@ class ValidateConfig(Limits):
         le=2**31 - 1,
         description="How often a method with state is called in a row.",
     )
+    # What follows from these two is in keys.
+    cases: Cases | None = Field(
+        default=None,
+        exclude=True,
+        description="Which cases are generated on top of `inputs`: zeros, large values, the limits "
+        "of dynamic sizes, strided tensors. By default all of them; of quantized methods all but "
+        "large values, and only strided ones where the ranges were observed.",
+    )
+    sequences: (
+        tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...] | None
+    ) = Field(
+        default=None,
+        strict=False,
+        exclude=True,
+        description="Methods that share state, in the order in which they are called on one "
+        "opened package. By default the first one, then each other `steps` times.",
+    )
     methods: dict[MethodName, MethodLimits] = Field(
-        default={}, description="By method: limits that differ from the package's."
+        default={}, description="By method: examples, and limits that differ from the package's."
     )
     bundle: bool = Field(
         default=False,
@@ -150,6 +189,17 @@ class ValidateConfig(Limits):
     )
     gates: Gates = Gates()
     latency: Latency = Latency()
+
+    def cases_of(self, method: str, quantized: bool = False, dynamic: bool = False) -> Cases:
+        """The cases of a method: its own, else the package's, else those that suit it, which may be
+        quantized, and then dynamically."""
+        own = self.methods.get(method, MethodLimits()).cases
+        chosen = self.cases if own is None else own
+        if chosen is not None:
+            return tuple(case for case in CASES if case in chosen)
+        if not quantized:
+            return CASES
+        return _CASES_OF_DYNAMIC if dynamic else _CASES_OF_STATIC
 
     def of(self, method: str) -> Limits:
         """The limits of a method: its own, and the package's for the others."""

@@ -23,10 +23,11 @@ from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from pipeline.backends import PartitionerSpec, make_partitioners, with_partitioner
+from pipeline.backends import Backend, PartitionerSpec, make_partitioners, with_partitioner
 from pipeline.errors import PipelineError
-from pipeline.graphs import graph_modules
+from pipeline.graphs import copied, graph_modules
 from pipeline.nodes import operator_of
+from pipeline.reasons import listening, note
 from pipeline.selection import Choice, Frame, Outline, make_outline, mistakes
 
 _TAG = "delegation_tag"
@@ -52,15 +53,23 @@ def confined_partitioners(
     """
     specs = with_partitioner(specs)
     made = zip(make_partitioners(specs), specs, strict=True)
-    return [Confined(partitioner, (modules, spec.modules)) for partitioner, spec in made]
+    return [
+        Confined(partitioner, (modules, spec.modules), spec.backend) for partitioner, spec in made
+    ]
 
 
 class Confined(Partitioner):
-    """A partitioner, with what it may not have taken from it."""
+    """A partitioner, with what it may not have taken from it. Notes in nodes why it left them."""
 
-    def __init__(self, inner: Partitioner, confines: Iterable[Sequence[str] | None] = ()) -> None:
+    def __init__(
+        self,
+        inner: Partitioner,
+        confines: Iterable[Sequence[str] | None] = (),
+        backend: Backend | None = None,
+    ) -> None:
         super().__init__()
         self.inner = inner
+        self.backend = backend
         self.confines = [Choice(tuple(modules)) for modules in confines if modules is not None]
         if hasattr(inner, "delegation_spec"):
             self.delegation_spec = inner.delegation_spec
@@ -87,7 +96,8 @@ class Confined(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Raises SharedConstantsError."""
-        result = self.inner.partition(exported_program)
+        with listening(self.backend, self.inner, exported_program) as why:
+            result = self.inner.partition(exported_program)
         program = result.tagged_exported_program
         for node in program.graph.nodes:
             if _is_branch(node):  # Core ML's takes every `get_attr`
@@ -97,7 +107,18 @@ class Confined(Partitioner):
         shared = [n.name for n in program.graph.nodes if _shared_with_branch(n)]
         if shared:
             raise SharedConstantsError(shared)
+        note(self.backend, program, why, self._outside(program))
         return result
+
+    def _outside(self, program: ExportedProgram) -> dict[Node, str]:
+        """What stands in none of the modules, with what the config says."""
+        return {
+            node: f"outside of `modules: [{', '.join(modules.names)}]`"
+            for modules in self.confines
+            for module in graph_modules(program.graph_module)
+            for node in module.graph.nodes
+            if node.op == "call_function" and not _belongs(node, modules)
+        }
 
     def _inside(self, node: Node) -> bool:
         return all(_belongs(node, modules) for modules in self.confines)
@@ -193,7 +214,7 @@ def refuse_wrong_modules(
 def separate_constants(program: ExportedProgram, names: Collection[str]) -> ExportedProgram:
     """The program, whose control flow takes these constants, named by their placeholders, by
     placeholders of its own. They hold the same tensors, and equal constants are emitted once."""
-    module = copy.deepcopy(program.graph_module)
+    module = copied(program.graph_module)
     signature = copy.deepcopy(program.graph_signature)
     state, constants = dict(program.state_dict), dict(program.constants)
     placeholders = {node.name: node for node in module.graph.nodes if node.op == "placeholder"}

@@ -40,8 +40,9 @@ class _Tensor:
     forms: set[Digest] = field(default_factory=set)
 
     def to_json(self) -> dict[str, Any]:
+        told = {name for name in self.names if not _made_up(name)}
         return {
-            "names": sorted(self.names),
+            "names": sorted(told or self.names),
             "dtype": self.dtype,
             "shape": self.shape,
             "size": self.size,
@@ -169,7 +170,7 @@ def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]
 def _name(target: str, node: Node) -> str:
     """A qualified name. One that torch made up, as `_frozen_param0` of a quantized weight, gives
     way to the module that it serves, or the operator, and how: `decoder.fc.weight`."""
-    if not target.startswith(("_", "lifted_tensor", "c_lifted")) or "." in target:
+    if not _made_up(target):
         return target
     path: list[str] = []
     while node.users:
@@ -187,6 +188,12 @@ def _name(target: str, node: Node) -> str:
         owner = modules[-1] if modules and modules[-1] else operation
         return ".".join([owner, *path])
     return target
+
+
+def _made_up(name: str) -> bool:
+    """Whether torch or torchao called a tensor so, rather than the model."""
+    plain = name.startswith(("_", "lifted_tensor", "c_lifted")) and "." not in name
+    return plain or ".parametrizations." in name
 
 
 def _argument(user: Node, node: Node) -> str:

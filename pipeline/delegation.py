@@ -1,4 +1,4 @@
-"""How much of a lowered method its delegates run, counted over control-flow sub-graphs too.
+"""How much of a lowered method its delegates run, and what they leave; over control flow too.
 
 ExecuTorch's `get_delegation_info` reads the top-level graph only and counts `getitem`, which moves
 no data. Here a node is a call of an operator, in a delegate or out of one.
@@ -8,25 +8,60 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
+from executorch.exir.graph_module import get_control_flow_submodules
+from executorch.exir.lowered_backend_module import get_lowered_submodules
 from executorch.exir.memory import alloc
 from torch._ops import HigherOrderOperator
 from torch.export import ExportedProgram
 
+from pipeline.borders import Border, border_of
 from pipeline.graphs import graph_modules
+from pipeline.nodes import modules_of
+from pipeline.reasons import reason_of
+from pipeline.source_lines import source_line
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one backend runs: operator calls, distinct operators, delegate calls."""
+
+    nodes: int
+    operators: int
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Left:
+    """A call that is left to portable kernels.
+
+    `place` is that of its node in the source program (`Places`), None where lowering or quantizing
+    made it; `module` the innermost that it is from, "" for the method itself; `reason` goes on from
+    "it is left because", and is "" where nobody tells.
+    """
+
+    operator: str
+    place: int | None
+    module: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Delegation:
-    """Counts of operator calls. `undelegated` maps operator names to calls left to portable
-    kernels; `partitions` maps backend ids to numbers of delegate calls; `kernels` maps the ids of
-    backends without a delegate to the operators of their own kernels and the calls of each, which
-    are neither delegated nor left to portable kernels."""
+    """Of one method: calls of operators (`nodes`) and distinct operators, without `getitem` and
+    constants. What the bodies of control flow call is counted once; there are `subgraphs` of them.
+
+    `delegated_operators` are those with no call outside of delegates. `partitions` are calls of
+    delegates by backend; `kernels` the calls of each operator that is a backend's own kernel, by
+    backend: neither delegated nor left to portable kernels. Those are in `undelegated`, by
+    operator, and one by one in `left`, in the order of the graphs.
+    """
 
     nodes: int
     delegated_nodes: int
@@ -35,67 +70,59 @@ class Delegation:
     partitions: dict[str, int] = field(default_factory=dict)
     undelegated: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, dict[str, int]] = field(default_factory=dict)
+    backends: dict[str, Share] = field(default_factory=dict)
+    subgraphs: int = 0
+    left: list[Left] = field(default_factory=list)
+    border: Border = field(default_factory=Border)
 
     def to_json(self) -> dict[str, Any]:
         """Without `kernels` where there are none."""
         return {name: value for name, value in asdict(self).items() if name != "kernels" or value}
 
 
-def count_delegation(
-    program: ExportedProgram, namespaces: Mapping[str, str] | None = None
-) -> Delegation:
-    """Counts over a program in edge dialect that has been lowered.
-
-    Args:
-        namespaces: of operators that are a backend's own kernels, each with the backend's id.
-    """
-    owners = namespaces or {}
-    outside: Counter[str] = Counter()
-    inside: Counter[str] = Counter()
-    partitions: Counter[str] = Counter()
-    for graph_module in graph_modules(program.graph_module):
-        outside.update(_operators(graph_module.graph))
-        for _, lowered, _ in get_lowered_submodules(graph_module):
-            partitions[lowered.backend_id] += 1
-            inside.update(_operators_inside(lowered))
-    kernels: dict[str, dict[str, int]] = {}
-    for name, calls in sorted(outside.items()):
-        owner = owners.get(name.partition(".")[0])
-        if owner is not None:
-            kernels.setdefault(owner, {})[name] = calls
-    own = {name for each in kernels.values() for name in each}
-    return Delegation(
-        nodes=outside.total() + inside.total(),
-        delegated_nodes=inside.total(),
-        operators=len(outside.keys() | inside.keys()),
-        delegated_operators=len(inside.keys() - outside.keys()),
-        partitions=dict(sorted(partitions.items())),
-        undelegated={name: calls for name, calls in sorted(outside.items()) if name not in own},
-        kernels=kernels,
-    )
-
-
-def handle_positions(
-    lowered: ExportedProgram, source: ExportedProgram, backends: Collection[str]
-) -> list[tuple[int, int]]:
-    """The debug handles of what delegates of these backends run, each with the place of the node
-    that it comes from among all nodes of the program before lowering.
+class Places:
+    """Where the nodes of a lowered program come from: places in the program before lowering, which
+    are numbers among `nodes_of` it.
 
     A place holds for every export of the same program, as a compiled method does, where the line
-    that the node stands on may be another by then. Handles of nodes that lowering made are left
-    out. Sorted by handle.
+    that a node stands on may be another by then.
+
+    Args:
+        origins: of a program that was quantized, what `origins_of` says of it; places are then
+            those in the program before that.
     """
-    places = {(node.name, id(node.graph)): place for place, node in enumerate(nodes_of(source))}
-    found: dict[int, int] = {}
-    for graph_module in graph_modules(lowered.graph_module):
-        for _, delegate, _ in get_lowered_submodules(graph_module):
-            if delegate.backend_id not in backends:
-                continue
-            for node in nodes_of(delegate.original_module):
-                handle, place = node.meta.get("debug_handle"), _origin(node, places)
-                if type(handle) is int and place is not None:
-                    found[handle] = place
-    return sorted(found.items())
+
+    def __init__(
+        self, program: ExportedProgram, origins: Sequence[Mapping[str, int]] | None = None
+    ) -> None:
+        self._known: dict[tuple[str, int], int] = {}
+        numbers = count()
+        for number, module in enumerate(graph_modules(program.graph_module)):
+            for node in module.graph.nodes:
+                place = next(numbers) if origins is None else origins[number].get(node.name)
+                if place is not None:
+                    self._known[node.name, id(module.graph)] = place
+
+    def of(self, node: torch.fx.Node) -> int | None:
+        """None for what was made on the way."""
+        ancestors = list(node.meta.get("from_node") or ())
+        while ancestors:
+            ancestor = ancestors.pop()
+            place = self._known.get((ancestor.name, ancestor.graph_id))
+            if place is not None:
+                return place
+            ancestors += ancestor.from_node
+        return None
+
+
+def origins_of(quantized: ExportedProgram, program: ExportedProgram) -> list[dict[str, int]]:
+    """For each graph of a quantized program the places of its nodes, by name, in the program that
+    it was made of. Names outlive being saved and loaded; the number of nodes need not."""
+    places = Places(program)
+    return [
+        {node.name: place for node in own.graph.nodes if (place := places.of(node)) is not None}
+        for own in graph_modules(quantized.graph_module)
+    ]
 
 
 def nodes_of(program: ExportedProgram) -> Iterator[torch.fx.Node]:
@@ -104,28 +131,130 @@ def nodes_of(program: ExportedProgram) -> Iterator[torch.fx.Node]:
         yield from graph_module.graph.nodes
 
 
-def _origin(node: torch.fx.Node, places: Mapping[tuple[str, int], int]) -> int | None:
-    """The place of a node's ancestor."""
-    ancestors = list(node.meta.get("from_node") or ())
-    while ancestors:
-        ancestor = ancestors.pop()
-        place = places.get((ancestor.name, ancestor.graph_id))
-        if place is not None:
-            return place
-        ancestors += ancestor.from_node
-    return None
+def count_delegation(
+    program: ExportedProgram,
+    namespaces: Mapping[str, str] | None = None,
+    places: Places | None = None,
+    otherwise: str = "",
+) -> Delegation:
+    """Counts over a program in edge dialect that has been lowered.
+
+    Args:
+        namespaces: of operators that are a backend's own kernels, each with the backend's id.
+        places: those of the method's nodes; without it, no place is told.
+        otherwise: why a call is left of which no partitioner said anything.
+    """
+    owners = namespaces or {}
+    calls: list[tuple[str, torch.fx.Node, str]] = []
+    inside: dict[str, Counter[str]] = {}
+    partitions: Counter[str] = Counter()
+    graphs = 0
+    for graph_module, around in _with_modules(program.graph_module):
+        graphs += 1
+        calls += ((name, node, around) for name, node in _calls(graph_module.graph))
+        for _, delegate, _ in get_lowered_submodules(graph_module):
+            partitions[delegate.backend_id] += 1
+            own = list(graph_modules(delegate.original_module.graph_module))
+            graphs += len(own) - 1
+            names = (name for each in own for name, _ in _calls(each.graph))
+            inside.setdefault(delegate.backend_id, Counter()).update(names)
+    outside = Counter(name for name, _, _ in calls)
+    delegated = sum(inside.values(), Counter())
+    kernels: dict[str, dict[str, int]] = {}
+    for name, number in sorted(outside.items()):
+        owner = owners.get(name.partition(".")[0])
+        if owner is not None:
+            kernels.setdefault(owner, {})[name] = number
+    ours = {name for each in kernels.values() for name in each}
+    return Delegation(
+        nodes=outside.total() + delegated.total(),
+        delegated_nodes=delegated.total(),
+        operators=len(outside.keys() | delegated.keys()),
+        delegated_operators=len(delegated.keys() - outside.keys()),
+        partitions=dict(sorted(partitions.items())),
+        undelegated={name: n for name, n in sorted(outside.items()) if name not in ours},
+        kernels=kernels,
+        backends={
+            backend: Share(own.total(), len(own), partitions[backend])
+            for backend, own in sorted(inside.items())
+        },
+        subgraphs=graphs - 1,
+        left=[
+            Left(
+                name,
+                places.of(node) if places is not None else None,
+                _module_of(node) or around,
+                reason_of(node) or otherwise,
+            )
+            for name, node, around in calls
+            if name not in ours
+        ],
+        border=border_of(program.graph_module),
+    )
 
 
-def _operators_inside(lowered: LoweredBackendModule) -> Iterator[str]:
-    for graph_module in graph_modules(lowered.original_module.graph_module):
-        yield from _operators(graph_module.graph)
+def told_delegation(
+    delegation: Mapping[str, Any], program: ExportedProgram, root: Path
+) -> dict[str, Any]:
+    """What a manifest says of a method's delegation as reports have it: with `line`, such as
+    `x + y  # models/small.py:12, in Small.forward` or "", in place of each `place`.
+
+    Args:
+        program: the method as its source gives it, not quantized.
+        root: the workspace.
+    """
+    nodes = list(nodes_of(program))
+
+    def told(left: Mapping[str, Any]) -> dict[str, str]:
+        line = None if left["place"] is None else source_line(nodes[left["place"]], root)
+        return {
+            "operator": left["operator"],
+            "line": str(line or ""),
+            "module": left["module"],
+            "reason": left["reason"],
+        }
+
+    return {**delegation, "left": [told(each) for each in delegation["left"]]}
 
 
-def _operators(graph: torch.fx.Graph) -> Iterator[str]:
-    """Names like `aten.linear.default`. Control flow itself is instructions, not operators, and
-    scratch memory is planned, not called for."""
+def handle_positions(
+    lowered: ExportedProgram, places: Places, backends: Collection[str]
+) -> list[tuple[int, int]]:
+    """The debug handles of what delegates of these backends run, each with the place of the node
+    that it comes from. Handles of nodes that lowering made are left out. Sorted by handle."""
+    found: dict[int, int] = {}
+    for graph_module in graph_modules(lowered.graph_module):
+        for _, delegate, _ in get_lowered_submodules(graph_module):
+            if delegate.backend_id not in backends:
+                continue
+            for node in nodes_of(delegate.original_module):
+                handle, place = node.meta.get("debug_handle"), places.of(node)
+                if type(handle) is int and place is not None:
+                    found[handle] = place
+    return sorted(found.items())
+
+
+def _with_modules(
+    module: torch.fx.GraphModule, around: str = ""
+) -> Iterator[tuple[torch.fx.GraphModule, str]]:
+    """A graph and those of its control flow, each with the module that it stands in: torch.export
+    does not tell it of the nodes of a branch."""
+    yield module, around
+    for _, body, flow in get_control_flow_submodules(module):
+        yield from _with_modules(body, _module_of(flow) or around)
+
+
+def _module_of(node: torch.fx.Node) -> str:
+    """The innermost."""
+    return (modules_of(node) or [""])[-1]
+
+
+def _calls(graph: torch.fx.Graph) -> Iterator[tuple[str, torch.fx.Node]]:
+    """With names like `aten.linear.default`. Control flow itself is instructions, not operators,
+    and scratch memory is planned, not called for."""
     for node in graph.nodes:
         target = node.target
         moves = target in (operator.getitem, alloc) or isinstance(target, HigherOrderOperator)
         if node.op == "call_function" and not moves:
-            yield target.name().replace("::", ".") if hasattr(target, "name") else target.__name__
+            named = hasattr(target, "name")
+            yield target.name().replace("::", ".") if named else target.__name__, node

@@ -1,7 +1,7 @@
 """The source program of a method in eager mode: what a package is compared with."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from pipeline.inputs import InputSet
-from pipeline.signature import flatten, in_dim_order, signature
+from pipeline.signature import flat_as_given, flatten, in_dim_order, signature
 
 
 class Source:
@@ -25,14 +25,20 @@ class Source:
     buffers, `nonzero` the ones of them that do not start as zeros. `outputs` holds the name and
     fake value of each output that the runtime returns: the inputs that the method changes in place
     come first, then what it returns.
+
+    Args:
+        common: tensors by the name of a buffer, shared with other Sources: a buffer of such a name
+            is that tensor, whether this program changes it or only reads it.
     """
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(
+        self, program: ExportedProgram, common: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
         self.program = program
         facts = _facts(program)
         self.state, self.outputs, self._changed = facts.state, facts.outputs, facts.changed
         self._module = program.module(check_guards=False)
-        self._state = _give_own(self._module, self.state)
+        self._state = _give_own(self._module, self.state, common or {})
         self._initial = [tensor.detach().clone() for tensor in self._state]
         self.nonzero = tuple(
             name
@@ -55,6 +61,10 @@ class Source:
         """As `run`, on leaves in the order of the program's inputs."""
         like = [argument.value for argument in signature(self.program)]
         return self._run([in_dim_order(v, e) for v, e in zip(values, like, strict=True)])
+
+    def run_as_given(self, inputs: InputSet) -> list[Any]:
+        """As `run`, on tensors that lie in memory as the given ones do."""
+        return self._run(flat_as_given(self.program, inputs))
 
     def _run(self, leaves: list[Any]) -> list[Any]:
         args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
@@ -127,13 +137,55 @@ def _outputs(functional: ExportedProgram) -> tuple[list[tuple[str, Any]], list[i
     return outputs, changed
 
 
-def _give_own(module: torch.nn.Module, names: Sequence[str]) -> list[torch.Tensor]:
-    """Replaces the named tensors of a module by copies. Nothing else shares their memory: torch
-    does not decompose a program that changes a buffer with two names or a view beside it."""
+def _give_own(
+    module: torch.nn.Module, names: Sequence[str], common: Mapping[str, torch.Tensor]
+) -> list[torch.Tensor]:
+    """Replaces the named tensors of a module by copies, and those of common names by these. Nothing
+    else shares their memory: torch does not decompose a program that changes a buffer with two
+    names or a view beside it."""
     own = []
     for name in names:
-        owner, _, attribute = name.rpartition(".")
-        parent = module.get_submodule(owner)
-        own.append(copy.deepcopy(getattr(parent, attribute)))
+        parent, attribute = _place(module, name)
+        own.append(common[name] if name in common else copy.deepcopy(getattr(parent, attribute)))
         setattr(parent, attribute, own[-1])
+    for name in common.keys() - {*names}:
+        parent, attribute = _place(module, name)
+        if hasattr(parent, attribute):
+            setattr(parent, attribute, common[name])
     return own
+
+
+def _place(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module | None, str]:
+    """The module that holds a tensor, if there is one, and the tensor's name in it."""
+    owner, _, attribute = name.rpartition(".")
+    try:
+        return module.get_submodule(owner), attribute
+    except AttributeError:
+        return None, attribute
+
+
+def sources_with_common_state(programs: Mapping[str, ExportedProgram]) -> dict[str, Source]:
+    """Sources by method, in which buffers of one name are one, as far as any of them changes it.
+    It begins as the first that has it."""
+    common: dict[str, torch.Tensor] = {}
+    for name in common_buffers(programs):
+        holders = (p.state_dict | p.constants for p in programs.values())
+        first = next(tensors[name] for tensors in holders if name in tensors)
+        common[name] = first.detach().clone()
+    return {method: Source(program, common) for method, program in programs.items()}
+
+
+def common_buffers(programs: Mapping[str, ExportedProgram]) -> dict[str, tuple[str, ...]]:
+    """The buffers that several methods use under one name and at least one of them changes, each
+    with these methods."""
+    changed = dict.fromkeys(name for p in programs.values() for name in _facts(p).state)
+    used = {method: _used_buffers(program) for method, program in programs.items()}
+    using = {name: tuple(m for m, own in used.items() if name in own) for name in changed}
+    return {name: methods for name, methods in using.items() if len(methods) > 1}
+
+
+def _used_buffers(program: ExportedProgram) -> set[str]:
+    """Those that it reads or changes; an export lists all that its module has."""
+    names = program.graph_signature.inputs_to_buffers
+    read = (n for n in program.graph.nodes if n.op == "placeholder" and n.users)
+    return {names[n.name] for n in read if n.name in names} | {*_facts(program).state}

@@ -136,7 +136,7 @@ class _Check:
         what = f"the package has {size} bytes, at most {limit} wanted"
         if self.baseline is not None:
             told = "; ".join(self._grown(self.baseline))
-            return False, size, f"{what}; {told or 'the baseline has no less'}"
+            return False, size, f"{what}; {told or 'it was so in the baseline'}"
         parts = sorted(self.now["segments"].items(), key=lambda pair: -pair[1])
         return False, size, f"{what}; {', '.join(f'{kind} {n}' for kind, n in parts)}"
 

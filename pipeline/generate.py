@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,15 +42,59 @@ def generate_inputs(
     everywhere. The greatest is the export's bound, up to LONGEST_DIMENSION, or where there is none
     the largest example: ExecuTorch plans memory for that size. Python numbers are the examples'.
     """
-    if not examples and program.example_inputs is not None:
-        args, kwargs = program.example_inputs
-        examples = [InputSet(args, kwargs, "export")]
-    for example in examples:
-        check_inputs(program, example)
-    given = [[value for _, value in pairs(program, example, [])] for example in examples]
-    arguments = signature(program)
-    symbols = _symbols(program, arguments, given)
-    return [_generate(program, arguments, symbols, given, seed, n) for n in range(count)]
+    made = Generator(program, seed, examples)
+    return [made.set(number) for number in range(count)]
+
+
+# A tensor of a shape for an argument: given the argument's fake tensor, the values that it has in
+# the examples, and where random numbers come from.
+Fill = Callable[[torch.Tensor, Sequence[int], Sequence[Any], torch.Generator], torch.Tensor]
+
+
+class Generator:
+    """Makes input sets for a program. Raises PipelineError for examples that do not fit it."""
+
+    def __init__(
+        self, program: ExportedProgram, seed: int, examples: Sequence[InputSet] = ()
+    ) -> None:
+        if not examples and program.example_inputs is not None:
+            args, kwargs = program.example_inputs
+            examples = [InputSet(args, kwargs, "export")]
+        for example in examples:
+            check_inputs(program, example)
+        self.program = program
+        self.seed = seed
+        self._given = [[value for _, value in pairs(program, each, [])] for each in examples]
+        self._arguments = signature(program)
+        self._symbols = _symbols(program, self._arguments, self._given)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether there are sizes to choose."""
+        return any(symbol.least < symbol.greatest for symbol in self._symbols)
+
+    def set(
+        self, number: int, sizes: int | None = None, fill: Fill | None = None, what: str = ""
+    ) -> InputSet:
+        """The input set of a number.
+
+        Args:
+            sizes: 0 takes the least, 1 the greatest, 2 some between; by default the number decides.
+            fill: makes the tensors, by default random ones.
+            what: is added to the origin.
+        """
+        generator = torch.Generator().manual_seed((self.seed << 20) + number)
+        which = number if sizes is None else sizes
+        chosen = _choose(self._arguments, self._symbols, which, generator)
+        leaves = [
+            _value(argument.value, chosen, [v[index] for v in self._given], generator, fill)
+            for index, argument in enumerate(self._arguments)
+        ]
+        args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
+        told = [what, *(f"{s.shown}={chosen[s.symbol]}" for s in self._symbols)]
+        shown = ", ".join(filter(None, told))
+        origin = f"generated {number} (seed {self.seed}){shown and ': '}{shown}"
+        return InputSet(args, kwargs, origin, generated=True)
 
 
 @dataclass(frozen=True)
@@ -97,25 +141,6 @@ def _shapes(arguments: Iterable[Argument]) -> Iterator[tuple[str, torch.SymInt]]
                     yield f"{argument.name}.shape[{dimension}]", size
 
 
-def _generate(
-    program: ExportedProgram,
-    arguments: Sequence[Argument],
-    symbols: Sequence[_Symbol],
-    given: Sequence[Sequence[Any]],
-    seed: int,
-    number: int,
-) -> InputSet:
-    generator = torch.Generator().manual_seed((seed << 20) + number)
-    sizes = _choose(arguments, symbols, number, generator)
-    leaves = [
-        _value(argument.value, sizes, [values[index] for values in given], generator)
-        for index, argument in enumerate(arguments)
-    ]
-    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
-    shown = ", ".join(f"{s.shown}={sizes[s.symbol]}" for s in symbols)
-    return InputSet(args, kwargs, f"generated {number} (seed {seed}){shown and ': '}{shown}")
-
-
 def _choose(
     arguments: Sequence[Argument],
     symbols: Sequence[_Symbol],
@@ -146,20 +171,40 @@ def _shape(tensor: torch.Tensor, sizes: dict[sympy.Symbol, int]) -> list[int]:
 
 
 def _value(
-    like: Any, sizes: dict[sympy.Symbol, int], seen: Sequence[Any], generator: torch.Generator
+    like: Any,
+    sizes: dict[sympy.Symbol, int],
+    seen: Sequence[Any],
+    generator: torch.Generator,
+    fill: Fill | None,
 ) -> Any:
     if isinstance(like, torch.SymInt):
         return int(expression(like).xreplace(integers(sizes)))
     if not isinstance(like, torch.Tensor):
         return like
-    shape = _shape(like, sizes)
-    if like.dtype.is_floating_point or like.dtype.is_complex:
-        kind = torch.complex64 if like.dtype.is_complex else torch.float32
-        value = torch.randn(shape, dtype=kind, generator=generator)
-    elif like.dtype is torch.bool:
-        value = torch.rand(shape, generator=generator) < 0.5
-    else:
-        ends = [int(end) for tensor in seen if tensor.numel() for end in tensor.aminmax()] or [0, 1]
-        top = min(max(ends) + 1, torch.iinfo(torch.int64).max)
-        value = torch.randint(min(ends), top, shape, generator=generator)
+    value = (fill or random)(like, _shape(like, sizes), seen, generator)
     return in_dim_order(value.to(like.dtype), like)
+
+
+def is_number(dtype: torch.dtype) -> bool:
+    """Whether it is of floating-point or complex numbers, which are no indices."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def random(
+    like: torch.Tensor, shape: Sequence[int], seen: Sequence[Any], generator: torch.Generator
+) -> torch.Tensor:
+    """As `generate_inputs` says."""
+    if is_number(like.dtype):
+        kind = torch.complex64 if like.dtype.is_complex else torch.float32
+        return torch.randn(shape, dtype=kind, generator=generator)
+    if like.dtype is torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    least, greatest = ends(seen)
+    top = min(greatest + 1, torch.iinfo(torch.int64).max)
+    return torch.randint(least, top, shape, generator=generator)
+
+
+def ends(seen: Sequence[Any]) -> tuple[int, int]:
+    """The least and greatest integer of the examples; 0 and 1 without any."""
+    found = [int(end) for tensor in seen if tensor.numel() for end in tensor.aminmax()] or [0, 1]
+    return min(found), max(found)

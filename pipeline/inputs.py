@@ -19,11 +19,13 @@ _SCALARS = (int, float, str, type(None))  # bool is an int
 @dataclass(frozen=True, eq=False)
 class InputSet:
     """`args` and `kwargs` may nest lists, tuples and dicts with str keys; leaves are tensors,
-    numbers, bools, strings or None. `origin` says where the set is from, for messages."""
+    numbers, bools, strings or None. `origin` says where the set is from, for messages,
+    and `generated` that nobody gave it, which is not stored with it."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     origin: str = "input"
+    generated: bool = False
 
 
 def as_input_sets(value: Any, origin: str) -> list[InputSet]:

@@ -32,8 +32,8 @@ class OutputError:
         sqnr_db: 10 log10(sum e^2 / sum (a - e)^2), in dB; infinite where nothing differs.
         p999_abs: the least |a - e| that 99.9 % of the places don't exceed (nearest rank).
         relative: sum |a - e| / sum |e|.
-        cosine: sum a e / sqrt(sum a^2 sum e^2), from -1 to 1; undefined too where every actual
-            value is zero.
+        cosine: sum a e / sqrt(sum a^2 sum e^2), from -1 to 1; 0 where every actual value is zero
+            and not every expected one.
         agreement: the share of rows along the last dimension whose greatest value stands at the
             same place, from 0 to 1; a row whose expected values have several greatest takes any
             of them. None for what is no floating-point tensor with at least two values in a row.
@@ -156,8 +156,10 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
 
 
 def _cosine(product: float, signal: float, power: float) -> float | None:
+    if not signal:
+        return None
     length = math.sqrt(signal) * math.sqrt(power)
-    return max(-1.0, min(1.0, product / length)) if length else None
+    return max(-1.0, min(1.0, product / length)) if length else 0.0
 
 
 def _percentile(values: Tensor) -> float:

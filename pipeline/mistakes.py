@@ -68,6 +68,10 @@ def misfitting_files(config: PackageConfig, document: Document, root: Path) -> I
         for place, options in method.parts_with_options():
             for option, what, known in misfits_of(options, root):
                 yield document.problem(join(f"methods.{name}.{place}", option), what, known)
+    for name, limits in config.validation.methods.items():
+        for option, what, known in misfits_of(limits, root):
+            path = join(join("validate.methods", name), option)
+            yield document.problem(path, what, known)
 
 
 def mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch.fx import Node
 
+# Why partitioners left a node, in its metadata (pipeline/reasons.py).
+NOTES = "why_not_delegated"
 _CALL = re.compile(r"@\d+")  # how torch can mark the second and later calls of one module
 
 

@@ -20,11 +20,13 @@ from torch.export import ExportedProgram
 from pipeline import digest
 from pipeline.backends import Sight
 from pipeline.digest import Digest
+from pipeline.nodes import NOTES
 from pipeline.spelling import Spelling, UndescribableError, number
 
 # Metadata that differs from one run to the next and that no preprocess function reads: stack traces
-# and object ids, autograd's counter, the number that a partitioner gave the partition.
-_VOLATILE = frozenset({"delegation_tag", "from_node", "seq_nr", "stack_trace"})
+# and object ids, autograd's counter, the number that a partitioner gave the partition, and why an
+# earlier one left what is an input of it.
+_VOLATILE = frozenset({"delegation_tag", "from_node", "seq_nr", "stack_trace", NOTES})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -419,8 +419,12 @@ class Plan:
         """Of a package whose files have these digests."""
         config = self.config(package)
         places = places_of_gates(config, self.configs.document(package))
+        examples = {
+            name: [d for d in map(self._file, limits.examples or ()) if d is not None]
+            for name, limits in config.validation.methods.items()
+        }
         baseline = self.baseline(package)
-        return actions.validate_action(config, files, methods, baseline, places)
+        return actions.validate_action(config, files, methods, examples, baseline, places)
 
     def baseline(self, package: str) -> Digest | None:
         """The digest of the file with a package's accepted figures."""
@@ -442,6 +446,7 @@ class Plan:
                 outline.machine,
                 host(),
                 self.baseline(package),
+                [self._file(path) for path in outline.files],
             ],
             lambda: _digest_of(self.validate(package)),
         )

@@ -16,11 +16,12 @@ from pipeline import digest
 from pipeline.actions import Action
 from pipeline.baseline import read_baseline
 from pipeline.bundle import Suites, bundle, told_of
-from pipeline.delegation import nodes_of
+from pipeline.delegation import nodes_of, told_delegation
 from pipeline.devices.interface import PackageFiles
 from pipeline.errors import PipelineError
 from pipeline.figures import Figures
 from pipeline.gates import GateResult, checked_gates, failed_gates
+from pipeline.input_files import read_examples
 from pipeline.integrity import misfits
 from pipeline.latency import latencies
 from pipeline.package import CONTENTS, REPORT, install, read_manifest, read_record
@@ -68,11 +69,11 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
             "failures": failures,
             "gates": [gate.to_json() for gate in gates],
             "baseline": baseline,
+            "contents": contents,
         }
-        facts = {**(_facts(manifest) if manifest else {}), "contents": contents}
         report = {
             REPORT: _as_bytes(record),
-            "report.md": markdown(record, facts).encode(),
+            "report.md": markdown(record, record).encode(),
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         if bundled := measured.get("bundle"):
@@ -132,7 +133,10 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
     manifest = read_manifest(workspace, package) or {}
     with stages.stage("load"), compiling.reading(methods.values()):
         programs = {n: compiling.load_method(m, store) for n, m in methods.items()}
-        examples = {n: compiling.load_examples(m, store) for n, m in methods.items()}
+        given = read_examples(workspace.root, _planned_examples(action), programs)
+        examples = {
+            n: given.get(n) or compiling.load_examples(m, store) for n, m in methods.items()
+        }
     settings = action.where["settings"]
     suites = Suites(settings.bundle_limit) if settings.bundle else None
     with stages.stage("run"):
@@ -148,6 +152,8 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
             action.where["constant_methods"],
             _not_run(manifest, key["not_run"]),
             lines_of_handles(manifest, programs, workspace.root),
+            key["cases"],
+            key["sequences"],
             suites.keep if suites else None,
         )
     with stages.stage("time"):
@@ -155,6 +161,7 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> Json:
         times = latencies(opened, validation.methods, programs, examples, settings)
         _check_files(folder, key["files"])
     record = {**validation.to_json(), "package": package, "files": key["files"]}
+    record |= _facts(manifest, programs, workspace.root)
     for method in record["methods"]:
         method["latency"] = times[method["method"]]
     if validation.ok:
@@ -178,6 +185,16 @@ def _bundled(pte: Path, suites: Suites, validation: Validation, store: Store) ->
 
 def _as_bytes(record: Json) -> bytes:
     return (json.dumps(record, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _planned_examples(action: Action) -> dict[str, list[tuple[str, digest.Digest]]]:
+    """By method, the files that its config names, and what was planned to be in them."""
+    programs = action.key["measured"]["programs"]
+    return {
+        name: list(zip(files, programs[name]["examples"], strict=True))
+        for name, files in action.where["examples"].items()
+        if files
+    }
 
 
 def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:
@@ -214,14 +231,17 @@ def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
             raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")
 
 
-def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report shows of a manifest."""
+def _facts(manifest: Json, programs: Mapping[str, ExportedProgram], root: Path) -> dict[str, Any]:
+    """What a report shows of a manifest, with the lines of the source as it is now."""
+    methods = manifest.get("methods", {})
     return {
-        "delegation": {name: facts["delegation"] for name, facts in manifest["methods"].items()},
-        "left_float": {
-            name: facts["left_float"]
-            for name, facts in manifest["methods"].items()
-            if "left_float" in facts
+        "delegation": {
+            name: told_delegation(facts["delegation"], programs[name], root)
+            for name, facts in methods.items()
+            if name in programs
         },
-        "sizes": {name: file["size"] for name, file in manifest["files"].items()},
+        "left_float": {
+            name: facts["left_float"] for name, facts in methods.items() if "left_float" in facts
+        },
+        "sizes": {name: file["size"] for name, file in manifest.get("files", {}).items()},
     }

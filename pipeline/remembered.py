@@ -191,7 +191,14 @@ class Remembered:
             asking,
             sorted(set(actions.references_of(config, config.methods))),
             actions.quantized_methods(config),
-            sorted({f for m in config.methods.values() for own in m.files.values() for f in own}),
+            sorted(
+                {f for m in config.methods.values() for own in m.files.values() for f in own}
+                | {
+                    f
+                    for limits in config.validation.methods.values()
+                    for f in limits.examples or ()
+                }
+            ),
         ]
 
     def derived(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:

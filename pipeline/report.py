@@ -10,6 +10,7 @@ from pipeline.markdown_parts import count as _count
 from pipeline.markdown_parts import section as _section
 from pipeline.markdown_parts import table as _table
 from pipeline.report_contents import contents_sections, latency_section
+from pipeline.report_delegation import delegation_tables
 
 Json = Mapping[str, Any]
 
@@ -17,10 +18,10 @@ Json = Mapping[str, Any]
 def markdown(validation: Json, manifest: Json | None = None) -> str:
     """The report of `Validation.to_json()`; the verdict is its first line.
 
-    Of the manifest's facts, where there are any, `delegation` (method name to `nodes`,
-    `delegated_nodes`, `operators`, `delegated_operators`, `partitions`, `undelegated`),
-    `left_float` (quantized method to operators of its control flow that were not), `sizes` (file
-    name to bytes) and `contents` (contents.py) are shown. The same records give the same text.
+    Of the manifest's facts, where there are any, `delegation` (method name to what
+    `delegation.told_delegation` gives), `left_float` (quantized method to operators of its control
+    flow that were not), `sizes` (file name to bytes) and `contents` (contents.py) are shown. The
+    same records give the same text.
     """
     manifest = manifest or {}
     parts = [
@@ -29,8 +30,10 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
         _methods(validation["methods"]),
         _failures(validation),
         _skipped(validation["methods"]),
-        _delegation(manifest.get("delegation", {})),
-        _kernels(manifest.get("delegation", {})),
+        *(
+            _section(table.title, _table(table.head, table.rows, table.numbers))
+            for table in delegation_tables(manifest.get("delegation", {}))
+        ),
         _left_float(manifest.get("left_float", {})),
         _sizes(manifest.get("sizes", {})),
         *contents_sections(manifest.get("contents")),
@@ -140,53 +143,11 @@ def _skipped(methods: Sequence[Json]) -> str:
     return _section("Not run", _table(("method", "input set", "why"), rows))
 
 
-def _delegation(figures: Mapping[str, Json]) -> str:
-    rows = [
-        (
-            _code(method),
-            _share(counts["delegated_nodes"], counts["nodes"]),
-            _share(counts["delegated_operators"], counts["operators"]),
-            _partitions(counts["partitions"]),
-            _undelegated(counts["undelegated"]),
-        )
-        for method, counts in sorted(figures.items())
-    ]
-    head = ("method", "nodes delegated", "operators delegated", "partitions", "not delegated")
-    return _section("Delegation", _table(head, rows))
-
-
-def _kernels(figures: Mapping[str, Json]) -> str:
-    """What runs on kernels of a backend that has no delegate."""
-    rows = [
-        (_code(method), backend, _undelegated(operators))
-        for method, counts in sorted(figures.items())
-        for backend, operators in counts.get("kernels", {}).items()
-    ]
-    head = ("method", "backend", "operators")
-    return _section("Kernels of backends", _table(head, rows))
-
-
 def _left_float(figures: Mapping[str, int]) -> str:
     why = "control flow, whose bodies no quantizer looks into"
     rows = [(_code(method), str(number), why) for method, number in sorted(figures.items())]
     head = ("method", "operators in floating point", "where")
     return _section("Not quantized", _table(head, rows, numbers=range(1, 2)))
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part} of {whole}" + (f" ({100 * part / whole:.1f} %)" if whole else "")
-
-
-def _partitions(partitions: int | Mapping[str, int]) -> str:
-    if isinstance(partitions, int):
-        return str(partitions)
-    return ", ".join(f"{n} {backend}" for backend, n in sorted(partitions.items())) or "0"
-
-
-def _undelegated(operators: Mapping[str, int]) -> str:
-    """The most frequent first."""
-    ranked = sorted(operators.items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{_code(name)} {count}" for name, count in ranked) or "-"
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:

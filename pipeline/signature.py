@@ -74,6 +74,21 @@ def flatten(program: ExportedProgram, inputs: InputSet) -> list[Any]:
     return [in_dim_order(value, a.value) for a, value in pairs(program, inputs, [])]
 
 
+def flat_as_given(program: ExportedProgram, inputs: InputSet) -> list[Any]:
+    """As `flatten`, but each copy lies in memory as what is given does: with its strides, and with
+    whatever stands between its values."""
+    return [_as_it_lies(value) for _, value in pairs(program, inputs, [])]
+
+
+def _as_it_lies(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    storage = value.untyped_storage().clone()
+    own = torch.empty(0, dtype=value.dtype)
+    return own.set_(storage, value.storage_offset(), value.shape, value.stride())
+
+
 def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
     """A copy of a checked input set, in the layout that the program was exported with."""
     leaves = flatten(program, inputs)

@@ -18,13 +18,14 @@ _LEAST = 64  # bytes of what is told as stored twice: scalars are equal by chanc
 @dataclass(frozen=True)
 class Stored:
     """A tensor in a file, or one that went into the payload of a delegate. `place` tells where it
-    stands from any other place."""
+    stands from any other place, `portable` whether portable operators use it or delegates do."""
 
     record: TensorRecord
     names: frozenset[str]
     base: Digest
     place: tuple[str, int]
     where: str
+    portable: bool = False
     backend: str = ""
 
 
@@ -104,7 +105,8 @@ def _stored(
     what = f"{file.name}: {where.replace('_', ' ')}"
     users = f" ({', '.join(sorted(methods))})" if methods else ""
     place = (file.name, span.offset)
-    return Stored(record, frozenset(names), base, place, what + users)
+    portable = where != "named_data" or bool(own)
+    return Stored(record, frozenset(names), base, place, what + users, portable)
 
 
 def _in_delegates(view: View, stored: Collection[tuple[str, str]]) -> Iterator[Stored]:
@@ -132,7 +134,7 @@ def _in_delegates(view: View, stored: Collection[tuple[str, str]]) -> Iterator[S
             }
             where = f"delegate {number} of {method} ({backend})"
             names = frozenset(known.names)
-            yield Stored(record, names, known.base, (payload, 0), where, backend)
+            yield Stored(record, names, known.base, (payload, 0), where, backend=backend)
 
 
 def shared(view: View, tensors: Sequence[Stored]) -> Iterator[SharedRecord]:
@@ -180,20 +182,17 @@ def _label(tensor: TensorRecord) -> str:
 
 
 def _advice(places: Sequence[Stored]) -> str:
-    where = {tensor.record["where"] for tensor in places}
     backends = sorted({tensor.backend for tensor in places if tensor.backend})
-    if where == {"delegate"}:
-        return (
-            f"each delegate of {' and '.join(backends)} keeps weights of its own; delegates share "
-            "those that their backend stores as named data, as XNNPACK does"
-        )
-    if where & {"delegate", "named_data"} and where & {"constants", "mutable"}:
+    if len({tensor.portable for tensor in places}) > 1:
         return (
             "portable operators and a delegate keep one each; it is stored once where all that "
             "uses it is lowered to the same backend"
         )
-    if len({tensor.record["file"] for tensor in places}) > 1:
+    if backends:
         return (
-            "two files hold it; `emit.external_files` can send it to the same one in every method"
+            f"each delegate of {' and '.join(backends)} keeps weights of its own; delegates share "
+            "those that their backend stores as named data, as XNNPACK does"
         )
-    return "it is kept in two layouts; backends that want the same one share it"
+    if len({tensor.record["file"] for tensor in places}) > 1:
+        return "two files hold it; `emit.external_files` can send it to one file in every method"
+    return "it is kept in two layouts; what wants the same one shares it"

@@ -10,59 +10,37 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from pipeline.devices.interface import DeclaredTensor, DeviceError, PackageFiles
+from pipeline.cases import Case, make_cases
+from pipeline.declared import differences
+from pipeline.devices.interface import Computation, DeviceError, PackageFiles
 from pipeline.devices.registry import devices
-from pipeline.devices.session import REFERENCE, Session, executed
+from pipeline.devices.session import INTERPRETER, REFERENCE, Session, executed
 from pipeline.eager import Source
 from pipeline.errors import PipelineError
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
-from pipeline.metrics import OutputError, compare, within
-from pipeline.signature import bounds, check_inputs, expression, flatten, signature
+from pipeline.judging import LIMITS, Limits, excesses
+from pipeline.metrics import compare
+from pipeline.sequences import rounds, usual_sequences
+from pipeline.signature import (
+    check_inputs,
+    flat_as_given,
+    flatten,
+    signature,
+)
 from pipeline.validation import Failure, MethodValidation, Run, Validation
 
-# Limits but for the tolerances: of which figure of an `OutputError`, and how it is called.
-_FIGURES = {
-    "max_mean_abs": ("mean_abs", "mean absolute error"),
-    "max_p999_abs": ("p999_abs", "99.9th percentile of the absolute error"),
-    "max_relative": ("relative", "relative error"),
-    "min_sqnr": ("sqnr_db", "SQNR"),
-    "min_cosine": ("cosine", "cosine"),
-    "min_agreement": ("agreement", "agreement of the greatest values"),
-}
-LIMITS = ("atol", "rtol", *_FIGURES)
 _AMOUNTS = ("inputs", "seed", "steps")
-
-
-class Limits(Protocol):
-    """An output passes where |a - e| <= atol + rtol |e| everywhere and its figures (`OutputError`)
-    are at most, or at least, what is given of the others. A figure that is undefined passes."""
-
-    @property
-    def atol(self) -> float: ...
-    @property
-    def rtol(self) -> float: ...
-    @property
-    def max_mean_abs(self) -> float | None: ...
-    @property
-    def max_p999_abs(self) -> float | None: ...
-    @property
-    def max_relative(self) -> float | None: ...
-    @property
-    def min_sqnr(self) -> float | None: ...
-    @property
-    def min_cosine(self) -> float | None: ...
-    @property
-    def min_agreement(self) -> float | None: ...
+# How often a method with state is called on one case: what one call leaves, the next one reads.
+_STEPS_OF_A_CASE = 2
 
 
 # Takes a method, where an input set is from, its flat values and what the source gives on them.
@@ -91,6 +69,8 @@ def validate_package(
     constant_methods: Mapping[str, object],
     not_run: Mapping[str, str] | None = None,
     lines: Mapping[str, Mapping[int, str]] | None = None,
+    cases: Mapping[str, Sequence[str]] | None = None,
+    sequences: Sequence[Sequence[str]] | None = (),
     keep: Keep | None = None,
 ) -> Validation:
     """Validates every method that a package should have, and that it has no other.
@@ -102,6 +82,9 @@ def validate_package(
         not_run: by method, why this machine can't run it. Only what it declares is compared.
         lines: by method and debug handle, the line of the source that a delegate's instruction
             comes from, for failures.
+        cases: by method, which inputs are generated beside random ones (pipeline/cases.py).
+        sequences: methods that share state, in the order in which they are called on one opened
+            package; None for the usual ones, by the programs' buffers.
         keep: is given each call from the initial state, also of methods that are not run.
     """
     limits = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
@@ -110,7 +93,8 @@ def validate_package(
         present = Session(files).methods()
     except PipelineError as error:
         return Validation(pte.name, (), (str(error),), limits)
-    methods = []
+    methods: list[MethodValidation | _Trial] = []
+    trials: dict[str, _Trial] = {}
     for name in [*programs, *constant_methods]:
         if name not in present:
             what = f"the package lacks this method; it has {', '.join(present) or 'none'}"
@@ -118,18 +102,65 @@ def validate_package(
         elif name in programs:
             reason = (not_run or {}).get(name, "")
             own = (lines or {}).get(name, {})
-            trial = _Trial(
-                name, programs[name], lambda: Session(files), settings, reason, own, keep
-            )
-            methods.append(trial.result(examples.get(name, ())))
+            trial = _Trial(name, programs[name], lambda: Session(files), settings, reason, own)
+            trial.keep = keep
+            trial.cases = (cases or {}).get(name, ())
+            trial.run(examples.get(name, ()))
+            trials[name] = trial
+            methods.append(trial)
         else:
             methods.append(_validate_constant(name, constant_methods[name], Session(files)))
     for name in present:
         if name not in programs and name not in constant_methods:
             failure = Failure(name, "the package has this method, its source has not")
             methods.append(MethodValidation(name, "unknown", failures=(failure,)))
-    sentences = tuple(failure.sentence for method in methods for failure in method.failures)
-    return Validation(pte.name, tuple(methods), sentences, limits)
+    if sequences is None:
+        sequences = usual_sequences(programs, settings.steps)
+    for sequence in sequences:
+        _run_together(sequence, trials, files)
+    records = tuple(m.result() if isinstance(m, _Trial) else m for m in methods)
+    sentences = tuple(failure.sentence for method in records for failure in method.failures)
+    return Validation(pte.name, records, sentences, limits)
+
+
+def _run_together(
+    sequence: Sequence[str], trials: Mapping[str, _Trial], files: PackageFiles
+) -> None:
+    """Calls methods one after another on state that they share, in a package just opened, on each
+    of some inputs. It runs on the interpreter: the bindings of ExecuTorch's runtime give each
+    method memory of its own. Where a method failed before it ran, nothing is called."""
+    if any(name not in trials or not trials[name].sets for name in sequence):
+        return
+    trial = {name: trials[name] for name in dict.fromkeys(sequence)}
+    first = trial[sequence[0]]
+    named: dict[str, int] = {}
+    for calls in rounds(sequence, {name: each.sets for name, each in trial.items()}):
+        name = f"{' > '.join(sequence)} from {calls[0][1].origin}"
+        named[name] = named.get(name, 0) + 1
+        name += ", again" if named[name] > 1 else ""
+        package = Session(files, INTERPRETER)
+        try:
+            package.load_together([*trial])
+            sources = _sources_together({m: each.program for m, each in trial.items()})
+        except DeviceError as error:  # ExecuTorch's runtime, which loaded them, may know more
+            first.skipped.append((name, f"the interpreter: {error.reason}"))
+            return
+        except Exception as error:
+            first.stopped(error)
+            return
+        done: list[tuple[str, InputSet]] = []
+        for method, each in trial.items():
+            each.take(package, sources[method], done)
+        for step, (method, inputs) in enumerate(calls):
+            if not trial[method].call(inputs, step + 1, name):
+                break
+
+
+def _sources_together(programs: Mapping[str, ExportedProgram]) -> dict[str, Computation]:
+    """The source programs, with the initial state that they share."""
+    reference = devices().get(REFERENCE)
+    lowered = [reference.lower(method, programs) for method in programs]
+    return dict(zip(programs, reference.compile_together(lowered), strict=True))
 
 
 def _validate_constant(method: str, value: object, package: Session) -> MethodValidation:
@@ -159,9 +190,8 @@ class _Trial:
         settings: Settings,
         not_run: str = "",
         lines: Mapping[int, str] | None = None,
-        keep: Keep | None = None,
     ) -> None:
-        self.keep = keep
+        self.keep: Keep | None = None
         self.not_run = not_run
         self.lines = lines or {}
         self.method = method
@@ -169,6 +199,10 @@ class _Trial:
         self.open_package = open_package
         self.settings = settings
         self.limits = settings.of(method)
+        self.cases: Sequence[str] = ()
+        self.sets: list[InputSet] = []
+        self.calls: list[tuple[str, InputSet]] = []
+        self.failing: tuple[tuple[str, InputSet], ...] = ()
         self.state: tuple[str, ...] = ()
         self.examples: list[InputSet] = []
         self.runs: list[Run] = []
@@ -176,14 +210,20 @@ class _Trial:
         self.failures: list[Failure] = []
         self.seconds = 0.0
 
-    def result(self, examples: Sequence[InputSet]) -> MethodValidation:
+    def run(self, examples: Sequence[InputSet]) -> None:
         """Where torch fails on the source itself, outside a run, that too is this method's
         failure, with its traceback on stderr."""
         try:
             self._validate(examples)
         except Exception as error:
-            traceback.print_exc()
-            self._fail(f"validation stopped at {type(error).__name__}: {_first_line(error)}")
+            self.stopped(error)
+
+    def stopped(self, error: Exception) -> None:
+        """Fails for what torch raises where nothing should."""
+        traceback.print_exception(error)
+        self._fail(f"validation stopped at {type(error).__name__}: {_first_line(error)}")
+
+    def result(self) -> MethodValidation:
         return MethodValidation(
             self.method,
             state=self.state,
@@ -193,6 +233,7 @@ class _Trial:
             failures=tuple(self.failures),
             not_run=self.not_run,
             seconds=self.seconds,
+            failing=self.failing,
         )
 
     def _validate(self, examples: Sequence[InputSet]) -> None:
@@ -205,12 +246,15 @@ class _Trial:
             return
         if not (self._loads() and self._declares_the_same()):
             return
-        sets = self._input_sets(examples)
+        self.sets = self._input_sets(examples)
+        cases = self._made_cases()
         if self.state:
-            self._run_with_state(sets)
-        else:
-            for inputs in sets:
-                self._call(inputs)
+            self._run_with_state(self.sets)
+            for case in cases:
+                self._run_in_sequence([case] * min(self.settings.steps, _STEPS_OF_A_CASE))
+        for inputs in () if self.state else (*self.sets, *cases):
+            self.calls = []
+            self.call(inputs)
         if not self.runs and not self.failures:
             self._fail("no input set ran: give examples, or have inputs generated")
 
@@ -219,7 +263,17 @@ class _Trial:
         reference = devices().get(REFERENCE)
         lowered = reference.lower(self.method, {self.method: self.program})
         (self.computation,) = reference.compile([lowered])
-        self.source: Source = self.computation.compiled
+
+    @property
+    def source(self) -> Source:
+        source: Source = self.computation.compiled
+        return source
+
+    def take(
+        self, package: Session, source: Computation, calls: list[tuple[str, InputSet]]
+    ) -> None:
+        """Goes on with these, which other methods may use too; `calls` are all made on them."""
+        self.package, self.computation, self.calls = package, source, calls
 
     def _fail(self, what: str, inputs: str = "", output: str = "") -> None:
         self.failures.append(Failure(self.method, what, inputs, output))
@@ -242,8 +296,8 @@ class _Trial:
         declared = self.package.declared(self.method)
         inputs = [(f"input '{a.name}'", a.value) for a in signature(self.program)]
         for what in (
-            *_differences("input", declared.inputs, inputs, self.program),
-            *_differences("output", declared.outputs, self.source.outputs, self.program),
+            *differences("input", declared.inputs, inputs, self.program),
+            *differences("output", declared.outputs, self.source.outputs, self.program),
         ):
             self._fail(what)
         return not self.failures
@@ -261,17 +315,27 @@ class _Trial:
         count, seed = self.settings.inputs, self.settings.seed
         return self.examples + generate_inputs(self.program, count, seed, self.examples)
 
+    def _made_cases(self) -> list[Case]:
+        """The cases that are wanted; what can't be made is skipped."""
+        count, seed = self.settings.inputs, self.settings.seed
+
+        def run(inputs: InputSet) -> list[Any]:
+            self.source.reset()
+            return self.source.run(inputs)
+
+        found = make_cases(self.program, self.cases, count, seed, self.examples, self.limits, run)
+        self.source.reset()
+        self.skipped += found.skipped
+        return found.sets
+
     def _run_with_state(self, sets: Sequence[InputSet]) -> None:
         """A sequence of `steps` calls from each set on, going on with the sets that follow it;
         then the first sequence again. Each begins with the initial state."""
-        sequences = [(number, inputs.origin) for number, inputs in enumerate(sets)]
-        sequences += [(number, f"{origin}, again") for number, origin in sequences[:1]]
-        for number, name in sequences:
-            self.package = self.open_package()
-            self._begin_source()
-            for step in range(self.settings.steps):
-                if not self._call(sets[(number + step) % len(sets)], step + 1, name):
-                    break
+        starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
+        starts += [(number, f"{origin}, again") for number, origin in starts[:1]]
+        for number, name in starts:
+            following = [sets[(number + step) % len(sets)] for step in range(self.settings.steps)]
+            self._run_in_sequence(following, name)
 
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
         """What the source gives, for a device that can run what this machine can't."""
@@ -286,30 +350,61 @@ class _Trial:
         if self.keep is not None:
             self.keep(self.method, inputs.origin, flatten(self.program, inputs), expected)
 
-    def _call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
+    def _run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
+        """Calls on a package just opened, until one side fails."""
+        self.package, self.calls = self.open_package(), []
+        self._begin_source()
+        for step, inputs in enumerate(sets):
+            if not self.call(inputs, step + 1, name or sets[0].origin):
+                break
+
+    def call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
         """Whether both sides ran, so that a sequence can go on."""
         where = f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
+        self.calls.append((self.method, inputs))
+        case = inputs.case if isinstance(inputs, Case) else ""
+        as_it_lies = case == "strided"
+        flat = flat_as_given if as_it_lies else flatten
         try:
-            expected = executed(self.computation, flatten(self.program, inputs))
+            expected = self._expected(inputs, as_it_lies)
         except DeviceError as error:
             if inputs in self.examples:
                 self._fail(f"the source program itself fails: {error.reason}", where)
             else:
                 self.skipped.append((where, error.reason))
             return False
+        failed = len(self.failures)
         try:
             started = time.perf_counter()
-            actual = self.package.run(self.method, flatten(self.program, inputs))
+            actual = self.package.run(self.method, flat(self.program, inputs))
             self.seconds += time.perf_counter() - started
+            run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
+            self._judge(actual, expected, inputs, run, where)
+            # Further calls go on from a state, and cases that grow are held to other limits.
+            if len(self.calls) == 1 and not (isinstance(inputs, Case) and inputs.growth):
+                self._keep(inputs, expected)
+            return True
         except DeviceError as error:
             self._fail(self._reason(error), where)
             return False
-        self._judge(actual, expected, Run(inputs.origin, (), step, sequence), where)
-        if step <= 1:  # others go on from a state that a test case can't hold
-            self._keep(inputs, expected)
-        return True
+        finally:
+            if len(self.failures) > failed and not self.failing:
+                self.failing = tuple(self.calls)
 
-    def _judge(self, actual: list[Any], expected: list[Any], run: Run, where: str) -> None:
+    def _expected(self, inputs: InputSet, as_it_lies: bool) -> list[Any]:
+        """What the source gives, which is handed tensors as they lie, or as it was exported. Raises
+        DeviceError."""
+        if not as_it_lies:
+            return executed(self.computation, flatten(self.program, inputs))
+        try:
+            return self.source.run_as_given(inputs)
+        except Exception as error:  # whatever an operator raises
+            reason = f"{type(error).__name__}: {_first_line(error)}"
+            raise DeviceError(f"{self.method}: ", reason) from error
+
+    def _judge(
+        self, actual: list[Any], expected: list[Any], inputs: InputSet, run: Run, where: str
+    ) -> None:
         errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
         self.runs.append(replace(run, outputs=errors))
         hint = ""
@@ -317,83 +412,14 @@ class _Trial:
             names = ", ".join(self.source.nonzero)
             hint = f"; {names} starts with other values than zeros, which a package holds only"
             hint += " where InitializedMutableBufferPass names the buffer"
-        for (name, _), error, a, e in zip(
-            self.source.outputs, errors, actual, expected, strict=True
-        ):
-            for what in _excesses(error, a, e, self.limits):
+        pairs = zip(self.source.outputs, errors, actual, expected, strict=True)
+        for place, ((name, _), error, a, e) in enumerate(pairs):
+            limits = self.limits
+            if isinstance(inputs, Case):
+                limits = inputs.eased(limits, place, e)
+            for what in excesses(error, a, e, limits):
                 self._fail(what + hint, where, name)
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-def _excesses(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Iterator[str]:
-    """What is wrong with an output, each with its figure and its limit."""
-    if error.mismatch is not None:
-        yield error.mismatch
-        return
-    worst = within(error, actual, expected, limits.atol, limits.rtol)
-    at = f" at {list(worst.index)}" if worst.index else ""
-    values = f"({worst.actual:.6g}, must be {worst.expected:.6g})"
-    if error.disagreeing:
-        count = f"{error.disagreeing} value{'s' if error.disagreeing > 1 else ''}"
-        yield f"{count} NaN or infinite on one side only, as{at} {values}"
-        return
-    if not worst.ok:
-        distance = abs(worst.actual - worst.expected)
-        yield f"absolute error {distance:.3g}{at} {values} exceeds {worst.allowed:.3g}"
-    for name, (figure, words) in _FIGURES.items():
-        found, limit = getattr(error, figure), getattr(limits, name)
-        if found is None or limit is None:
-            continue
-        if name == "min_sqnr":
-            shown, limited = f"{found:.1f} dB", f"{limit:g} dB"
-        else:
-            shown, limited = f"{found:.6g}", f"{limit:g}"
-        if name.startswith("max_") and found > limit:
-            yield f"{words} {shown} exceeds {limited}"
-        elif name.startswith("min_") and found < limit:
-            yield f"{words} {shown} is below {limited}"
-
-
-def _differences(
-    kind: str,
-    declared: Sequence[DeclaredTensor | None],
-    expected: Sequence[tuple[str, Any]],
-    program: ExportedProgram,
-) -> Iterator[str]:
-    """How a package's declared inputs or outputs differ from the source's, fake values and all."""
-    if len(declared) != len(expected):
-        yield f"declares {len(declared)} {kind}s, must be {len(expected)}"
-        return
-    for tensor, (name, value) in zip(declared, expected, strict=True):
-        if not isinstance(value, torch.Tensor) or tensor is None:
-            if isinstance(value, torch.Tensor) or tensor is not None:
-                yield f"{name} is declared as {'no' if tensor is None else 'a'} tensor"
-        elif tensor.dtype != value.dtype:
-            yield f"{name} is declared with dtype {tensor.dtype}, must be {value.dtype}"
-        elif len(tensor.sizes) != value.ndim:
-            yield f"{name} is declared with rank {len(tensor.sizes)}, must be {value.ndim}"
-        else:
-            for dimension, (size, wanted) in enumerate(zip(tensor.sizes, value.shape, strict=True)):
-                if what := _size_difference(size, wanted, kind, program):
-                    yield f"{name}: {what} at dimension {dimension}"
-
-
-def _size_difference(
-    declared: int, wanted: int | torch.SymInt, kind: str, program: ExportedProgram
-) -> str | None:
-    """A dynamic size is declared as its upper bound, so a package declares at least the source's;
-    an output's follows from the inputs'."""
-    if not isinstance(wanted, torch.SymInt):
-        return None if declared == wanted else f"declares size {declared}, must be {wanted}"
-    greatest = bounds(program, expression(wanted))[1]
-    if kind == "output" or (greatest is not None and declared >= greatest):
-        return None
-    if greatest is not None:
-        return f"declares room for size {declared}, the source takes up to {greatest}"
-    return (
-        f"declares room for size {declared}, the source has no limit: ExecuTorch plans memory for "
-        "the size in the example where the export gives no maximum, so give one"
-    )

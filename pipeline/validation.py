@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pipeline.inputs import InputSet
 from pipeline.metrics import OutputError, json_number
 
 # Figures of an `OutputError` beside the greatest error, and which of several is the worst.
@@ -37,13 +38,17 @@ class Failure:
 
 @dataclass(frozen=True)
 class Run:
-    """One call on the input set `origin`. A method with state runs in sequences, each on a Package
-    just opened: `step` counts its calls from 1, `sequence` names it; otherwise 0 and empty."""
+    """One call on the input set `origin`, which was `generated` or is real; a generated one that is
+    not random says what `case` it is (pipeline/cases.py). A method with state runs in sequences,
+    each on a Package just opened: `step` counts its calls from 1, `sequence` names it; otherwise 0
+    and empty."""
 
     origin: str
     outputs: tuple[OutputError, ...]
     step: int = 0
     sequence: str = ""
+    generated: bool = False
+    case: str = ""
 
     def to_json(self) -> dict[str, Any]:
         outputs = [error.to_json() for error in self.outputs]
@@ -67,6 +72,7 @@ class MethodValidation:
     failures: tuple[Failure, ...] = ()
     not_run: str = ""
     seconds: float = 0.0
+    failing: tuple[tuple[str, InputSet], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -74,7 +80,10 @@ class MethodValidation:
 
     @property
     def errors(self) -> list[OutputError]:
-        return [error for run in self.runs for error in run.outputs]
+        """Those that the method's figures are of: on real and random inputs, where there are any.
+        Others say nothing of how large an error is as a rule."""
+        usual = [run for run in self.runs if not run.case] or self.runs
+        return [error for run in usual for error in run.outputs]
 
     @property
     def max_abs(self) -> float:

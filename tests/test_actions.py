@@ -219,12 +219,23 @@ def test_order_of_methods_counts_for_the_link_alone():
 
 
 def test_validation_is_keyed_by_package_programs_inputs_and_settings():
-    def key(settings=None, files=None, sources=SOURCES, package=None):
+    def key(settings=None, files=None, sources=SOURCES, package=None, examples=None):
         changed = config(**({"validate": settings} if settings else {}))
         changed = changed.model_copy(update={"package": package or changed.package})
-        return validate_action(changed, files or {"m.pte": "bytes"}, sources).digest
+        action = validate_action(changed, files or {"m.pte": "bytes"}, sources, examples or {})
+        return action.digest
 
     other = {**SOURCES, "encode": replace(SOURCES["encode"], examples="other")}
     found = {key(), key({"atol": 1.0}), key(files={"m.pte": "x"}), key(sources=other)}
     found.add(key(package="twin"))  # of the same bytes, with a report of its own
-    assert len(found) == 5
+    found |= {key(examples={"encode": [content]}) for content in ("one", "two")}
+    found |= {key({"cases": []}), key({"methods": {"encode": {"cases": []}}})}
+    found.add(key({"sequences": [["encode", "encode"]]}))
+    assert len(found) == 10
+    every = ["strided", "limits", "large", "zeros"]
+    assert key({"methods": {"encode": {"cases": every}}}) == key({"methods": {"encode": {}}})
+    assert key({"sequences": []}) == key()
+    named = {"methods": {"encode": {"examples": ["a.npz"]}}}
+    moved = {"methods": {"encode": {"examples": ["b/c.npz"]}}}
+    content = {"encode": ["one"]}
+    assert key(named, examples=content) == key(moved, examples=content)

@@ -727,7 +727,10 @@ def test_all_is_delegated_and_runs(bench):
     check_ran(bench, "sums")
     features = manifest_of(bench, "sums")["methods"]["features"]["delegation"]
     assert features["nodes"] == features["delegated_nodes"] == 3
-    assert "1 AddSubBackend" in bench.bytes_of("sums", "report.md").decode()
+    assert (
+        "AddSubBackend: 3 of 3 (100.0 %) in 1 partition"
+        in bench.bytes_of("sums", "report.md").decode()
+    )
 
 
 def test_bytes_are_those_of_the_joint_call(bench):

@@ -32,6 +32,7 @@ from lowerable import (
     manifest_of,
 )
 from pydantic import ValidationError
+from refused import left_by
 
 from pipeline.backends import (
     BACKENDS,
@@ -523,3 +524,26 @@ def test_mlx_names_constants_without_paths():
         first, second = (preprocess.hashlib.sha256(each).hexdigest() for each in listings)
         assert first == second != preprocess.hashlib.sha256(b"a = 1\nb = 3\n").hexdigest()
     assert preprocess.hashlib.sha256(listings[0]) != preprocess.hashlib.sha256(listings[1])
+
+
+OF_NO_TYPE = "its partitioner takes no operators of this type"
+
+
+def test_what_core_ml_leaves_has_its_reason():
+    told = left_by("coreml")
+    assert told["aten.asinh"] == "aten.asinh.default is not supported by CoreML"
+    assert told["aten.argmax"] == (
+        "torch.ops.aten.{argmax, argmin}.default with dim=None is not supported by CoreML"
+    )
+    assert "alpha != 1 is not supported by CoreML" in told["aten.add.Tensor"]
+    skipped = left_by("coreml", skip_ops_for_coreml_delegation=("aten.exp.default",))
+    assert skipped["aten.exp"] == "it is in skip_ops_for_coreml_delegation: aten.exp.default"
+
+
+def test_what_mps_and_mlx_leave_has_its_reason():
+    told = left_by("mps")
+    assert told["aten.sort"] == told["aten.argmax"] == OF_NO_TYPE
+    told = left_by("mlx")
+    assert told["dim_order_ops._to_dim_order_copy"].startswith(
+        "_dim_order_copy_handler failed for dim_order_ops._to_dim_order_copy.default"
+    )

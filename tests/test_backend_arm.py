@@ -19,6 +19,7 @@ from lowerable import (
     check_not_run,
     check_ran,
 )
+from refused import left_by
 from test_control_flow import Any, Cond, Map, Scan, X, check_runs, lowered, program_of
 
 from pipeline.backends import BACKENDS, arm_emulation, vgf
@@ -249,3 +250,14 @@ def test_partitions_are_lowered_in_their_order_whatever_the_hash_seed(tmp_path):
         assert code == 0, bench.output
         made.add(bench.bytes_of("apart", "small.pte"))
     assert len(made) == 1
+
+
+@pytest.mark.skipif(bool(LACKS["tosa"]), reason=LACKS["tosa"])
+def test_what_arm_leaves_has_its_reason():
+    told = left_by("tosa", tosa_spec="TOSA-1.0+FP")
+    assert told["aten.argmax"] == "TOSA ARGMAX produces int32 but aten.argmax returns int64"
+    assert told["aten.sort"].startswith("Not included in BaseTOSASupportList")
+    assert told["dim_order_ops._to_dim_order_copy"] == (
+        "Output dtype torch.float64 is not supported in dim_order_ops._to_dim_order_copy.default"
+    )
+    assert "aten.exp" not in told

@@ -28,6 +28,7 @@ from lowerable import (
     manifest_of,
 )
 from pydantic import ValidationError
+from refused import left_by
 
 from pipeline.backends import PartitionerSpec, make_partitioners, make_quantizer
 from pipeline.backends.vulkan import (
@@ -271,3 +272,17 @@ def test_kept_pattern_graphs_change_nothing(bench):
     command = [sys.executable, "-c", _PLAIN, str(Path(__file__).parent), str(path)]
     subprocess.run(command, check=True, timeout=300)
     assert path.read_bytes() == bench.bytes_of("fp32", "small.pte")
+
+
+def test_what_vulkan_leaves_has_its_reason():
+    told = left_by("vulkan")
+    assert told["aten.asinh"] == "no operator implementation"
+    assert told["aten.argmax"] == "op args not supported"
+    dtypes = "{torch.bool, torch.float16, torch.float32, torch.int32, torch.int64}"
+    assert told["dim_order_ops._to_dim_order_copy"] == f"output dtype torch.float64 not in {dtypes}"
+    assert "aten.exp" not in told and "aten.add.Tensor" not in told
+
+
+def test_what_webgpu_is_not_given_is_told():
+    told = left_by("webgpu", operators=("aten.exp.default",))
+    assert told["aten.add.Tensor"] == "op is not in allowlist"

@@ -21,6 +21,7 @@ from lowerable import (
     manifest_of,
 )
 from pydantic import ValidationError
+from refused import left_by
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.openvino import OpenvinoOptions, OpenvinoQuantize
@@ -418,3 +419,12 @@ def test_the_cpu_counts_for_keys():
     facts = BACKENDS["openvino"].machine["facts"]
     assert {"cpu", "cpus", "instructions", "machine"} <= facts.keys()
     assert all(isinstance(value, str) for value in facts.values())
+
+
+@needs_openvino
+def test_what_openvino_leaves_has_its_reason():
+    types = ("aten.argmax.default", "aten.exp.default")
+    told = left_by("openvino", op_types_to_skip=types, op_names_to_skip=("aten_asinh_default",))
+    assert told["aten.exp"] == "`op_types_to_skip` names it"
+    assert told["aten.asinh"] == "`op_names_to_skip` names it"
+    assert told["aten.sort"] == "its partitioner takes no operators of this type"

@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 from torch.export import Dim, export
 
 from pipeline.batch import Batch, Waiting, Wanted
-from pipeline.calibration import Batches, check_batches, read_file
+from pipeline.calibration import Batches, check_batches
 from pipeline.console import Reporter
 from pipeline.errors import ConfigErrors, PipelineError
 from pipeline.explain import explain, preview
+from pipeline.input_files import read_file
 from pipeline.inputs import InputSet
 from pipeline.plan import Plan
 from pipeline.pool import Pool

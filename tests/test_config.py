@@ -155,7 +155,17 @@ def test_resolved_fills_in_every_default():
             "seed": 0,
             "steps": 4,
             "methods": {},
-            "gates": {"min_delegated_nodes": None, "min_delegated_ops": None, "max_size": None},
+            "gates": {
+                "min_delegated_nodes": None,
+                "min_delegated_ops": None,
+                "allow_portable_ops": None,
+                "max_planned_memory": None,
+                "max_latency_ratio": None,
+                "max_delegation_drop": None,
+                "max_sqnr_drop": None,
+                "max_size": None,
+                "max_size_growth": None,
+            },
         },
     }
 

@@ -343,7 +343,7 @@ def test_what_is_measured_does_not_depend_on_gates_and_baseline():
             "validate": {"gates": dict(gates), **validate},
         }
         config = parse_config("asr", data, "asr.yaml")
-        return validate_action(config, {}, {}, baseline).key
+        return validate_action(config, {}, {}, baseline=baseline).key
 
     one, own = key(), {"decode": {"gates": {"max_sqnr_drop": 3}}}
     others = [key("f" * 64), key(gates=()), key(methods=own)]

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import metrics
@@ -72,9 +72,10 @@ def test_what_compares_with_the_signal_is_undefined_without_one():
     error = compare(torch.ones(4), torch.zeros(4))
     assert (error.relative, error.cosine) == (None, None)
     error = compare(torch.zeros(4), torch.ones(4))
-    assert (error.relative, error.cosine) == (1.0, None)
+    assert (error.relative, error.cosine) == (1.0, 0.0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(*[st.floats(-1e3, 1e3, width=32)] * 2), min_size=1, max_size=50))
 def test_figures_keep_to_their_bounds(pairs):
     a, e = (torch.tensor(side) for side in zip(*pairs, strict=True))
@@ -227,17 +228,83 @@ FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
 LIMITS = st.floats(0, 10)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=6), LIMITS, LIMITS)
 def test_close_means_what_allclose_means(pairs, atol, rtol):
     a, e = (torch.tensor(side, dtype=torch.float64) for side in zip(*pairs, strict=True))
     assert closeness(a, e, atol, rtol).ok == torch.allclose(a, e, rtol, atol, equal_nan=True)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(FLOATS, FLOATS), max_size=6))
 def test_errors_are_strict_json(pairs):
     a, e = (torch.tensor([pair[side] for pair in pairs]) for side in (0, 1))
     record = compare(a, e).to_json()
     assert json.loads(json.dumps(record, allow_nan=False)) == record
+
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+EDGES = st.sampled_from([NAN, INF, -INF, 0.0, -0.0, 1e-40, 1.0, -2.5, 6e4])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(EDGES, EDGES), min_size=1, max_size=6), st.sampled_from(DTYPES), LIMITS)
+def test_nan_and_infinity_are_close_to_themselves_only_in_every_dtype(pairs, dtype, atol):
+    a, e = (torch.tensor([pair[side] for pair in pairs]).to(dtype) for side in (0, 1))
+    apart = [
+        not (x == y or (x != x and y != y))
+        for x, y in zip(
+            *(
+                torch.view_as_real(t).flatten().tolist() if t.is_complex() else t.tolist()
+                for t in (a, e)
+            ),
+            strict=True,
+        )
+        if not (math.isfinite(x) and math.isfinite(y))
+    ]
+    error, worst = compare(a, e), closeness(a, e, atol, 1e30)
+    assert error.disagreeing == sum(apart)
+    assert error.nonfinite == len(apart) - sum(apart)
+    if any(apart):
+        assert not worst.ok and not (math.isfinite(worst.actual) and math.isfinite(worst.expected))
+        figures = (error.max_abs, error.mean_abs, error.p999_abs, error.relative)
+        assert figures == (INF, INF, INF, INF)
+        assert (error.sqnr_db, error.cosine, error.agreement) == (-INF, -1.0, 0.0)
+    else:
+        assert math.isfinite(error.mean_abs) and error.max_abs >= error.mean_abs * (1 - 1e-9)
+
+
+@settings(deadline=None)
+@given(st.lists(EDGES, min_size=1, max_size=6), st.sampled_from(DTYPES))
+def test_every_output_is_close_to_itself(values, dtype):
+    value = torch.tensor(values).to(dtype)
+    error = compare(value, value.clone())
+    assert (error.max_abs, error.disagreeing, error.mismatch) == (0.0, 0, None)
+    assert error.sqnr_db == INF and error.cosine == 1.0 and error.relative == 0.0
+    assert error.agreement in (None, 1.0)
+    assert closeness(value, value.clone()).ok
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9), st.booleans())
+def test_an_output_of_zeros_is_like_nothing(values, flipped):
+    """Not undefined, as where there is nothing to be like, so that a limit fails it."""
+    e = torch.tensor(values)
+    a = -e if flipped else torch.zeros_like(e)
+    error = compare(a, e)
+    if e.any():
+        assert error.cosine == pytest.approx(-1.0 if flipped else 0.0, abs=1e-9)
+        assert error.sqnr_db == pytest.approx(-6.0206 if flipped else 0.0, abs=1e-3)
+        assert error.relative == pytest.approx(2.0 if flipped else 1.0)
+    else:
+        assert (error.max_abs, error.cosine) == (0.0, 1.0)
+
+
+def test_finite_values_that_are_infinitely_far_apart_are_not_close():
+    a, e = (torch.tensor([sign * 1.7e308], dtype=torch.float64) for sign in (-1, 1))
+    assert not closeness(a, e, atol=1e300, rtol=1.0).ok
+    assert compare(a, e).max_abs == INF
+    assert compare(a, e).disagreeing == 0
 
 
 def test_numbers_of_the_record():

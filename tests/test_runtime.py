@@ -13,6 +13,9 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, export
 
+from pipeline.devices.interface import PackageFiles
+from pipeline.devices.plans import read_input_orders
+from pipeline.devices.session import Session
 from pipeline.errors import PipelineError
 from pipeline.runtime import DeclaredTensor, ExecutorchError, Package, runtime_log
 
@@ -303,6 +306,36 @@ def test_the_runtime_trusts_the_layout_of_an_input():
     torch.testing.assert_close(package.run("forward", [x])[0], expected)
     (wrong,) = package.run("forward", [x.to(memory_format=torch.channels_last)])
     assert (wrong - expected).abs().max() > 0.1
+
+
+def test_a_device_lays_inputs_out_as_the_method_reads_them():
+    """Any layout gives what the plain one gives, whichever of the two that kernels take the export
+    had."""
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(2, 2, 3)
+    x = torch.randn(1, 2, 4, 4)
+    expected = convolution(x)
+    views = [x, x.to(memory_format=torch.channels_last), x.transpose(2, 3).contiguous().mT]
+    views += [torch.stack((x, x + 1), -1)[..., 0]]
+    for number, like in enumerate(views[:2]):
+        program = exported(convolution, like)
+        path = write(f"laid{number}.pte", lowered({"forward": program}).buffer)
+        session = Session(PackageFiles.of(path))
+        for view in views:
+            torch.testing.assert_close(session.run("forward", [view])[0], expected)
+
+
+def test_the_layout_of_inputs_is_read_without_exir():
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    data = package_file().read_bytes()
+    orders = read_input_orders(data)
+    for plan in deserialize_pte_binary(data).program.execution_plan:
+        values = [plan.values[index].val for index in plan.inputs]
+        wanted = [tuple(v.dim_order) if hasattr(v, "dim_order") else None for v in values]
+        assert list(orders[plan.name]) == wanted
+    assert read_input_orders(b"no package" * 100) == {}
+    assert read_input_orders(data[:64]) == {}
 
 
 def test_what_others_write_to_stderr_is_passed_on(capfd):

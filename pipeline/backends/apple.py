@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from pipeline.backends import reasons
 from pipeline.backends.entry import Backend, Constructor, Requirement
 from pipeline.backends.options import Options
 from pipeline.backends.vendors import on_a_mac
@@ -73,6 +74,8 @@ ENTRIES: tuple[Backend, ...] = (
             ),
         ),
         cannot_run=lambda: "the runtime in ExecuTorch's wheels has no MPS delegate",
+        reasons=reasons.of_mps,
+        looks_into=frozenset(),
     ),
     Backend(
         name="mlx",
@@ -95,5 +98,7 @@ ENTRIES: tuple[Backend, ...] = (
         ),
         around_preprocess=_mlx_reproducible,
         cannot_run=on_a_mac("MLX"),
+        reasons=reasons.of_mlx,
+        looks_into=frozenset(),
     ),
 )

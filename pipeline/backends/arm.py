@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
+from pipeline.backends import reasons
 from pipeline.backends.entry import Backend, Constructor
 from pipeline.backends.options import ModuleName, Options
 from pipeline.backends.quantize_options import NOT, OF_MODULES, OF_OPERATORS, MixedQuantize, Static
@@ -348,5 +349,10 @@ _BEYOND = {"activations": "says which function makes the configuration"}
 def backend(**fields: Any) -> Backend:
     """An entry with Arm's partitioner and quantizer."""
     return Backend(
-        make_partitioner=_partitioner, make_quantizer=_quantizer, beyond=_BEYOND, **fields
+        make_partitioner=_partitioner,
+        make_quantizer=_quantizer,
+        beyond=_BEYOND,
+        reasons=reasons.of_arm,
+        looks_into=frozenset({"cond", "while_loop"}),
+        **fields,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from pipeline.backends import reasons
 from pipeline.backends.entry import Backend, Constructor
 from pipeline.backends.operators import OperatorName, edge_operators
 from pipeline.backends.options import Distinct, ModuleName, Options
@@ -326,5 +327,7 @@ ENTRIES = (
         constructors=_COREML_CONSTRUCTORS,
         beyond={"dynamic": "always false"},
         cannot_run=on_a_mac("Core ML"),
+        reasons=reasons.of_coreml,
+        looks_into=frozenset(),
     ),
 )

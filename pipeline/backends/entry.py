@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import QuantizeConfig
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pipeline.delegates import DelegateRuntime
 
 Remap = Callable[[bytes, Mapping[int, int]], bytes | None]
+# Of a partitioner and the program that it is about to be asked about.
+Reasons: TypeAlias = "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
+Why: TypeAlias = "dict[Node, str]"
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,11 @@ class Backend:
             partitioner, from its options; imports the backend. None where it has a partitioner.
         kernels: the namespace of the operators that its passes make, which the device's runtime
             has kernels for, and no delegate.
+        reasons: a context around one call of its partitioner, with a mapping of nodes to why they
+            were left that is full when it ends; the partitioner chooses the same within it. None
+            where it tells nothing.
+        looks_into: the control flow whose bodies its partitioner looks into, as in "cond"; None
+            where that is not known.
         preserve_ops: operators that edge conversion leaves whole for its passes.
         make_quantizer: from its options; imports the backend.
         apply_quantizer: instead of `prepare_pt2e` and `convert_pt2e`, for backends that quantize
@@ -207,6 +215,8 @@ class Backend:
     make_passes: Callable[[Any], Sequence[ExportedProgramPassBase]] | None = None
     kernels: str = ""
     preserve_ops: tuple[str, ...] = ()
+    reasons: Reasons | None = None
+    looks_into: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("preprocess", "details"):

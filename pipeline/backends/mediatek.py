@@ -122,6 +122,7 @@ MEDIATEK = Backend(
         **NO_DYNAMIC,
         "compiler_options": "compile specs, which go to the compiler",
     },
+    looks_into=frozenset(),
 )
 
 

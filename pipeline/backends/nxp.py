@@ -136,6 +136,7 @@ NXP = Backend(
         ),
     ),
     beyond=NO_DYNAMIC,
+    looks_into=frozenset(),
 )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from pipeline.backends import reasons
 from pipeline.backends.entry import Backend, Constructor, Sight, extra, importable
 from pipeline.backends.openvino_quantizer import (
     OpenvinoQuantize,
@@ -181,6 +182,8 @@ ENTRIES = (
         make_partitioner=_openvino_partitioner,
         make_quantizer=make_quantizer,
         apply_quantizer=apply_quantizer,
+        reasons=reasons.of_openvino,
+        looks_into=frozenset(),
         make_sight=_sight,
         constructors=(
             Constructor(

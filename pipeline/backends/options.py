@@ -18,7 +18,7 @@ class Options(BaseModel):
         return self.model_dump(mode="json", by_alias=True)
 
 
-def _distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
+def distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(names)) < len(names):
         raise PydanticCustomError("rule", "must name each only once")
     return names
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 Distinct = Annotated[
     tuple[_T, ...],
     Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True}),
-    AfterValidator(_distinct),
+    AfterValidator(distinct),
 ]
 
 

@@ -275,6 +275,7 @@ QUALCOMM = Backend(
         ),
     ),
     beyond={**NO_DYNAMIC, "processor": "says which function makes the compile specs"},
+    looks_into=frozenset(),
 )
 
 

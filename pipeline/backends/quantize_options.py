@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.options import Options
-from pipeline.backends.workspace_files import WorkspaceFiles
+from pipeline.backends.workspace_files import InputFiles
 from pipeline.nodes import modules_of, operator_of
 
 if TYPE_CHECKING:
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 
 NOT = "none"  # what stands for a module or an operator that is not quantized
-
-CalibrationFiles = Annotated[
-    tuple[str, ...],
-    Field(min_length=1),
-    WorkspaceFiles((".npz", ".pt", ".safetensors"), many=True),
-]
 
 
 def _static(value: Any) -> Any:
@@ -60,7 +54,7 @@ class QuantizeConfig(Options):
         "calibration inputs.",
     )
     # What is observed is in keys anyway: the content of these files, or else the model's inputs.
-    calibration: CalibrationFiles | None = Field(
+    calibration: InputFiles | None = Field(
         default=None,
         exclude=True,
         description="Files of calibration inputs, by their path in the workspace, instead of the "

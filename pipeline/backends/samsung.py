@@ -93,6 +93,7 @@ SAMSUNG = Backend(
         ),
     ),
     beyond=NO_DYNAMIC,
+    looks_into=frozenset(),
 )
 
 

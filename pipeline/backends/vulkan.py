@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from pipeline.backends import reasons
 from pipeline.backends.entry import Backend, Constructor
 from pipeline.backends.operators import OperatorName, edge_operators
 from pipeline.backends.options import Distinct, ModuleName, Options
@@ -370,6 +371,8 @@ ENTRIES = (
         constructors=_CONSTRUCTORS,
         beyond={"warmup_execute_after_compile": "a compile spec for the runtime, in C++"},
         cannot_run=lambda: _not_here("Vulkan"),
+        reasons=reasons.of_vulkan,
+        looks_into=frozenset(),
     ),
     Backend(
         name="webgpu",
@@ -390,5 +393,7 @@ ENTRIES = (
             ),
         ),
         cannot_run=lambda: _not_here("Vulkan or WebGPU"),
+        reasons=reasons.of_vulkan,
+        looks_into=frozenset(),
     ),
 )

@@ -1,4 +1,4 @@
-"""Options whose values name files of the workspace: calibration inputs, a compiler's own config.
+"""Options whose values name files of the workspace: input sets, a compiler's own config.
 
 Such an option is annotated with `WorkspaceFiles`. What a file holds counts then, and where it
 stands does not: the plan looks for the file and keys have its digest, while its path is left out of
@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -87,6 +87,14 @@ class WorkspaceFiles:
         return (
             {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]} if self.many else one
         )
+
+
+# Files of input sets, as pipeline/input_files.py reads them.
+InputFiles = Annotated[
+    tuple[str, ...],
+    Field(min_length=1),
+    WorkspaceFiles((".npz", ".pt", ".safetensors"), many=True),
+]
 
 
 def _marked(options: BaseModel) -> Iterator[tuple[str, WorkspaceFiles]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from pipeline.backends import reasons
 from pipeline.backends.entry import Backend, Constructor, Sight
 from pipeline.backends.options import Distinct, ModuleName, Options
 from pipeline.backends.quantize_options import OF_MODULES, OF_OPERATORS, MixedQuantize
@@ -204,5 +205,7 @@ ENTRIES = (
             ),
         ),
         names_count=False,
+        reasons=reasons.of_xnnpack,
+        looks_into=frozenset(),
     ),
 )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import torch
 
 from pipeline.devices.interface import (
     Computation,
@@ -16,7 +19,7 @@ from pipeline.devices.interface import (
     PackageFiles,
     Runtime,
 )
-from pipeline.devices.plans import read_plans
+from pipeline.devices.plans import Orders, read_input_orders, read_plans
 from pipeline.runtime import Package
 
 
@@ -29,6 +32,7 @@ class ExecutorchRuntime(Runtime):
     def __init__(self) -> None:
         super().__init__()
         self._opened: WeakKeyDictionary[PackageFiles, Package] = WeakKeyDictionary()
+        self._orders: WeakKeyDictionary[PackageFiles, dict[str, Orders]] = WeakKeyDictionary()
 
     def methods(self, program: PackageFiles) -> list[str]:
         return self._open(program).methods()
@@ -47,7 +51,11 @@ class ExecutorchRuntime(Runtime):
         return super().to_device(value, device)
 
     def call(self, computation: Computation, values: Sequence[Any]) -> Sequence[Any]:
-        return computation.compiled.run(computation.name, values)
+        """Whatever way the values lie: the runtime reads memory in the order that the method
+        declares, and looks at no tensor's own."""
+        orders = self._input_orders(computation.program).get(computation.name, ())
+        laid = zip_longest(values, orders[: len(values)])
+        return computation.compiled.run(computation.name, [_in_memory(v, o) for v, o in laid])
 
     def text(self, computation: Computation) -> str:
         plan = read_plans(computation.program.contents()).get(computation.name)
@@ -59,12 +67,26 @@ class ExecutorchRuntime(Runtime):
 
     def prepare_to_exit(self) -> None:
         self._opened.clear()
+        self._orders.clear()
+
+    def _input_orders(self, program: PackageFiles) -> dict[str, Orders]:
+        if program not in self._orders:
+            self._orders[program] = read_input_orders(program.contents())
+        return self._orders[program]
 
     def _open(self, program: PackageFiles) -> Package:
         """For questions that load nothing."""
         if program not in self._opened:
             self._opened[program] = open_package(program)
         return self._opened[program]
+
+
+def _in_memory(value: Any, order: tuple[int, ...] | None) -> Any:
+    """A tensor whose memory is the value's in this order of its dimensions, and which says nothing
+    of it: the bindings take no tensor of every layout."""
+    if not isinstance(value, torch.Tensor) or order is None or value.ndim != len(order):
+        return value
+    return value.detach().permute(order).contiguous().view(value.shape)
 
 
 def open_package(files: PackageFiles) -> Package:

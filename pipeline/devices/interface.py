@@ -315,6 +315,12 @@ class Runtime(ABC):
         """Makes each ready to execute, with the initial state. Raises DeviceError."""
         return list(map(self._compiled, computations))
 
+    def compile_together(self, computations: Sequence[Computation]) -> list[Computation]:
+        """As `compile`, but of one program, whose methods share the state that the program gives
+        them in common. Raises DeviceError too where each method has memory of its own here."""
+        names = ", ".join(computation.name for computation in computations)
+        raise DeviceError(f"{self.type}: ", f"methods share no state here: {names}")
+
     def _compiled(self, computation: Computation) -> Computation:
         self.check_device(computation.device)
         self._counts["compiled"] += 1

@@ -10,6 +10,7 @@ does on a device. Nothing of the source program is looked at.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,8 +28,15 @@ from pipeline.devices.interface import (
     Runtime,
     Shape,
 )
-from pipeline.devices.methods import Data, Method, instructions_of, load, read_package
-from pipeline.devices.slots import RefusalError
+from pipeline.devices.methods import (
+    Data,
+    Method,
+    instructions_of,
+    load,
+    read_package,
+    shared_memory,
+)
+from pipeline.devices.slots import Memory, RefusalError
 from pipeline.runtime import DTYPES
 
 
@@ -53,11 +61,22 @@ class InterpreterRuntime(Runtime):
             tuple(_shape(plan.values[index]) for index in plan.outputs),
         )
 
+    def compile_together(self, computations: Sequence[Computation]) -> list[Computation]:
+        """Methods share the memory that the plans of their package have beyond their own. All are
+        loaded before any runs, since loading one puts the initial values into it."""
+        plans = [self._plan(each.program, each.name) for each in computations]
+        shared = shared_memory(plans)
+        self._counts["compiled"] += len(computations)
+        return [replace(each, compiled=self._loaded(each, shared)) for each in computations]
+
     def load(self, computation: Computation) -> Method:
+        return self._loaded(computation, {})
+
+    def _loaded(self, computation: Computation, shared: Mapping[int, Memory]) -> Method:
         name, files = computation.name, computation.program
         data, plan = self._data(files), self._plan(files, name)
         try:
-            return load(plan, data)
+            return load(plan, data, shared)
         except DelegateError as error:
             reason = f"does not load: {error.what}"
             raise DeviceError(_subject(files, name), reason, error.debug_handle) from error

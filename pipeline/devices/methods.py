@@ -96,14 +96,37 @@ def instructions_of(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
     return plan.chains[0].instructions
 
 
-def load(plan: schema.ExecutionPlan, data: Data) -> Method:
+# The memory of a method by its number in the plan: 1 is its own, what lies beyond is that of the
+# buffers that methods share (exir's MemoryPlanningPass.share_mutable_buffers).
+_SHARED_FROM = 2
+
+
+def shared_memory(plans: Sequence[schema.ExecutionPlan]) -> dict[int, Memory]:
+    """The memory that these methods share, by number; a device gives it the greatest size."""
+    sizes: dict[int, int] = {}
+    for plan in plans:
+        for number, size in enumerate(plan.non_const_buffer_sizes):
+            if number >= _SHARED_FROM:
+                sizes[number] = max(size, sizes.get(number, 0))
+    return {number: Memory.of(size) for number, size in sizes.items()}
+
+
+def load(
+    plan: schema.ExecutionPlan, data: Data, shared: Mapping[int, Memory] | None = None
+) -> Method:
     """A method with its initial state.
+
+    Args:
+        shared: memory that it has in common with other methods, by number.
 
     Raises:
         RefusalError: the file lacks data, an operator or a backend, or contradicts itself.
         DelegateError: a delegate refuses its bytes.
     """
-    arenas = [Memory.of(size) for size in plan.non_const_buffer_sizes]
+    arenas = [
+        (shared or {}).get(number) or Memory.of(size)
+        for number, size in enumerate(plan.non_const_buffer_sizes)
+    ]
     values = [_value(each.val, arenas, data) for each in plan.values]
     method = Method(plan.name, plan, values)
     method.operators = [_operator(each) for each in plan.operators]

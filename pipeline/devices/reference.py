@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from pipeline.devices.interface import (
     Runtime,
     Shape,
 )
-from pipeline.eager import Source, outputs_of
+from pipeline.eager import Source, outputs_of, sources_with_common_state
 from pipeline.signature import bounds, expression, signature
 
 
@@ -40,6 +41,13 @@ class ReferenceRuntime(Runtime):
         found = _method(program, method)
         inputs = tuple(_shape(found, argument.value) for argument in signature(found))
         return Declared(inputs, tuple(_shape(found, v) for _, v in outputs_of(found)))
+
+    def compile_together(self, computations: Sequence[Computation]) -> list[Computation]:
+        """Buffers of one name are one, where any of the methods changes it."""
+        programs = {each.name: _method(each.program, each.name) for each in computations}
+        sources = sources_with_common_state(programs)
+        self._counts["compiled"] += len(computations)
+        return [replace(each, compiled=sources[each.name]) for each in computations]
 
     def load(self, computation: Computation) -> Source:
         return Source(_method(computation.program, computation.name))

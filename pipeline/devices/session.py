@@ -52,6 +52,15 @@ class Session:
             )
         return self._computations[method]
 
+    def load_together(self, methods: Sequence[str]) -> None:
+        """Makes methods ready to run that share state, as far as the package has them share it.
+        The session must be on one device. Raises DeviceError."""
+        (device,) = {self.device_of(method) for method in methods}
+        runtime = devices().get(device.type)
+        lowered = [runtime.lower(method, self.files, device) for method in methods]
+        compiled = runtime.compile_together(lowered)
+        self._computations |= dict(zip(methods, compiled, strict=True))
+
     def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """The flat outputs of one call on flat inputs. Raises DeviceError."""
         return executed(self.load(method), inputs)

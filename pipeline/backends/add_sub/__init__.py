@@ -6,15 +6,18 @@ it. docs/writing-a-backend.md goes the same way from nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from pipeline.backends.entry import Backend, Sight
+from pipeline.backends.entry import Backend, Sight, Why
 from pipeline.backends.options import Options
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
 
     from pipeline.delegates import DelegateRuntime
 
@@ -66,6 +69,16 @@ def _make_sight() -> Sight:
     return Sight(names_count=lambda program: False, unread=_UNREAD, remap=with_handles)
 
 
+@contextmanager
+def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
+    """The compiler is asked about what the partitioner left."""
+    from pipeline.backends.add_sub.partitioner import refusals
+
+    found: Why = {}
+    yield found
+    found.update(refusals(program))
+
+
 ENTRIES = (
     Backend(
         name="add_sub",
@@ -77,6 +90,8 @@ ENTRIES = (
         make_runtime=_make_runtime,
         make_sight=_make_sight,
         names_count=False,
+        reasons=_reasons,
+        looks_into=frozenset({"cond", "map_impl", "scan"}),
         beyond={"whole": "of this package's own partitioner"},
     ),
 )

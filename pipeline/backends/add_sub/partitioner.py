@@ -68,6 +68,16 @@ class _Support(OperatorSupportBase):
         return self._whole or not refusal(node)
 
 
+def refusals(program: ExportedProgram) -> dict[Node, str]:
+    """Why nodes can't be taken, or would not be worth it."""
+    nodes = (node for module in _modules(program.graph_module) for node in module.graph.nodes)
+    return {
+        node: f"it {reason}" if (reason := refusal(node)) else "it would copy, and compute nothing"
+        for node in nodes
+        if node.op == "call_function" and (refusal(node) or is_copy(node))
+    }
+
+
 def _modules(module: GraphModule) -> list[GraphModule]:
     branches = [branch for _, branch, _ in get_control_flow_submodules(module)]
     return [module, *(each for branch in branches for each in _modules(branch))]

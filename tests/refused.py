@@ -1,0 +1,33 @@
+"""A module of which every backend leaves something, and what its partitioner says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pipeline.backends import BACKENDS, PartitionerSpec, edge_operators
+from pipeline.confine import confined_partitioners
+from pipeline.delegation import count_delegation
+from pipeline.lowering import lower
+
+
+class Refused(torch.nn.Module):
+    """What backends lack, what they lack in this form, and a dtype that they don't have."""
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        y = torch.exp(x)
+        z = torch.add(y, x, alpha=2)
+        return z, torch.asinh(y), torch.argmax(y), torch.sort(y)[0], y.double()
+
+
+def left_by(backend: str, **options: Any) -> dict[str, str]:
+    """Why a backend's partitioner leaves operators of the module; the rest is delegated."""
+    spec = PartitionerSpec(name=backend, options=BACKENDS[backend].options(**options))
+    program = torch.export.export(Refused(), (torch.ones(3, 8),))
+    operators = edge_operators([spec.backend])
+    partitioners = {"run": confined_partitioners([spec])}
+    lowered = lower({"run": program}, partitioners, edge_operators=operators)
+    counts = count_delegation(lowered.exported_program("run"))
+    assert len(counts.left) == sum(counts.undelegated.values())
+    return {left.operator: left.reason for left in counts.left}

@@ -1,0 +1,172 @@
+"""What the manifests and reports of packages say of delegation, built by doit."""
+
+import json
+import re
+
+import pytest
+from lowerable import bench_for, both, manifest_of
+
+pytestmark = pytest.mark.slow
+
+MODEL = '''
+"""Layers, an operator that no delegate here knows, and a branch."""
+
+import torch
+from torch import nn
+from torch.export import export
+
+
+class Features(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = torch.relu(self.first(x))
+        y = torch.asinh(y)
+        return self.second(torch.add(y, y, alpha=2))
+
+
+class Classify(nn.Module):
+    def __init__(self, trunk):
+        super().__init__()
+        self.trunk = trunk
+
+    def forward(self, x):
+        y = self.trunk(x)
+        return torch.cond(
+            y.sum() > 0,
+            lambda y: torch.asinh(y),
+            lambda y: y * 2.0,
+            (y,),
+        )
+
+
+def inputs(seed):
+    return (torch.randn(3, 8, generator=torch.Generator().manual_seed(seed)),)
+
+
+def export_methods():
+    trunk = Features().eval().requires_grad_(False)
+    return {
+        "features": export(trunk, inputs(0)),
+        "classify": export(Classify(trunk), inputs(0)),
+    }
+
+
+def example_inputs(method):
+    return [inputs(1)]
+
+
+def calibration_inputs(method):
+    return [inputs(2)]
+'''
+
+OF_NO_TYPE = "its partitioner takes no operators of this type"
+ALPHA = "Add node doesn't support alpha != 1"
+IN_BRANCH = "it stands in control flow, which its partitioner does not look into"
+PORTABLE = "portable only: the config says so"
+
+
+def features(**method):
+    """A config of the first method, with the second on portable kernels."""
+    return {"methods": {"features": method, "classify": {"partitioners": []}}}
+
+
+CONFIGS = {
+    "plain": both(partitioners=["xnnpack"]),
+    "confined": features(partitioners=["xnnpack"], modules=["first"]),
+    "int8": features(partitioners=["xnnpack"], quantize={"quantizer": "xnnpack"})
+    | {"validate": {"atol": 1.0, "rtol": 1.0}},
+    "several": features(partitioners=["vulkan", "xnnpack"]),
+}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    bench = bench_for(tmp_path_factory.mktemp("delegation") / "workspace", CONFIGS)
+    (bench.root / "models" / "small.py").write_text(MODEL)
+    assert bench.doit(timeout=900) == 0, bench.output
+    return bench
+
+
+def delegation(bench, package, method="features"):
+    return manifest_of(bench, package)["methods"][method]["delegation"]
+
+
+def left(bench, package, method="features"):
+    return [(e["operator"], e["reason"]) for e in delegation(bench, package, method)["left"]]
+
+
+def rows(bench, package, method, operator):
+    """Of the report's table of what is left: times, why, lines, modules."""
+    text = bench.bytes_of(package, "report.md").decode()
+    section = text.split("## Left to portable kernels")[1].split("\n## ")[0]
+    cells = [line.strip("| ").split(" | ") for line in section.splitlines()]
+    return [each[2:] for each in cells if each[:2] == [f"`{method}`", f"`{operator}`"]]
+
+
+def test_each_call_that_is_left_has_its_reason(bench):
+    assert left(bench, "plain") == [("aten.asinh", OF_NO_TYPE), ("aten.add.Tensor", ALPHA)]
+    assert left(bench, "plain", "classify") == [
+        ("aten.asinh", OF_NO_TYPE),
+        ("aten.add.Tensor", ALPHA),
+        ("aten.sum.dim_IntList", OF_NO_TYPE),
+        ("aten.gt.Scalar", OF_NO_TYPE),
+        ("aten.asinh", IN_BRANCH),
+        ("aten.mul.Tensor", IN_BRANCH),
+    ]
+    outside = "outside of `modules: [first]`"
+    assert {reason for _, reason in left(bench, "confined")} == {outside}
+    assert {reason for _, reason in left(bench, "confined", "classify")} == {PORTABLE}
+
+
+def test_several_backends_have_their_shares_and_reasons(bench):
+    assert list(delegation(bench, "several")["backends"]) == ["VulkanBackend"]
+    assert left(bench, "several") == [
+        ("aten.asinh", f"vulkan: no operator implementation; xnnpack: {OF_NO_TYPE}")
+    ]
+    counts = delegation(bench, "plain", "classify")
+    own = counts["backends"]["XnnpackBackend"]
+    assert own["nodes"] == counts["delegated_nodes"]
+    assert own["partitions"] == counts["partitions"]["XnnpackBackend"] == 2
+    assert counts["subgraphs"] == 2
+    # The input and the sum go in, two outputs out: 3 rows of 8 floats each.
+    assert counts["border"]["into"] == counts["border"]["out_of"] == {"tensors": 2, "bytes": 192}
+
+
+@pytest.mark.parametrize("package", CONFIGS)
+def test_the_report_leads_to_the_lines(bench, package):
+    line = 1 + MODEL.splitlines().index("        y = torch.asinh(y)")
+    ((times, _, lines, modules),) = rows(bench, package, "features", "aten.asinh")
+    assert times == "1" and modules == "-"
+    assert lines == f"`y = torch.asinh(y) # models/small.py:{line}, in Features.forward`"
+
+
+def test_the_report_leads_to_branches(bench):
+    """torch.export does not tell which line of a branch; that of the condition is known."""
+    told = {why: lines for _, why, lines, _ in rows(bench, "plain", "classify", "aten.asinh")}
+    assert told[IN_BRANCH].startswith("`return torch.cond( # models/small.py:")
+    assert "y = torch.asinh(y)" in told[OF_NO_TYPE]
+
+
+@pytest.mark.parametrize("package", ["plain", "int8"])
+def test_manifests_do_not_depend_on_lines(bench, package, tmp_path):
+    other = bench_for(tmp_path / "other", {package: CONFIGS[package]})
+    moved = MODEL.replace("import torch\n", "import torch\n\n\n# Moved.\n", 1)
+    (other.root / "models" / "small.py").write_text(moved)
+    empty = str(tmp_path / "empty")
+    assert other.doit(PTE_PIPELINE_STORE=empty, timeout=900) == 0, other.output
+    for name in ("manifest.json", "small.pte"):
+        assert other.bytes_of(package, name) == bench.bytes_of(package, name)
+    before, after = (each.bytes_of(package, "report.md").decode() for each in (bench, other))
+    assert before != after
+    assert after == re.sub(r"(?<=small\.py:)\d+", lambda line: str(int(line[0]) + 3), before)
+
+
+def test_manifests_hold_no_line(bench):
+    for package in CONFIGS:
+        for facts in manifest_of(bench, package)["methods"].values():
+            text = json.dumps(facts["delegation"])
+            assert "small.py" not in text and str(bench.root) not in text
