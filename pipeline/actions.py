@@ -27,6 +27,7 @@ Kind = Literal["export", "quantize", "compile", "link", "validate"]
 # it, such as `partitioners[0].ethos-u.config_ini`.
 Contents = Mapping[str, Sequence[Digest]]
 CALIBRATION = "quantize.calibration"
+_NOT_COMPILED = ("layout", "etrecord")  # of `emit`: what no object depends on
 _NO_FILES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -159,11 +160,13 @@ def compile_action(
     key = {
         **_common("compile", distributions_of(config, unit)),
         "methods": programs,
-        "emit": {k: v for k, v in config.emit.resolved().items() if k != "layout"},
+        "emit": {k: v for k, v in config.emit.resolved().items() if k not in _NOT_COMPILED},
     }
     together = [name for name in methods if name in unit]
     if len(together) > 1:  # a backend that sees all methods takes them in the order of the model
         key["order"] = together
+    if config.emit.etrecord:  # which tells lines of the source, unknown to a program's digest
+        key["etrecord"] = {name: methods[name].content for name in unit}
     facts = facts_of(config, unit)
     if facts:
         key["facts"] = facts
@@ -279,6 +282,8 @@ def validate_action(
     `baseline` that of the file with the figures that were accepted; `places` are where gates were
     written. What is measured has a key of its own in this one, without gates and baseline."""
     settings = config.validation.resolved()
+    if not settings["bundle"]:  # what is left out must not count
+        del settings["bundle"], settings["bundle_limit"]
     own = settings["methods"]
     held_to = {
         "gates": settings.pop("gates"),

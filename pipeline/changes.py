@@ -93,6 +93,10 @@ def _changes(
                 yield f"calibration inputs of {method} {_verb(each)}"
             case ("programs", method, what) if what.startswith("examples"):
                 yield f"example inputs of {method} {_verb(each)}"
+            case ("etrecord",):
+                yield _of_config(("emit", "etrecord"), each)
+            case ("etrecord", _):
+                yield f"{file}, whose lines the ETRecord tells, changed"
             case ("measured", *_):
                 continue
             case ("baseline",):

@@ -26,6 +26,7 @@ from pipeline.control_flow import left_float
 from pipeline.delegation import Places, count_delegation, handle_positions, origins_of
 from pipeline.emission import emit, named_data_of
 from pipeline.errors import SourceError
+from pipeline.etrecord import current_lines, record
 from pipeline.input_files import check_file, read_planned
 from pipeline.inputs import InputSet, as_input_sets, load_inputs
 from pipeline.instructions import recording
@@ -154,8 +155,8 @@ def compile_unit(
         The action's result: the object, its blobs, the delegation of each method, of those that a
         Python runtime runs the debug handles with the places of their nodes in the program, of each
         method which instruction gives which node of the program that was lowered, of quantized ones
-        with control flow how many operators in it stayed in floating point, and what the constants
-        of each are called (`constants_of`).
+        with control flow how many operators in it stayed in floating point, what the constants of
+        each are called (`constants_of`), and, where it is wanted, the entries of an ETRecord.
 
     Raises:
         SourceError: a program can't be read, or is not the one that was planned.
@@ -177,7 +178,8 @@ def compile_unit(
     with stages.stage("lower"), _reading_files(action, configs, workspace.root):
         specs = {n: spec_of(program, again=n in quantizes) for n, program in programs.items()}
         floats = {name: left_float(programs[name]) for name in methods if name in quantizes}
-        lowered = lower_methods(programs, configs, workspace.root, None if always else store)
+        kept = None if always else store
+        lowered = lower_methods(programs, configs, workspace.root, kept, settings.etrecord)
         delegation = {
             name: count_delegation(
                 lowered.exported_program(name),
@@ -228,6 +230,11 @@ def compile_unit(
             "left_float": {name: number for name, number in floats.items() if number},
             "constants": constants,
         }
+        if settings.etrecord:
+            lines = _lines(methods, programs, quantizes, store)
+            result["etrecord"] = found = record(emitted, store, lines)
+            own = {blob["digest"] for blob in found.values()}
+            result["blobs"] = sorted({*result["blobs"], *own})
         store.put_result(action.key, result, stages.total)
     return result
 
@@ -237,11 +244,13 @@ def lower_methods(
     configs: Mapping[str, MethodConfig],
     root: Path,
     store: Store | None,
+    etrecord: bool = False,
 ) -> EdgeProgramManager:
     """The methods of one unit, lowered as their configs ask.
 
     Args:
         store: where results of preprocessing are looked up and kept.
+        etrecord: whether what an ETRecord needs is kept.
     """
     partitioners = {
         name: confined_partitioners(config.located(root), config.modules)
@@ -257,7 +266,19 @@ def lower_methods(
             name: [*load_passes(config.edge.passes, root), *make_passes(config.located(root))]
             for name, config in configs.items()
         },
+        etrecord=etrecord,
     )
+
+
+def _lines(
+    methods: Mapping[str, MethodSource],
+    programs: Mapping[str, ExportedProgram],
+    quantizes: Mapping[str, Action],
+    store: Store,
+) -> dict[str, dict[str, str]]:
+    """Of each quantized method, the lines that its nodes stand on by now."""
+    with reading(methods.values()):
+        return {n: current_lines(programs[n], load_method(methods[n], store)) for n in quantizes}
 
 
 def _check_passes(planned: Mapping[str, Any], root: Path) -> None:

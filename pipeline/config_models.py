@@ -236,6 +236,11 @@ class EmitConfig(Options):
     emit_stacktrace: bool = Field(
         default=False, description="Store with each instruction where in Python it came from."
     )
+    etrecord: bool = Field(
+        default=False,
+        description="Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows "
+        "the lines and modules of what was profiled on a device. The package stays the same.",
+    )
     layout: LayoutConfig = LayoutConfig()
 
 

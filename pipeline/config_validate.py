@@ -178,6 +178,15 @@ class ValidateConfig(Limits):
     methods: dict[MethodName, MethodLimits] = Field(
         default={}, description="By method: examples, and limits that differ from the package's."
     )
+    bundle: bool = Field(
+        default=False,
+        description="Leave <model>.bpte beside the package: a bundled program with the inputs that "
+        "were run and what the source gives on them, for ExecuTorch's runtime on a device.",
+    )
+    bundle_limit: Size = Field(
+        default=32 * 2**20,
+        description="The greatest size of a method's inputs and outputs in the bundled program.",
+    )
     gates: Gates = Gates()
     latency: Latency = Latency()
 

@@ -42,6 +42,7 @@ def lower(
     edge: EdgeConfig | None = None,
     edge_operators: Sequence[str] = (),
     passes: Mapping[str, Sequence[Callable[..., Any]]] | None = None,
+    etrecord: bool = False,
 ) -> EdgeProgramManager:
     """`to_edge_transform_and_lower`, with `to_backend_multiple` as its way to the backends.
 
@@ -51,6 +52,7 @@ def lower(
         edge: how the programs become edge programs; all of them in the same way.
         edge_operators: what may be left beyond that, since a backend takes it.
         passes: those over each method's edge program, loaded.
+        etrecord: keeps copies of the programs on their way for an ETRecord.
 
     Raises:
         PipelineError: a partitioner is confined to a module that is not there, an operator of
@@ -73,6 +75,7 @@ def lower(
                     constant_methods=dict(constant_methods) if constant_methods else None,
                     compile_config=edge_config(edge or EdgeConfig(), edge_operators),
                     transform_passes=_passes(passes),
+                    generate_etrecord=etrecord,
                 )
             except SharedConstantsError as shared:
                 own = {n: separate_constants(each, shared.names) for n, each in own.items()}

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from pipeline import compile as compiling
+from pipeline import etrecord
 from pipeline.actions import Action, exported_blobs
 from pipeline.contents import contents_bytes, contents_of
 from pipeline.export import export
@@ -97,7 +98,6 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
         blobs = {f"{action.model}.pte": linked.pte}
         blobs |= {f"{stem}.ptd": blob for stem, blob in linked.ptds.items()}
         sizes = {name: {"digest": b.digest, "size": b.size} for name, b in blobs.items()}
-        manifest = manifest_bytes(make_manifest(action, compiled, sizes))
         files = {name: blob.digest for name, blob in blobs.items()}
         told = contents_of(
             {name: store.known_path(blob) for name, blob in files.items()},
@@ -108,6 +108,12 @@ def link_package(action: Action, workspace: Workspace, stages: Stages) -> None:
                 for name in compiled[unit]["delegation"]
             },
         )
+        made = make_manifest(action, compiled, sizes)
+        if records := [result["etrecord"] for result in compiled.values() if "etrecord" in result]:
+            whole = etrecord.join(records, order, store)
+            files[etrecord.FILE] = whole.digest
+            made["etrecord"] = {"digest": whole.digest, "size": whole.size}
+        manifest = manifest_bytes(made)
         files[MANIFEST] = store.put(manifest)
         files[CONTENTS] = store.put(contents_bytes(told))
         # Who finds a package spares its methods too.

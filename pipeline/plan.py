@@ -467,7 +467,9 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:
-    return [[n, m.program, m.names, m.examples, m.calibration] for n, m in methods.items()]
+    return [
+        [n, m.program, m.names, m.content, m.examples, m.calibration] for n, m in methods.items()
+    ]
 
 
 def _digest_of(action: Action | None) -> Digest | None:

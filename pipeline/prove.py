@@ -16,6 +16,7 @@ from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action
 from pipeline.baseline import read_baseline
+from pipeline.bundle import Suites, bundle, told_of
 from pipeline.culprits import Located
 from pipeline.delegation import nodes_of, told_delegation
 from pipeline.devices.interface import PackageFiles
@@ -36,7 +37,9 @@ from pipeline.signature import flatten
 from pipeline.source_lines import told
 from pipeline.sources import MethodSource
 from pipeline.stages import Stages
+from pipeline.store import Store
 from pipeline.validate import validate_package
+from pipeline.validation import Validation
 from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -87,6 +90,8 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
             **shown,
         }
         put = {name: workspace.store.put(data) for name, data in report.items()}
+        if bundled := measured.get("bundle"):
+            put[bundled["file"]] = bundled["digest"]
         verdict = {
             "ok": not failures,
             # Whether it is what its source is, so that its figures can be accepted.
@@ -146,6 +151,8 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> tuple[Json
         examples = {
             n: given.get(n) or compiling.load_examples(m, store) for n, m in methods.items()
         }
+    settings = action.where["settings"]
+    suites = Suites(settings.bundle_limit) if settings.bundle else None
     with stages.stage("run"):
         files = sorted(key["files"])
         pte = folder / next(name for name in files if name.endswith(".pte"))
@@ -155,15 +162,16 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> tuple[Json
             ptds,
             programs,
             examples,
-            action.where["settings"],
+            settings,
             action.where["constant_methods"],
             _not_run(manifest, key["not_run"]),
             lines_of_handles(manifest, programs, workspace.root),
             key["cases"],
             key["sequences"],
+            suites.keep if suites else None,
         )
     with stages.stage("time"):
-        opened, settings = PackageFiles.of(pte, ptds), action.where["settings"]
+        opened = PackageFiles.of(pte, ptds)
         times = latencies(opened, validation.methods, programs, examples, settings)
         _check_files(folder, key["files"])
     located: dict[str, Located] = {}
@@ -177,10 +185,23 @@ def _measure(action: Action, workspace: Workspace, stages: Stages) -> tuple[Json
     for method in record["methods"]:
         method["latency"] = times[method["method"]]
     if validation.ok:
+        blobs = []
+        if suites:
+            with stages.stage("bundle"):
+                record["bundle"] = _bundled(pte, suites, validation, store)
+            blobs.append(record["bundle"]["digest"])
         blob = store.put(_as_bytes(record))
-        store.put_result(key, {"record": blob, "blobs": [blob]}, stages.total)
-    shown = reproductions(package, files, programs, action.where["settings"], located)
+        store.put_result(key, {"record": blob, "blobs": [blob, *blobs]}, stages.total)
+    shown = reproductions(package, files, programs, settings, located)
     return record, shown
+
+
+def _bundled(pte: Path, suites: Suites, validation: Validation, store: Store) -> Json:
+    """Makes the bundled program and commits it: its name, size and digest, and what is in it."""
+    with store.writer() as file:
+        file.write(bundle(pte, suites))
+    made = {"file": f"{pte.stem}.bpte", "size": file.size, "digest": file.digest}
+    return {**made, "methods": told_of(suites, validation.methods)}
 
 
 def _as_bytes(record: Json) -> bytes:

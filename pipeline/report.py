@@ -41,6 +41,7 @@ def markdown(validation: Json, manifest: Json | None = None) -> str:
         _sizes(manifest.get("sizes", {})),
         *contents_sections(manifest.get("contents")),
         latency_section(validation["methods"]),
+        _bundle(validation.get("bundle")),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -199,6 +200,29 @@ def _left_float(figures: Mapping[str, int]) -> str:
 def _sizes(sizes: Mapping[str, int]) -> str:
     rows = [(_code(n), f"{size:,}", f"{size / (1 << 20):.2f}") for n, size in sorted(sizes.items())]
     return _section("Sizes", _table(("file", "bytes", "MiB"), rows, numbers=range(1, 3)))
+
+
+def _bundle(bundle: Json | None) -> str:
+    """The bundled program, with the tolerances to give the runtime."""
+    if not bundle:
+        return ""
+    rows = [
+        (_code(name), str(len(suite["cases"])), f"{suite['rtol']:g}", f"{suite['atol']:g}")
+        for name, suite in bundle["methods"].items()
+    ]
+    left = [
+        f"- {_code(name)}{each['origin'] and ', '}{each['origin']}: {each['reason']}"
+        for name, suite in bundle["methods"].items()
+        for each in suite["left_out"]
+    ]
+    state = [_code(name) for name, suite in bundle["methods"].items() if suite["state"]]
+    parts = [
+        f"{_code(bundle['file'])} has {bundle['size']:,} bytes.",
+        _table(("method", "cases", "rtol", "atol"), rows, numbers=range(1, 4)),
+        f"With state, to be loaded anew for each case: {', '.join(state)}." if state else "",
+        "\n".join(["Left out:", "", *left]) if left else "",
+    ]
+    return _section("For the device", "\n\n".join(part for part in parts if part))
 
 
 def _figure(value: float | str | None, style: str) -> str:

@@ -295,6 +295,34 @@ class GateRecord(TypedDict):
     place: NotRequired[str]
 
 
+class LeftOutRecord(TypedDict):
+    """A case that is not in the bundled program, and why; `origin` is empty for all of a method."""
+
+    origin: str
+    reason: str
+
+
+class SuiteRecord(TypedDict):
+    """A method in the bundled program: where the inputs of each case are from, in the order of
+    their numbers; the tolerances to give the runtime; the state that a case wants in its initial
+    values, so that the method is loaded anew for it."""
+
+    cases: list[str]
+    rtol: float
+    atol: float
+    state: list[str]
+    left_out: list[LeftOutRecord]
+
+
+class BundleRecord(TypedDict):
+    """`bundle` in `report.json`, where one was wanted and the package is what its source is."""
+
+    file: str
+    size: int
+    digest: str
+    methods: dict[str, SuiteRecord]
+
+
 class ReportRecord(TypedDict):
     """All of it. `failures` has a sentence for each failure, those of methods first; `files` are
     digests and `sizes` bytes by name; `settings` is how it was validated; `places` says where the
@@ -318,5 +346,6 @@ class ReportRecord(TypedDict):
     contents: NotRequired[ContentsRecord | None]
     gates: NotRequired[list[GateRecord]]
     baseline: NotRequired[dict[str, Any] | None]
+    bundle: NotRequired[BundleRecord]
     worst: NotRequired[dict[str, Figure]]
     seconds: NotRequired[dict[str, float]]

@@ -43,6 +43,10 @@ _AMOUNTS = ("inputs", "seed", "steps")
 _STEPS_OF_A_CASE = 2
 
 
+# Takes a method, where an input set is from, its flat values and what the source gives on them.
+Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
+
+
 class Settings(Limits, Protocol):
     """Limits and amounts: `inputs` sets are generated from `seed`; a method with state is called
     `steps` times in a row; a method keeps to the limits that `of` gives."""
@@ -67,6 +71,7 @@ def validate_package(
     lines: Mapping[str, Mapping[int, str]] | None = None,
     cases: Mapping[str, Sequence[str]] | None = None,
     sequences: Sequence[Sequence[str]] | None = (),
+    keep: Keep | None = None,
 ) -> Validation:
     """Validates every method that a package should have, and that it has no other.
 
@@ -80,6 +85,7 @@ def validate_package(
         cases: by method, which inputs are generated beside random ones (pipeline/cases.py).
         sequences: methods that share state, in the order in which they are called on one opened
             package; None for the usual ones, by the programs' buffers.
+        keep: is given each call from the initial state, also of methods that are not run.
     """
     limits = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     files = PackageFiles.of(pte, ptds)
@@ -97,6 +103,7 @@ def validate_package(
             reason = (not_run or {}).get(name, "")
             own = (lines or {}).get(name, {})
             trial = _Trial(name, programs[name], lambda: Session(files), settings, reason, own)
+            trial.keep = keep
             trial.cases = (cases or {}).get(name, ())
             trial.run(examples.get(name, ()))
             trials[name] = trial
@@ -184,6 +191,7 @@ class _Trial:
         not_run: str = "",
         lines: Mapping[int, str] | None = None,
     ) -> None:
+        self.keep: Keep | None = None
         self.not_run = not_run
         self.lines = lines or {}
         self.method = method
@@ -233,7 +241,8 @@ class _Trial:
         self.state = self.source.state
         self.package = self.open_package()
         if self.not_run:
-            self._declares_the_same()
+            if self._declares_the_same():
+                self._keep_expected(examples)
             return
         if not (self._loads() and self._declares_the_same()):
             return
@@ -328,6 +337,19 @@ class _Trial:
             following = [sets[(number + step) % len(sets)] for step in range(self.settings.steps)]
             self._run_in_sequence(following, name)
 
+    def _keep_expected(self, examples: Sequence[InputSet]) -> None:
+        """What the source gives, for a device that can run what this machine can't."""
+        for inputs in self._input_sets(examples) if self.keep is not None else ():
+            self.source.reset()
+            try:
+                self._keep(inputs, executed(self.computation, flatten(self.program, inputs)))
+            except DeviceError as error:
+                self.skipped.append((inputs.origin, error.reason))
+
+    def _keep(self, inputs: InputSet, expected: Sequence[Any]) -> None:
+        if self.keep is not None:
+            self.keep(self.method, inputs.origin, flatten(self.program, inputs), expected)
+
     def _run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
         """Calls on a package just opened, until one side fails."""
         self.package, self.calls = self.open_package(), []
@@ -358,6 +380,9 @@ class _Trial:
             self.seconds += time.perf_counter() - started
             run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
             self._judge(actual, expected, inputs, run, where)
+            # Further calls go on from a state, and cases that grow are held to other limits.
+            if len(self.calls) == 1 and not (isinstance(inputs, Case) and inputs.growth):
+                self._keep(inputs, expected)
             return True
         except DeviceError as error:
             self._fail(self._reason(error), where)

@@ -1,0 +1,245 @@
+"""Bundled programs, run and compared by ExecuTorch's own runtime."""
+
+import json
+
+import pytest
+import torch
+from lowerable import bench_for
+from test_runtime import Counter, exported, lowered, split_package, write
+
+from pipeline.bundle import Suites, bundle
+from pipeline.config import ValidateConfig
+from pipeline.inputs import InputSet
+from pipeline.report import _bundle
+from pipeline.runtime import _data_of
+from pipeline.validate import validate_package
+
+CONFIG = {
+    "methods": {
+        "features": {
+            "quantize": {"quantizer": "xnnpack"},
+            "partitioners": ["xnnpack"],
+        },
+        "classify": {"partitioners": []},
+    },
+    "constant_methods": {"get_classes": 10},
+    "validate": {
+        "bundle": True,
+        "atol": 1e-4,
+        "rtol": 1e-3,
+        "methods": {"features": {"atol": 0.2}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    bench = bench_for(tmp_path_factory.mktemp("bundle"), {"phone": CONFIG})
+    assert bench.doit(timeout=900) == 0, bench.output
+    return bench
+
+
+def open_bundle(data):
+    """A bundle as ExecuTorch's bindings open it, which keep no copy of the bytes."""
+    import executorch.kernels.quantized  # noqa: F401
+    from executorch.extension.pybindings import _portable_lib
+
+    return _portable_lib._load_bundled_program_from_buffer(data, 1 << 24)
+
+
+def verify(data, method, case, **tolerances):
+    """The outputs. Raises RuntimeError where they are not what the bundle expects."""
+    return open_bundle(data).verify_result_with_bundled_expected_output(method, case, **tolerances)
+
+
+def bundled(pte, programs, examples=None, ptds=(), not_run=None, limit=1 << 20, **settings):
+    """The bundle of what a validation runs, its suites, and the validation."""
+    suites = Suites(limit)
+    validation = validate_package(
+        pte,
+        ptds,
+        programs,
+        examples or {},
+        ValidateConfig(**{"atol": 1e-5, "rtol": 1e-5, "inputs": 2, **settings}),
+        {},
+        not_run,
+        keep=suites.keep,
+    )
+    assert validation.ok, validation.failures
+    return bundle(pte, suites), suites
+
+
+def one(module, *args, shapes=None, **more):
+    program = exported(module, *args, shapes=shapes)
+    pte = write("bundled.pte", lowered({"run": program}).buffer)
+    return bundled(pte, {"run": program}, **more)
+
+
+def told(bench):
+    return json.loads(bench.bytes_of("phone", "report.json"))["bundle"]
+
+
+def test_the_runtime_verifies_every_case_with_the_tolerances_of_the_report(bench):
+    data, record = bench.bytes_of("phone", "small.bpte"), told(bench)
+    assert record["file"] == "small.bpte" and record["size"] == len(data)
+    assert set(record["methods"]) == {"features", "classify"}
+    for method, suite in record["methods"].items():
+        assert suite["cases"][0] == "example 0" and len(suite["cases"]) == 4
+        assert not suite["left_out"] and not suite["state"]
+        for case in range(len(suite["cases"])):
+            verify(data, method, case, rtol=suite["rtol"], atol=suite["atol"])
+    assert record["methods"]["features"]["atol"] == 0.2
+    assert record["methods"]["classify"]["atol"] == 1e-4
+    assert "| `features` | 4 | 0.001 | 0.2 |" in bench.bytes_of("phone", "report.md").decode()
+
+
+def test_a_case_expects_what_the_source_gives_not_the_package(bench):
+    data = bench.bytes_of("phone", "small.bpte")
+    with pytest.raises(RuntimeError, match="verification failed"):  # int8 is not float32
+        verify(data, "features", 0, rtol=0, atol=1e-6)
+
+
+def test_it_holds_the_package(bench):
+    from executorch.devtools.bundled_program.serialize import (
+        deserialize_from_flatbuffer_to_bundled_program,
+    )
+
+    read = deserialize_from_flatbuffer_to_bundled_program(bench.bytes_of("phone", "small.bpte"))
+    assert bytes(read.program) == bench.bytes_of("phone", "small.pte")
+    assert [suite.method_name for suite in read.method_test_suites] == ["classify", "features"]
+
+
+def test_another_build_gives_the_same_bytes(bench):
+    before = bench.bytes_of("phone", "small.bpte")
+    cold = {"PTE_PIPELINE_STORE": str(bench.root / ".empty"), "PYTHONHASHSEED": "5"}
+    assert bench.doit("-n", "1", "-a", timeout=900, **cold) == 0, bench.output
+    assert bench.bytes_of("phone", "small.bpte") == before
+
+
+def test_one_that_went_comes_back_and_one_that_is_not_wanted_goes(bench):
+    path, before = bench.root / "build/phone/small.bpte", bench.bytes_of("phone", "small.bpte")
+    path.unlink()
+    assert bench.doit(timeout=900) == 0, bench.output
+    assert path.read_bytes() == before
+    config = "partition_configs/phone.yaml"
+    bench.edit(config, "bundle: true", "bundle: false")
+    assert bench.doit(timeout=900) == 0, bench.output
+    assert not path.exists()
+    assert "bundle" not in json.loads(bench.bytes_of("phone", "report.json"))
+    bench.edit(config, "bundle: false", "bundle: true")
+    assert bench.doit(timeout=900) == 0, bench.output
+    assert path.read_bytes() == before
+    assert bench.outcomes()["validate phone"] == "hit"
+
+
+def test_methods_with_state_are_bundled_from_their_initial_state():
+    data, suites = one(Counter(), torch.ones(3), steps=3, inputs=2)
+    assert [case.origin for case in suites.cases["run"]] == [
+        "generated 0 (seed 0)",
+        "generated 1 (seed 0)",
+    ]
+    for _ in range(2):  # the runtime loads a method anew for each
+        for case in range(2):
+            verify(data, "run", case)
+
+
+class Wide(torch.nn.Module):
+    """Dynamic sizes, another dim order, a number, several dtypes and an input that is changed."""
+
+    def forward(self, x, k, counts):
+        counts.add_(1)
+        y = torch.nn.functional.avg_pool2d(x, 2).to(memory_format=torch.channels_last)
+        return y * k, x.to(torch.float16), x > 0, counts * 2
+
+
+def test_layouts_numbers_and_dtypes():
+    x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    rows = {0: torch.export.Dim("rows", min=1, max=6)}
+    strided = torch.randn(4, 4, 3, 5).permute(3, 2, 0, 1)
+    data, suites = one(
+        Wide(),
+        x,
+        3,
+        torch.arange(4),
+        shapes=(rows, None, None),
+        inputs=3,
+        examples={"run": [InputSet((strided, 3, torch.ones(4, dtype=torch.int64)))]},
+    )
+    assert not suites.left_out and len(suites.cases["run"]) == 4
+    for case in range(4):
+        verify(data, "run", case, rtol=1e-5, atol=1e-6)
+
+
+def test_what_this_machine_cannot_run_is_bundled_for_one_that_can():
+    reason = "CoreMLBackend: runs on Apple's machines only"
+    data, suites = one(Counter(), torch.ones(3), not_run={"run": reason})
+    assert len(suites.cases["run"]) == 2
+    verify(data, "run", 1)
+
+
+class Counts(torch.nn.Module):
+    def forward(self, x):
+        return x * 2, x.shape[0] + 1
+
+
+def test_what_cannot_be_expressed_is_left_out_and_told():
+    rows = {0: torch.export.Dim("rows", min=1, max=6)}
+    data, suites = one(Counts(), torch.ones(3), shapes=(rows,))
+    assert suites.left_out == {
+        "run": [("", "output 1 is no tensor; a bundled program compares tensors only")]
+    }
+    assert not suites.cases["run"]
+    open_bundle(data)
+    half = one(torch.nn.ReLU(), torch.ones(3, dtype=torch.bfloat16))[1]
+    assert half.left_out == {
+        "run": [("", "output 0 is bfloat16, which the runtime compares bit by bit")]
+    }
+
+
+def test_the_report_tells_what_is_in_it():
+    suite = {"cases": ["a", "b"], "rtol": 1e-3, "atol": 0.2, "state": ["cache"], "left_out": []}
+    none = {"cases": [], "rtol": 0, "atol": 0, "state": []}
+    left = {**none, "left_out": [{"origin": "", "reason": "output 1 is no tensor"}]}
+    bundle = {"file": "m.bpte", "size": 2048, "methods": {"decode": suite, "encode": left}}
+    assert (
+        _bundle(bundle)
+        == """## For the device
+
+`m.bpte` has 2,048 bytes.
+
+| method | cases | rtol | atol |
+| --- | ---: | ---: | ---: |
+| `decode` | 2 | 0.001 | 0.2 |
+| `encode` | 0 | 0 | 0 |
+
+With state, to be loaded anew for each case: `decode`.
+
+Left out:
+
+- `encode`: output 1 is no tensor"""
+    )
+    assert _bundle(None) == ""
+
+
+def test_large_cases_are_left_out():
+    rows = {0: torch.export.Dim("rows", min=1, max=1000)}
+    _, suites = one(torch.nn.ReLU(), torch.ones(3), shapes=(rows,), inputs=3, limit=8000)
+    least, greatest, between = (2 * 4 * rows for rows in (1, 1000, 522))
+    assert [case.size for case in suites.cases["run"]] == [least, between]
+    ((origin, reason),) = suites.left_out["run"]
+    assert origin.startswith("generated 1")
+    assert reason == "8.0 kB, and 8.0 kB of bundle_limit 8.0 kB are left"
+    assert greatest + least > 8000
+
+
+def test_external_data_stand_beside_a_bundle():
+    """The runtime's own verification takes no `.ptd`; opened with one, the package in it runs."""
+    from executorch.extension.pybindings import _portable_lib
+
+    pte, ptds, program = split_package()
+    data, suites = bundled(pte, {"forward": program}, ptds=ptds)
+    opened, ptd = open_bundle(data), _data_of(ptds)
+    module = _portable_lib._load_for_executorch_from_bundled_program(opened, ptd)
+    for case in suites.cases["forward"]:
+        (actual,) = module.run_method("forward", tuple(case.inputs))
+        torch.testing.assert_close(actual, case.expected[0])
