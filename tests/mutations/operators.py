@@ -286,8 +286,9 @@ def _quantizing(parts: Parts, kinds: Sequence[type], fields: Sequence[int]) -> l
         (*each, place)
         for each in _kernels(parts)
         for place in fields
-        if "quantize_per_tensor" in each[3] and isinstance(each[0].values[each[2].args[place]].val, tuple(kinds))
-    ]  # fmt: skip
+        if "quantize_per_tensor" in each[3]
+        and isinstance(each[0].values[each[2].args[place]].val, tuple(kinds))
+    ]
 
 
 def scale(parts: Parts, random: Random) -> Damage | None:

@@ -38,8 +38,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of a payload: `key` names its data, where it is a constant. Places are those of the scale and zero point of
-    the tensor, or of the scales per channel."""
+    """A tensor of a payload: `key` names its data, where it is a constant. Places are those of the
+    scale and zero point of the tensor, or of the scales per channel."""
 
     kind: int
     key: str

@@ -212,7 +212,7 @@ def _eight_bits(dynamic: bool, partitioners: list[str]) -> Sample:
     """Against the float programs, as `doit validate` has it, with tolerances that a person would
     choose: not far above the errors of packages without damage."""
     programs, quantized = _quantized(dynamic)
-    files = _packed(quantized, {name: partitioners for name in programs})
+    files = _packed(quantized, dict.fromkeys(programs, partitioners))
     own = {"text": {"atol": 0.02}} if dynamic else {"text": {"atol": 0.3}, "image": {"atol": 0.02}}
     return Sample(files, programs, limits={"rtol": 0.0, "min_sqnr": 18.0, "methods": own})
 
@@ -273,7 +273,7 @@ def _stateful(partitioners: list[str]) -> Sample:
         ],
     }
     passes = [InitializedMutableBufferPass(["count"])]
-    files = _packed(programs, {name: partitioners for name in programs}, passes=passes)
+    files = _packed(programs, dict.fromkeys(programs, partitioners), passes=passes)
     return Sample(files, programs, examples=examples)
 
 

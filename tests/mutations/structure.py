@@ -357,7 +357,7 @@ def memory_overlapping(parts: Parts, random: Random) -> Damage | None:
             for span in [_span(plan, index)]
         }
         for one, (start, end) in spans.items():
-            for other, (begin, last) in spans.items():
+            for other, (begin, _) in spans.items():
                 first, second = tensor(plan, one), tensor(plan, other)
                 assert first is not None and second is not None
                 a, b = first.allocation_info, second.allocation_info
