@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action, exported_blobs
+from pipeline.deaths import validated_after
 from pipeline.delegation import nodes_of
+from pipeline.devices.session import listening
 from pipeline.errors import PipelineError
 from pipeline.export import export
 from pipeline.gates import failed_gates
+from pipeline.last_words import LastWords
 from pipeline.link import link
 from pipeline.objects import object_from_json
 from pipeline.package import (
@@ -36,6 +39,7 @@ from pipeline.sources import MethodSource
 from pipeline.stages import WAIT, Stages
 from pipeline.store import MissingBlobError
 from pipeline.validate import validate_package
+from pipeline.validation import Validation
 from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -131,16 +135,20 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
     settings = action.where["settings"]
     with stages.stage("run"):
         files = sorted(action.key["files"])
-        validation = validate_package(
-            folder / next(name for name in files if name.endswith(".pte")),
-            [folder / name for name in files if name.endswith(".ptd")],
-            programs,
-            examples,
-            settings,
-            action.where["constant_methods"],
-            _not_run(read_manifest(workspace, package) or {}, action.key["not_run"]),
-            lines_of_handles(read_manifest(workspace, package) or {}, programs, workspace.root),
-        )
+        manifest = read_manifest(workspace, package) or {}
+        pte = folder / next(name for name in files if name.endswith(".pte"))
+        ptds = [folder / name for name in files if name.endswith(".ptd")]
+        not_run = _not_run(manifest, action.key["not_run"])
+        lines = lines_of_handles(manifest, programs, workspace.root)
+        words = LastWords(workspace.logs, package)
+
+        def validated(ending: Mapping[str, str]) -> Validation:
+            constants, left = action.where["constant_methods"], {**not_run, **ending}
+            return validate_package(pte, ptds, programs, examples, settings, constants, left, lines)
+
+        with listening(words.say):
+            validation = validated_after(words.deaths(), pte.name, validated)
+        words.forget()
         _check_files(folder, action.key["files"])
     with stages.stage("report"):
         manifest = read_manifest(workspace, package) or {}

@@ -21,6 +21,7 @@ _DECIDING = (
     "compile",
     "confine",
     "control_flow",
+    "deaths",
     "delegates",
     "delegation",
     "devices/*",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections import Counter
 from fnmatch import fnmatch
-from pathlib import Path
 
 from .score import Judges, table
 
@@ -17,7 +17,7 @@ parser.add_argument("--only", default="*", help="a pattern of `sample/damage`")
 parser.add_argument("--json", help="also writes every verdict to this file, one a line")
 arguments = parser.parse_args()
 
-with Judges() as judges:
+with Judges() as judges, open(arguments.json or os.devnull, "w") as record:
     verdicts = []
     for job in judges.jobs(range(arguments.seeds)):
         if not fnmatch(f"{job[0]}/{job[1]}", arguments.only):
@@ -25,10 +25,10 @@ with Judges() as judges:
         verdict = judges.judge(*job)
         if verdict is not None:
             verdicts.append(verdict)
+            record.write(json.dumps(verdict) + "\n")
+            record.flush()
             if verdict["outcome"] not in ("caught", "equivalent", "tolerated"):
                 print(json.dumps({k: v for k, v in verdict.items() if k != "culprits"}), flush=True)
-if arguments.json:
-    Path(arguments.json).write_text("".join(json.dumps(v) + "\n" for v in verdicts))
 print(table(verdicts))
 print(dict(Counter(v["outcome"] for v in verdicts)))
 sys.exit(any(v["outcome"] == "survived" for v in verdicts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from executorch.exir import schema
@@ -72,10 +72,13 @@ class Parts:
             entries = file.named_data.pte_data.items()
             named = {key: bytes(file.named_data.buffers[e.buffer_index]) for key, e in entries}
         ptds = {stem: FlatTensorSerializer().deserialize(Cord(p)) for stem, p in files.ptds.items()}
-        return cls(file.program, file.mutable_data, named, ptds)
+        parts = cls(file.program, file.mutable_data, named, ptds)
+        parts._keep_payloads_once()
+        return parts
 
     def files(self) -> Files:
         """The package again, laid out as a build does it."""
+        self._keep_payloads_once()
         named = None
         if self.named:
             entries = {
@@ -87,6 +90,17 @@ class Parts:
         pte = serialize_pte_binary(file, extract_delegate_segments=True)
         ptds = {s: bytes(FlatTensorSerializer().serialize(p)) for s, p in self.ptds.items()}
         return Files(bytes(pte), ptds)
+
+    def _keep_payloads_once(self) -> None:
+        """Those that delegates refer to, equal ones once, as link does it."""
+        kept: list[schema.BackendDelegateInlineData] = []
+        for plan in self.program.execution_plan:
+            for delegate in plan.delegates:
+                data = self.program.backend_delegate_data[delegate.processed.index]
+                if data not in kept:
+                    kept.append(data)
+                delegate.processed = replace(delegate.processed, index=kept.index(data))
+        self.program.backend_delegate_data = kept
 
     @property
     def plans(self) -> list[schema.ExecutionPlan]:

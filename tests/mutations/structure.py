@@ -317,7 +317,7 @@ def state_split(parts: Parts, random: Random) -> Damage | None:
     _move_behind(plan, twin)
     twin.data_buffer_idx = 0
     plan.values.append(schema.EValue(twin))
-    call.args[0] = len(plan.values) - 1
+    call.args[0] = call.args[-1] = len(plan.values) - 1  # itself, and what it returns
     return Damage(f"instruction {number} of {plan.name}", (Culprit(plan.name, "state"),))
 
 
