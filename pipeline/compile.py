@@ -138,6 +138,11 @@ def _quantized(action: Action, store: Store) -> ExportedProgram:
     result = store.result(action.digest)
     if result is None:
         raise MissingBlobError(f"the quantized program of {action.method} is not in the store")
+    return load_quantized(result, store)
+
+
+def load_quantized(result: Mapping[str, Any], store: Store) -> ExportedProgram:
+    """The program of a quantize action's result. Raises MissingBlobError."""
     return load_program(store.verified_path(result["program"]), _ENTRY)
 
 

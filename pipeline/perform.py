@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from pipeline.package import (
     read_manifest,
 )
 from pipeline.plan import Plan
+from pipeline.quantization_check import NoiseSettings, checked
 from pipeline.report import markdown
 from pipeline.source_lines import told
 from pipeline.sources import MethodSource
@@ -146,8 +147,14 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
             constants, left = action.where["constant_methods"], {**not_run, **ending}
             return validate_package(pte, ptds, programs, examples, settings, constants, left, lines)
 
+        def against(programs: Mapping[str, ExportedProgram], limits: NoiseSettings) -> Validation:
+            return validate_package(pte, ptds, programs, examples, limits, {})
+
+        quantized = _quantized(manifest, workspace)
+        amounts = settings.inputs, settings.seed, settings.steps
         with listening(words.say):
             validation = validated_after(words.deaths(), pte.name, validated)
+            validation = checked(validation, against, programs, quantized, examples, amounts)
         words.forget()
         _check_files(folder, action.key["files"])
     with stages.stage("report"):
@@ -172,6 +179,17 @@ def validate(action: Action, workspace: Workspace, stages: Stages) -> None:
     if failures:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
+
+
+def _quantized(manifest: Mapping[str, Any], workspace: Workspace) -> dict[str, ExportedProgram]:
+    """The programs that a package's methods were quantized to, as far as the store has them."""
+    found = {}
+    for name, facts in manifest.get("methods", {}).items():
+        result = workspace.store.result(facts["quantized"]) if facts.get("quantized") else None
+        if result is not None:
+            with suppress(MissingBlobError):
+                found[name] = compiling.load_quantized(result, workspace.store)
+    return found
 
 
 def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:

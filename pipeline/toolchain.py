@@ -45,6 +45,7 @@ _DECIDING = (
     "preprocessed",
     "preprocessors",
     "programs",
+    "quantization_check",
     "quantize",
     "report",
     "runtime",

@@ -30,6 +30,7 @@ from pipeline.eager import outputs_of
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
 from pipeline.metrics import compare
+from pipeline.quantization_check import checked
 from pipeline.signature import flatten
 from pipeline.validate import validate_package
 from pipeline.validation import Validation
@@ -77,7 +78,7 @@ def judge(sample: str, damage: str, seed: int) -> Verdict | None:
         return None
     files, done = made
     clean = SAMPLES[sample]()
-    for program in clean.programs.values():
+    for program in (*clean.programs.values(), *clean.quantized.values()):
         outputs_of(program)  # kept, for all forks
     if not done.culprits and damage:
         names = [*clean.programs, *clean.constants]
@@ -133,9 +134,17 @@ def validated(sample: Sample, files: Files, seed: int) -> Validation:
         ptds = [Path(folder, f"{stem}.ptd") for stem in files.ptds]
         for path, data in zip(ptds, files.ptds.values(), strict=True):
             path.write_bytes(data)
-        settings = sample.settings(seed)
-        return validate_package(
-            pte, ptds, sample.programs, sample.examples, settings, sample.constants
+        settings, examples = sample.settings(seed), sample.examples
+        validation = validate_package(
+            pte, ptds, sample.programs, examples, settings, sample.constants
+        )
+        return checked(
+            validation,
+            lambda programs, limits: validate_package(pte, ptds, programs, examples, limits, {}),
+            sample.programs,
+            sample.quantized,
+            examples,
+            (settings.inputs, settings.seed, settings.steps),
         )
 
 

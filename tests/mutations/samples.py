@@ -38,13 +38,15 @@ class Files:
 
 @dataclass(frozen=True)
 class Sample:
-    """A package without damage. `limits` are what its config would say under `validate`."""
+    """A package without damage. `limits` are what its config would say under `validate`,
+    `quantized` the programs that were lowered instead of `programs`."""
 
     files: Files
     programs: Mapping[str, ExportedProgram]
     constants: Mapping[str, Any] = field(default_factory=dict)
     examples: Mapping[str, list[InputSet]] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
+    quantized: Mapping[str, ExportedProgram] = field(default_factory=dict)
 
     def settings(self, seed: int) -> ValidateConfig:
         return ValidateConfig(seed=seed, **self.limits)
@@ -214,7 +216,8 @@ def _eight_bits(dynamic: bool, partitioners: list[str]) -> Sample:
     programs, quantized = _quantized(dynamic)
     files = _packed(quantized, dict.fromkeys(programs, partitioners))
     own = {"text": {"atol": 0.02}} if dynamic else {"text": {"atol": 0.3}, "image": {"atol": 0.02}}
-    return Sample(files, programs, limits={"rtol": 0.0, "min_sqnr": 18.0, "methods": own})
+    limits = {"rtol": 0.0, "min_sqnr": 18.0, "methods": own}
+    return Sample(files, programs, limits=limits, quantized=quantized)
 
 
 def static() -> Sample:
