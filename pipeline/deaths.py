@@ -29,6 +29,7 @@ def validated_after(
 
 
 def _failed(method: MethodValidation, fatal: Mapping[str, Failure]) -> MethodValidation:
+    """It stays one that is not run, for all who would run it again to find out more."""
     if method.method not in fatal:
         return method
-    return replace(method, failures=(fatal[method.method], *method.failures), not_run="")
+    return replace(method, failures=(fatal[method.method], *method.failures))
