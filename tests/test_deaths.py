@@ -1,6 +1,9 @@
 """Packages that end the process that runs them: told of as their own failure."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -17,6 +20,16 @@ def end(name, function, method):
             os.kill(os.getpid(), getattr(signal, name))
         return function(self, given, *rest)
     return ends
+"""
+# Another `perform` for worker processes, and neither torch nor ExecuTorch.
+PREPARE = """
+STANDS_IN = {"pipeline.perform": "performs", "pipeline.preprocess": "counts", "torch": "threads"}
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name in STANDS_IN:
+            found = importlib.util.find_spec(STANDS_IN[name])
+            return importlib.util.spec_from_file_location(name, found.origin)
+sys.meta_path.insert(0, Finder())
 """
 
 
@@ -106,6 +119,77 @@ def ending(bench, *lines):
     )
     (folder / "sitecustomize.py").write_text(hook)
     return {"PYTHONPATH": f"{folder}:{bench.environment.get('PYTHONPATH', '')}"}
+
+
+PERFORM = """
+import os, signal
+from pipeline.last_words import LastWords
+
+def perform(action, workspace, stages, always):
+    words = LastWords(workspace.logs, action.package)
+    dead = [death.method for death in words.deaths()]
+    for method in action.where["fatal"]:
+        if method not in dead or action.where["again"]:
+            words.say(method, "it runs")
+            os.kill(os.getpid(), signal.SIGSEGV)
+    stages.current = " ".join(f"{d.method} {d.how}" for d in words.deaths())
+    words.forget()
+    return False
+"""
+COUNTS = """
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+@contextmanager
+def counted_preprocess():
+    yield SimpleNamespace(hits=0, misses=0, saved=0, seconds=0)
+"""
+RUN = """
+import json, sys
+from pathlib import Path
+from pipeline.actions import Action
+from pipeline.pool import Pool
+from pipeline.store import Store
+from pipeline.workspace import Workspace
+
+root = Path(sys.argv[1])
+pool = Pool(Workspace(root, Store(root / ".store"), 2), 2, False)
+told = {}
+actions = []
+for package, where in json.loads(sys.argv[2]).items():
+    actions.append(Action("validate", "m", package, None, {"package": package}, where))
+for action, report in pool.run(actions):
+    told[action.package] = [report.error, report.stage]
+pool.close()
+print(json.dumps(told))
+"""
+
+
+def test_a_validation_is_tried_again_without_each_method_that_ended_its_worker(tmp_path):
+    """What it says of them, and that the others are none the worse; one that ends its worker again
+    all the same is given up."""
+    (tmp_path / "performs.py").write_text(PERFORM)
+    (tmp_path / "counts.py").write_text(COUNTS)
+    (tmp_path / "threads.py").write_text("set_num_threads = set_num_interop_threads = print\n")
+    hook = "import sys, importlib.util\n" + PREPARE
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    packages = {
+        "two": {"fatal": ["run", "other"], "again": False},
+        "none": {"fatal": [], "again": False},
+        "ever": {"fatal": ["run"], "again": True},
+    }
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path), json.dumps(packages)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        timeout=600,
+        check=True,
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["two"] == ["", "run SIGSEGV(-11) other SIGSEGV(-11)"]
+    assert told["none"] == ["", ""]
+    assert told["ever"][0].startswith("its worker process died (SIGSEGV(-11)), twice")
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ REPRESENTATIVE = {
     "external": ["exponent_in_ptd", "ptd_truncated"],
     "branching": ["condition_inverted", "skipped"],
     "add_sub": ["add_sub_line", "element_in_payload", "methods_swapped"],
-    "layouts": ["dim_order", "outputs_reordered", "memory_overlapping"],
+    "layouts": ["dim_order", "outputs_of_two_shapes_reordered", "memory_overlapping"],
 }
 DEFAULT = [(sample, damage, 0) for sample, own in REPRESENTATIVE.items() for damage in own]
 SEEDS = range(3)
