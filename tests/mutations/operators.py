@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -149,7 +150,12 @@ def _swap_delegates(
     (plan, number), (other_plan, other_number) = chosen
     one, other = plan.delegates[number], other_plan.delegates[other_number]
     one.processed, other.processed = other.processed, one.processed
-    culprits = delegate_culprit(plan, number), delegate_culprit(other_plan, other_number)
+    # Of two methods that are nothing but a delegate it is as if they had changed places.
+    kind = "delegate|order" if plan is not other_plan else "delegate"
+    culprits = (
+        replace(delegate_culprit(plan, number), kind=kind),
+        replace(delegate_culprit(other_plan, other_number), kind=kind),
+    )
     told = f"delegate {number} of {plan.name} and {other_number} of {other_plan.name}"
     return Damage(f"{what}: {told}", culprits)
 
