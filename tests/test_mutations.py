@@ -16,22 +16,18 @@ from mutations.score import Judges, table
 # Damages that validation does not see, or that end the process that runs them, and why that stays.
 # By `sample/damage`; the score counts them all the same.
 SURVIVORS = {
-    "branching/element_in_constant": "a weight of a branch that relu cuts off on these inputs",
+    "branching/element_in_constant": "of a branch whose values relu cuts off on most inputs",
     "static*/element_in_*": "one of 128 to 512 int8 weights: within the noise of quantization",
     "static*/exponent_in_*": "one bit of one int8 weight: within the noise of quantization",
     "dynamic/element_in_*": "one of 128 to 512 int8 weights: within the noise of quantization",
     "dynamic/exponent_in_*": "one bit of one int8 weight: within the noise of quantization",
-    "static*/scalar_changed": "the least or greatest of a range that these inputs don't reach",
-    "static*/input_returned": "the same numbers before they are rounded once more",
+    "static*/input_returned": "the same numbers before they are rounded for the last time",
+    "static_portable/dim_order_inside": "shows on inputs only that are cut off anyway",
 }
 # What ends a process is told by `doit validate` as a failure of its method (tests/test_deaths.py).
 FATAL = {
-    "*/delegate_of_another_*": "XNNPACK reads as many inputs as its bytes say, not as many as come",
+    "*/delegate_of_another_*": "XNNPACK takes as many inputs as its bytes say, not as many as come",
     "*/scalar_changed": "ExecuTorch's kernels end the process where an argument makes no sense",
-    "*/jump_target": "instructions run on values that were never made",
-    "*/memory_*": "kernels refuse outputs that lie on their inputs",
-    "*/declared_*": "kernels end the process where sizes contradict each other",
-    "*/dim_order*": "kernels end the process where layouts contradict each other",
 }
 REPRESENTATIVE = {
     "portable": ["element_in_constant", "replaced", "output_aliased", "constant_method"],
@@ -44,7 +40,7 @@ REPRESENTATIVE = {
     "layouts": ["dim_order", "outputs_of_two_shapes_reordered", "memory_overlapping"],
 }
 DEFAULT = [(sample, damage, 0) for sample, own in REPRESENTATIVE.items() for damage in own]
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 @pytest.fixture(scope="module")

@@ -242,17 +242,18 @@ def xnnpack_operands_swapped(parts: Parts, random: Random) -> Damage | None:
 
 
 def xnnpack_range_lost(parts: Parts, random: Random) -> Damage | None:
-    """A relu that was fused into what is before it no longer cuts anything off."""
+    """A relu that was fused into what is before it cuts off nearly all. (The zero below which it
+    cuts is a default, which the flatbuffer leaves out.)"""
     found = [
-        (each, node.range_at)
+        (each, node.most_at)
         for each in _xnnpack(parts)
         for node in each[2].nodes()
-        if node.range_at is not None
+        if node.most_at is not None
     ]
     if not (chosen := pick(random, found)):
         return None
     (plan, number, payload), place = chosen
-    payload.set_float(place, -float("inf"))
+    payload.set_float(place, 0.05)
     return _kept(parts, plan, number, payload, f"a fused relu of delegate {number} of {plan.name}")
 
 
@@ -379,14 +380,20 @@ def xnnpack_zero_point(parts: Parts, random: Random) -> Damage | None:
 
 def xnnpack_scales_permuted(parts: Parts, random: Random) -> Damage | None:
     found = [
-        (each, value.scales_at)
+        (each, value)
         for each in _xnnpack(parts)
         for value in each[2].values()
-        if len(value.scales_at) > 1
+        if len(value.scales_at) > 1 or value.scales_key in parts.named
     ]
     if not (chosen := pick(random, found)):
         return None
-    (plan, number, payload), places = chosen
+    (plan, number, payload), value = chosen
+    places, key = value.scales_at, value.scales_key
+    if key in parts.named:
+        parts.named[key] = np.roll(np.frombuffer(parts.named[key], np.float32), 1).tobytes()
+        sharing = [each for each in parts.delegates() if key.encode() in parts.payload(*each)]
+        what = f"scales {key[:12]}, each that of the one before"
+        return Damage(what, tuple(delegate_culprit(*each) for each in sharing))
     scales = [payload.float_at(place) for place in places]
     for place, value in zip(places, [*scales[1:], scales[0]], strict=True):
         payload.set_float(place, value)

@@ -28,18 +28,18 @@ FLOAT, QINT8, QCINT8 = 1, 3, 6
 @dataclass(frozen=True)
 class Node:
     """An operation of a payload. `kind_at` is where the number of its kind stands, `inputs_at`
-    where the ids of its inputs do, `range_at` where its least output does, if it has one."""
+    where the ids of its inputs do, `most_at` where its greatest output does, if it has one."""
 
     kind: int
     kind_at: int
     inputs_at: tuple[int, ...]
-    range_at: int | None
+    most_at: int | None
 
 
 @dataclass(frozen=True)
 class Value:
     """A tensor of a payload: `key` names its data, where it is a constant. Places are those of the
-    scale and zero point of the tensor, or of the scales per channel."""
+    scale and zero point of the tensor, or of the scales per channel, which may be named data too."""
 
     kind: int
     key: str
@@ -47,6 +47,7 @@ class Value:
     scale_at: int | None = None
     zero_at: int | None = None
     scales_at: tuple[int, ...] = ()
+    scales_key: str = ""
 
 
 class Xnnpack:
@@ -71,7 +72,7 @@ class Xnnpack:
         names = 2 if kind in TWO_TO_ONE else 1 if kind in ONE_TO_ONE else 0
         inputs = tuple(p for field in range(names) if (p := _place(inner, field)) is not None)
         limits = _table(table, 3)
-        return Node(kind, kind_at, inputs, _place(limits, 0) if limits else None)
+        return Node(kind, kind_at, inputs, _place(limits, 1) if limits else None)
 
     def values(self) -> list[Value]:
         keys = [_string(table, 2) for table in _tables(self._root, 8)]
@@ -99,8 +100,12 @@ class Xnnpack:
             return Value(kind, key, sizes)
         if how == 2:  # PerTensorQuant
             return Value(kind, key, sizes, _place(quant, 0), _place(quant, 1))
-        scales = tuple(_numbers_at(quant, 0)) if how == 1 else ()  # PerChannelQuant
-        return Value(kind, key, sizes, scales_at=scales)
+        if how != 1:
+            return Value(kind, key, sizes)
+        place = _place(quant, 2)  # PerChannelQuant
+        held = struct.unpack_from("<I", self.bytes, place)[0] if place is not None else 0
+        scales_key = keys[held] if 0 < held < len(keys) else ""
+        return Value(kind, key, sizes, None, None, tuple(_numbers_at(quant, 0)), scales_key)
 
     def swap(self, one: int, other: int) -> None:
         """Exchanges four bytes at two places."""
