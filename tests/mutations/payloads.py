@@ -39,7 +39,7 @@ class Node:
 @dataclass(frozen=True)
 class Value:
     """A tensor of a payload: `key` names its data, where it is a constant. Places are those of the
-    scale and zero point of the tensor, or of the scales per channel, which may be named data too."""
+    scale and zero point of the tensor, or of the scales per channel, which may be named data."""
 
     kind: int
     key: str
