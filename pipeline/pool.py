@@ -7,6 +7,7 @@ way is tried again alone, so that the report names the action that kills its wor
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from pipeline.actions import Action
+from pipeline.last_words import LastWords
 from pipeline.worker import Report, log_path, run
 from pipeline.workspace import Workspace
 
@@ -33,6 +35,7 @@ class Pool:
         waiting = list(ready)
         for action in waiting:
             log_path(action, self._workspace).unlink(missing_ok=True)
+            self._last_words(action).forget()
         while waiting:
             done: set[int] = set()
             try:
@@ -48,11 +51,24 @@ class Pool:
                 waiting = [action for action in left if action not in begun] if begun else []
 
     def _alone(self, suspects: Iterable[Action]) -> Iterator[tuple[Action, Report]]:
+        """A validation that ends its worker is tried again, without the method that did it, as
+        long as that is another one each time."""
         for action in suspects:
-            try:
-                yield from ((action, report) for _, report in self._parallel([action], 1))
-            except TerminatedWorkerError as error:
-                yield action, Report(error=_epitaph(error), stage="worker")
+            words = self._last_words(action)
+            words.forget(deaths=False)  # it may have died with another one
+            again = True
+            while again:
+                again = False
+                try:
+                    yield from ((action, report) for _, report in self._parallel([action], 1))
+                except TerminatedWorkerError as error:
+                    again = words.bury(_codes(error))
+                    if not again:
+                        yield action, Report(error=_epitaph(error), stage="worker")
+
+    def _last_words(self, action: Action) -> LastWords:
+        """Only a validation says any."""
+        return LastWords(self._workspace.logs, str(action.package))
 
     def _parallel(self, waiting: Sequence[Action], jobs: int) -> Iterator[tuple[int, Report]]:
         # With n_jobs=1 joblib would run the actions in this process, which must not import torch;
@@ -82,7 +98,12 @@ def _numbered(
     return index, run(action, workspace, parent, always)
 
 
+def _codes(error: TerminatedWorkerError) -> str:
+    """How its workers ended, as `SIGSEGV(-11)`: only the message says it."""
+    return ", ".join(sorted(set(re.findall(r"[A-Z]+\(-?\d+\)", str(error)))))
+
+
 def _epitaph(error: TerminatedWorkerError) -> str:
-    codes = ", ".join(sorted({str(code) for code in getattr(error, "exit_codes", None) or ()}))
+    codes = _codes(error)
     how = f" ({codes})" if codes else ""
     return f"its worker process died{how}, twice; the system may have ended it for lack of memory"

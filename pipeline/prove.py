@@ -6,47 +6,24 @@ key of its own, without the gates, so that another gate is a matter of milliseco
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action
 from pipeline.baseline import read_baseline
-from pipeline.bundle import Suites, bundle, told_of
-from pipeline.culprits import Located
-from pipeline.delegation import nodes_of, told_delegation
-from pipeline.devices.interface import PackageFiles
 from pipeline.errors import PipelineError
-from pipeline.evidence import evidence_of
 from pipeline.figures import Figures
 from pipeline.gates import GateResult, checked_gates, failed_gates
-from pipeline.input_files import read_examples
 from pipeline.integrity import misfits
-from pipeline.latency import latencies
-from pipeline.locate import locate_failures
-from pipeline.node_values import together
+from pipeline.measure import as_bytes, check_files, known, measure
 from pipeline.overview import render_package
 from pipeline.package import CONTENTS, REPORT, install, read_manifest, read_record
 from pipeline.report_record import FORMAT
-from pipeline.reproduce import reproduction
-from pipeline.signature import flatten
-from pipeline.source_lines import told
-from pipeline.sources import MethodSource
 from pipeline.stages import Stages
-from pipeline.store import Store
-from pipeline.validate import validate_package
-from pipeline.validation import Validation
 from pipeline.workspace import Workspace
 
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
-
 Json = Mapping[str, Any]
-_log = logging.getLogger(__name__)
 
 
 def validate(action: Action, workspace: Workspace, stages: Stages, always: bool = False) -> None:
@@ -60,15 +37,15 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
     """
     package, folder = str(action.package), workspace.package(str(action.package))
     key = action.key["measured"]
-    _check_files(folder, key["files"])
+    check_files(folder, key["files"])
     baseline = _baseline_of(action, workspace)
     manifest = read_manifest(workspace, package)
     made_of = {name: each["program"] for name, each in key["programs"].items()}
     wrong = list(misfits(folder, manifest, package, made_of, action.where["constant_methods"]))
-    measured = None if always else _known(action, workspace)
+    measured = None if always else known(action, workspace)
     shown: dict[str, bytes] = {}
     if measured is None:
-        measured, shown = _measure(action, workspace, stages)
+        measured, shown = measure(action, workspace, stages)
     with stages.stage("report"):
         contents = read_record(folder / CONTENTS)
         gates = _gates(action, manifest, contents, measured, baseline)
@@ -85,7 +62,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
             "contents": contents,
         }
         report = {
-            REPORT: _as_bytes(record),
+            REPORT: as_bytes(record),
             **render_package(workspace.root, record),
             **shown,
         }
@@ -127,174 +104,3 @@ def _baseline_of(action: Action, workspace: Workspace) -> Figures | None:
     if found != action.key["baseline"]:
         raise PipelineError(f"{path.parent.name}/{path.name}: changed while the build ran")
     return read_baseline(workspace, package)
-
-
-def _known(action: Action, workspace: Workspace) -> Json | None:
-    """The record of the same package, measured before under the same conditions."""
-    result = workspace.store.result_of(action.key["measured"])
-    if result is None or not workspace.store.intact(result["blobs"]):
-        return None
-    record: Json = json.loads(workspace.store.read(result["record"]))
-    return record
-
-
-def _measure(action: Action, workspace: Workspace, stages: Stages) -> tuple[Json, dict[str, bytes]]:
-    """What `Validation.to_json` gives and more, and files that show again what failed. The record
-    is kept only if nothing failed: what failed may have failed by accident."""
-    package, folder = str(action.package), workspace.package(str(action.package))
-    key, store = action.key["measured"], workspace.store
-    methods: Mapping[str, MethodSource] = action.where["sources"]
-    manifest = read_manifest(workspace, package) or {}
-    with stages.stage("load"), compiling.reading(methods.values()):
-        programs = {n: compiling.load_method(m, store) for n, m in methods.items()}
-        given = read_examples(workspace.root, _planned_examples(action), programs)
-        examples = {
-            n: given.get(n) or compiling.load_examples(m, store) for n, m in methods.items()
-        }
-    settings = action.where["settings"]
-    suites = Suites(settings.bundle_limit) if settings.bundle else None
-    with stages.stage("run"):
-        files = sorted(key["files"])
-        pte = folder / next(name for name in files if name.endswith(".pte"))
-        ptds = [folder / name for name in files if name.endswith(".ptd")]
-        validation = validate_package(
-            pte,
-            ptds,
-            programs,
-            examples,
-            settings,
-            action.where["constant_methods"],
-            _not_run(manifest, key["not_run"]),
-            lines_of_handles(manifest, programs, workspace.root),
-            key["cases"],
-            key["sequences"],
-            suites.keep if suites else None,
-        )
-    with stages.stage("time"):
-        opened = PackageFiles.of(pte, ptds)
-        times = latencies(opened, validation.methods, programs, examples, settings)
-        _check_files(folder, key["files"])
-    located: dict[str, Located] = {}
-    if validation.failures:
-        with stages.stage("locate"):
-            evidence = evidence_of(opened, key["files"], manifest, action, workspace, programs)
-            located = locate_failures(evidence, validation, examples)
-    found = with_culprits(validation.to_json(), located)
-    record = {**found, "package": package, "files": key["files"]}
-    record |= _facts(manifest, programs, workspace.root)
-    for method in record["methods"]:
-        method["latency"] = times[method["method"]]
-    if validation.ok:
-        blobs = []
-        if suites:
-            with stages.stage("bundle"):
-                record["bundle"] = _bundled(pte, suites, validation, store)
-            blobs.append(record["bundle"]["digest"])
-        blob = store.put(_as_bytes(record))
-        store.put_result(key, {"record": blob, "blobs": [blob, *blobs]}, stages.total)
-    shown = reproductions(package, files, programs, settings, located)
-    return record, shown
-
-
-def _bundled(pte: Path, suites: Suites, validation: Validation, store: Store) -> Json:
-    """Makes the bundled program and commits it: its name, size and digest, and what is in it."""
-    with store.writer() as file:
-        file.write(bundle(pte, suites))
-    made = {"file": f"{pte.stem}.bpte", "size": file.size, "digest": file.digest}
-    return {**made, "methods": told_of(suites, validation.methods)}
-
-
-def _as_bytes(record: Json) -> bytes:
-    return (json.dumps(record, indent=1, allow_nan=False) + "\n").encode()
-
-
-def reproductions(
-    package: str,
-    names: Sequence[str],
-    programs: Mapping[str, ExportedProgram],
-    settings: Any,
-    located: Mapping[str, Located],
-) -> dict[str, bytes]:
-    """The files that show each method that failed, by their path in the package's folder."""
-    files: dict[str, bytes] = {}
-    for method, found in located.items():
-        if not found.calls:
-            continue
-        try:
-            calls = [(name, flatten(programs[name], inputs)) for name, inputs in found.calls]
-            sources = together({name: programs[name] for name, _ in calls})
-            expected = [sources[name].call(inputs, ()) for name, inputs in calls]
-            limits = settings.of(method)
-            files |= reproduction(package, method, names, calls, expected, limits, found)
-        except Exception as error:  # it must not hide the failure that it would show
-            _log.warning("%s: no reproduce.py: %s", method, error)
-    return files
-
-
-def with_culprits(record: dict[str, Any], located: Mapping[str, Located]) -> dict[str, Any]:
-    """A validation's record, each method with its culprits and what could not be found out."""
-    for method in record["methods"]:
-        found = located.get(method["method"], Located())
-        method["culprits"] = list(found.culprits)
-        method["culprit_notes"] = list(found.notes)
-    return record
-
-
-def _planned_examples(action: Action) -> dict[str, list[tuple[str, digest.Digest]]]:
-    """By method, the files that its config names, and what was planned to be in them."""
-    programs = action.key["measured"]["programs"]
-    return {
-        name: list(zip(files, programs[name]["examples"], strict=True))
-        for name, files in action.where["examples"].items()
-        if files
-    }
-
-
-def _not_run(manifest: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:
-    """By method, why this machine can't run its delegates, or its backend's kernels."""
-    return {
-        name: "; ".join(f"{backend}: {reasons[backend]}" for backend in used)
-        for name, facts in manifest.get("methods", {}).items()
-        if (used := [b for b in _backends_in(facts["delegation"]) if b in reasons])
-    }
-
-
-def _backends_in(delegation: Mapping[str, Any]) -> list[str]:
-    """The ids of the backends whose delegates or kernels a method calls."""
-    return [*delegation["partitions"], *delegation.get("kernels", {})]
-
-
-def lines_of_handles(
-    manifest: Mapping[str, Any], programs: Mapping[str, ExportedProgram], root: Path
-) -> dict[str, dict[int, str]]:
-    """By method and debug handle, the line of the model's source, as it is now, that an instruction
-    of a delegate comes from."""
-    found: dict[str, dict[int, str]] = {}
-    for name, facts in manifest.get("methods", {}).items():
-        places = facts.get("debug_handles", [])
-        if places and name in programs:
-            nodes = list(nodes_of(programs[name]))
-            found[name] = {handle: told(nodes[place], root) for handle, place in places}
-    return found
-
-
-def _check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
-    for name, content in files.items():
-        if digest.of_file(folder / name) != content:
-            raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")
-
-
-def _facts(manifest: Json, programs: Mapping[str, ExportedProgram], root: Path) -> dict[str, Any]:
-    """What a report shows of a manifest, with the lines of the source as it is now."""
-    methods = manifest.get("methods", {})
-    return {
-        "delegation": {
-            name: told_delegation(facts["delegation"], programs[name], root)
-            for name, facts in methods.items()
-            if name in programs
-        },
-        "left_float": {
-            name: facts["left_float"] for name, facts in methods.items() if "left_float" in facts
-        },
-        "sizes": {name: file["size"] for name, file in manifest.get("files", {}).items()},
-    }

@@ -40,7 +40,7 @@ from pipeline.delegates import DelegateError
 from pipeline.delegation import count_delegation
 from pipeline.errors import PipelineError
 from pipeline.lowering import lower
-from pipeline.prove import lines_of_handles
+from pipeline.measure import lines_of_handles
 from pipeline.store import Store
 from pipeline.upkeep import read_usage
 from pipeline.validate import validate_package

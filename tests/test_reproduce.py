@@ -11,8 +11,8 @@ from test_locate import X, damaged_weight, portable
 from pipeline.actions import Action
 from pipeline.config import ValidateConfig
 from pipeline.inputs import InputSet
+from pipeline.measure import reproductions
 from pipeline.package import clean, install
-from pipeline.prove import reproductions
 from pipeline.report import markdown
 from pipeline.store import Store
 from pipeline.workspace import Workspace

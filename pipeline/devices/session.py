@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +13,23 @@ from pipeline.devices.plans import read_plans
 from pipeline.devices.registry import devices
 
 EXECUTORCH, INTERPRETER, REFERENCE = "executorch", "interpreter", "reference"
+_LISTENER: ContextVar[Callable[[str, str], None]] = ContextVar("listener")
+
+
+@contextmanager
+def listening(tell: Callable[[str, str], None]) -> Iterator[None]:
+    """Within it, `tell` is called with a method, empty where it is all of them, and what is about
+    to be done to it: what is done may be the end of this process."""
+    token = _LISTENER.set(tell)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def _say(method: str, what: str) -> None:
+    if tell := _LISTENER.get(None):
+        tell(method, what)
 
 
 class Session:
@@ -30,10 +49,12 @@ class Session:
 
     def methods(self) -> list[str]:
         """The methods' names, sorted, constant methods among them. Raises DeviceError."""
+        _say("", "it is opened")
         return self._runtime_of_all.methods(self.files)
 
     def declared(self, method: str) -> Declared:
         """What the package says of a method, without loading it. Raises DeviceError."""
+        _say(method, "it is read")
         return self._runtime_of_all.declared(self.files, method)
 
     def device_of(self, method: str) -> DeviceId:
@@ -45,6 +66,7 @@ class Session:
     def load(self, method: str) -> Computation:
         """Makes a method ready to run. Raises DeviceError."""
         if method not in self._computations:
+            _say(method, "it is loaded")
             device = self.device_of(method)
             runtime = devices().get(device.type)
             (self._computations[method],) = runtime.compile(
@@ -63,7 +85,9 @@ class Session:
 
     def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """The flat outputs of one call on flat inputs. Raises DeviceError."""
-        return executed(self.load(method), inputs)
+        computation = self.load(method)
+        _say(method, "it runs")
+        return executed(computation, inputs)
 
     def text(self, method: str) -> str:
         """What a method's device makes of it, for people."""

@@ -1,0 +1,268 @@
+"""What validation makes of a damaged package, and whether the damage can be seen at all.
+
+A package can end the process that runs it, so each is judged in a process of its own, forked from
+one that has the samples ready and runs nothing itself. `python -m mutations.judge` is that one: a
+line of JSON in, a line out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import select
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.devices.session import Session
+from pipeline.eager import outputs_of
+from pipeline.generate import generate_inputs
+from pipeline.inputs import InputSet
+from pipeline.metrics import compare
+from pipeline.quantization_check import checked
+from pipeline.signature import flatten
+from pipeline.validate import validate_package
+from pipeline.validation import Validation
+
+from .parts import Culprit, Damage
+from .registry import DAMAGES, damaged
+from .samples import SAMPLES, Files, Sample
+
+SECONDS = 60.0  # for one package; a clean one takes less than two
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one damage.
+
+    Attributes:
+        outcome: `caught`: every method that it changes failed, and no other. `survived`: a method
+            gives other results and passed. `tolerated`: other results, within the limits on all
+            inputs of the oracle's. `equivalent`: the same bits on all of them. `misplaced`: a
+            method failed that it does not change. `unclear`: validation itself stumbled.
+            `crashed`, `hung`: the process that validated ended, or did not.
+        methods: by method that it can change, `failed` or one of the above.
+        sentences: the failures.
+    """
+
+    sample: str
+    damage: str
+    seed: int
+    what: str
+    outcome: str
+    methods: Mapping[str, str] = field(default_factory=dict)
+    sentences: Sequence[str] = ()
+    culprits: Sequence[Mapping[str, Any]] = ()
+    found: Sequence[Mapping[str, Any]] = ()
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "methods": dict(self.methods)}
+
+
+def judge(sample: str, damage: str, seed: int) -> Verdict | None:
+    """None where the sample has nothing to damage so. `damage` may be "", which is none."""
+    made = damaged(sample, damage, seed) if damage else (SAMPLES[sample]().files, Damage("", ()))
+    if made is None:
+        return None
+    files, done = made
+    clean = SAMPLES[sample]()
+    for program in (*clean.programs.values(), *clean.quantized.values()):
+        outputs_of(program)  # kept, for all forks
+    if not done.culprits and damage:
+        names = [*clean.programs, *clean.constants]
+        done = Damage(done.what, tuple(Culprit(name, "package") for name in names))
+    started = time.perf_counter()
+    told = _in_a_fork(lambda: _judged(clean, files, done, seed))
+    verdict = Verdict(sample, damage, seed, done.what, "", seconds=time.perf_counter() - started)
+    culprits = tuple(culprit.__dict__ for culprit in done.culprits)
+    return replace(verdict, culprits=culprits, **told)
+
+
+def _in_a_fork(function: Any) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            silence = os.open(os.devnull, os.O_WRONLY)
+            for fd in (1, 2):
+                os.dup2(silence, fd)
+            answer = function()
+        except BaseException:  # told, and the fork ends here whatever happens
+            answer = {"outcome": "unclear", "sentences": traceback.format_exc().splitlines()[-3:]}
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(answer, pipe)
+        os._exit(0)
+    os.close(writing)
+    text, ends = b"", time.monotonic() + SECONDS
+    while left := max(0.0, ends - time.monotonic()):
+        if select.select([reading], [], [], left)[0]:
+            part = os.read(reading, 1 << 16)
+            if not part:
+                break
+            text += part
+    else:
+        os.kill(child, signal.SIGKILL)
+    os.close(reading)
+    _, status = os.waitpid(child, 0)
+    if text:
+        return json.loads(text)
+    if not left:
+        return {"outcome": "hung"}
+    how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "exit"
+    return {"outcome": "crashed", "sentences": [how]}
+
+
+def validated(sample: Sample, files: Files, seed: int) -> Validation:
+    """As `doit validate` would have it."""
+    with tempfile.TemporaryDirectory() as folder:
+        pte = Path(folder, "model.pte")
+        pte.write_bytes(files.pte)
+        ptds = [Path(folder, f"{stem}.ptd") for stem in files.ptds]
+        for path, data in zip(ptds, files.ptds.values(), strict=True):
+            path.write_bytes(data)
+        settings, examples = sample.settings(seed), sample.examples
+        validation = validate_package(
+            pte, ptds, sample.programs, examples, settings, sample.constants
+        )
+        return checked(
+            validation,
+            lambda programs, limits: validate_package(pte, ptds, programs, examples, limits, {}),
+            sample.programs,
+            sample.quantized,
+            examples,
+            (settings.inputs, settings.seed, settings.steps),
+        )
+
+
+def _judged(sample: Sample, files: Files, damage: Damage, seed: int) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    validation = validated(sample, files, seed)
+    failed = {m.method for m in validation.methods if not m.ok}
+    if validation.failures and not validation.methods:  # of the package as a whole
+        failed = set(damage.methods)
+    states = {}
+    for name in sorted(damage.methods | failed):
+        if name in failed:
+            states[name] = "failed" if name in damage.methods else "misplaced"
+        elif name in sample.programs:
+            states[name] = _seen(sample, files, name, seed)
+        else:
+            states[name] = "survived"
+    return {
+        "outcome": _outcome(states, validation.failures),
+        "methods": states,
+        "sentences": list(validation.failures),
+        "found": [
+            {"method": method.method, **culprit}
+            for method in validation.to_json()["methods"]
+            for culprit in method.get("culprits", ())
+        ],
+    }
+
+
+# A failure of which nobody learns anything.
+_UNCLEAR = re.compile(r"validation stopped at|Traceback|0x[0-9a-f]{8,}")
+
+
+def _outcome(states: Mapping[str, str], sentences: Sequence[str]) -> str:
+    if any(_UNCLEAR.search(sentence) for sentence in sentences):
+        return "unclear"
+    found = set(states.values())
+    for outcome in ("misplaced", "survived", "failed", "tolerated"):
+        if outcome in found:
+            return "caught" if outcome == "failed" else outcome
+    return "equivalent"
+
+
+def _seen(sample: Sample, files: Files, method: str, seed: int) -> str:
+    """Whether a method of a damaged package, which passed, gives anything else than before."""
+    limits = sample.settings(seed).of(method)
+    worst = "equivalent"
+    for sequence in _wide(sample, method, seed):
+        sessions = [Session(_in_memory(each)) for each in (sample.files, files)]
+        for inputs in sequence:
+            leaves = flatten(sample.programs[method], inputs)
+            try:
+                wanted = sessions[0].run(method, leaves)
+            except DeviceError:
+                break  # no input for this method
+            try:
+                given = sessions[1].run(method, leaves)
+            except DeviceError:
+                return "survived"
+            for a, e in zip(given, wanted, strict=True):
+                if not torch.is_tensor(e) or torch.equal(_bits(a), _bits(e)):
+                    continue
+                worst = "tolerated"
+                if not _near(a, e, limits):
+                    return "survived"
+    return worst
+
+
+def _in_memory(files: Files) -> PackageFiles:
+    return PackageFiles("model.pte", files.pte, tuple(files.ptds.values()))
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    return value.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _near(actual: torch.Tensor, expected: torch.Tensor, limits: Any) -> bool:
+    """By the limits alone, without what validation does with them."""
+    error = compare(actual, expected)
+    if error.mismatch or error.disagreeing:
+        return False
+    if not torch.allclose(
+        actual.double(), expected.double(), limits.rtol, limits.atol, equal_nan=True
+    ):
+        return False
+    return limits.min_sqnr is None or error.sqnr_db is None or error.sqnr_db >= limits.min_sqnr
+
+
+def _wide(sample: Sample, method: str, seed: int) -> list[list[InputSet]]:
+    """Sequences of inputs of other seeds than validation's, of several magnitudes."""
+    program, examples = sample.programs[method], sample.examples.get(method, [])
+    drawn = generate_inputs(program, 6, 1000 + seed, examples)
+    scaled = [_times(inputs, factor) for inputs in drawn[:3] for factor in (0.0, -1.0, 0.05, 10.0)]
+    sets = [*examples, *drawn, *scaled]
+    return [sets[start : start + 4] for start in range(0, len(sets), 2)]
+
+
+def _times(inputs: InputSet, factor: float) -> InputSet:
+    def scaled(value: Any) -> Any:
+        floating = torch.is_tensor(value) and value.is_floating_point()
+        return value * factor if floating else value
+
+    args = torch.utils._pytree.tree_map(scaled, inputs.args)
+    return replace(inputs, args=args, kwargs=torch.utils._pytree.tree_map(scaled, inputs.kwargs))
+
+
+def serve() -> None:
+    """First a line with the names of all samples and damages. Then a job a line, `[sample, damage,
+    seed]`, and for each the verdict, or null, a line."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what lowering prints is no answer
+    answers.write(json.dumps({"samples": list(SAMPLES), "damages": list(DAMAGES)}) + "\n")
+    answers.flush()
+    for line in sys.stdin:
+        verdict = judge(*json.loads(line))
+        answers.write(json.dumps(verdict and verdict.to_json()) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve()

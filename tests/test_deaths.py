@@ -1,0 +1,225 @@
+"""Packages that end the process that runs them: told of as their own failure."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.deaths import validated_after
+from pipeline.last_words import Death, LastWords
+from pipeline.validation import Failure, MethodValidation, Validation
+
+# In every process of the bench: one method of the pair ends whoever calls it so.
+ENDING = """
+import os, signal
+def end(name, function, method):
+    def ends(self, given, *rest):
+        if given == method:
+            os.kill(os.getpid(), getattr(signal, name))
+        return function(self, given, *rest)
+    return ends
+"""
+# Another `perform` for worker processes, and neither torch nor ExecuTorch.
+PREPARE = """
+STANDS_IN = {"pipeline.perform": "performs", "pipeline.preprocess": "counts", "torch": "threads"}
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name in STANDS_IN:
+            found = importlib.util.find_spec(STANDS_IN[name])
+            return importlib.util.spec_from_file_location(name, found.origin)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def death(method="run", how="SIGSEGV(-11)"):
+    return Death(method, "it runs", how)
+
+
+def test_last_words_are_those_of_the_last_step_and_are_buried_once(tmp_path):
+    worker, driver = LastWords(tmp_path, "p"), LastWords(tmp_path, "p")
+    assert not driver.bury("SIGSEGV(-11)")  # it said nothing
+    worker.say("run", "it is loaded")
+    worker.say("run", "it runs")
+    assert driver.bury("SIGSEGV(-11)")
+    assert driver.deaths() == [death()]
+    assert not driver.bury("SIGSEGV(-11)")  # the same method again
+    worker.say("other", "it runs")
+    driver.forget(deaths=False)
+    assert not driver.bury("SIGSEGV(-11)")
+    assert driver.deaths() == [death()]
+    driver.forget()
+    assert driver.deaths() == []
+    assert list((tmp_path / "p").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b'["a"]', b'{"a": 1}', b'[{"a": 1}]'])
+def test_files_that_were_cut_off_say_nothing(tmp_path, content):
+    words = LastWords(tmp_path, "p")
+    words.say("run", "it runs")
+    for path in (tmp_path / "p").iterdir():
+        path.write_bytes(content)
+    (tmp_path / "p" / "validate.died").write_bytes(content)
+    assert not words.bury("SIGSEGV(-11)")
+    assert words.deaths() == []
+
+
+def test_a_method_that_ended_a_process_is_not_run_and_fails():
+    asked = []
+
+    def validate(not_run):
+        asked.append(dict(not_run))
+        other = Failure("other", "differs")
+        methods = (
+            MethodValidation("run", not_run=not_run.get("run", "")),
+            MethodValidation("other", failures=(other,)),
+        )
+        return Validation("p.pte", methods, (other.sentence,), {})
+
+    validation = validated_after([death()], "p.pte", validate)
+    sentence = "ends the process that runs it (SIGSEGV(-11)) while it runs"
+    assert asked == [{"run": sentence}]
+    assert validation.failures == (f"run: {sentence}", "other: differs")
+    run = validation.methods[0]
+    assert not run.ok and run.not_run == sentence
+    assert validated_after([], "p.pte", validate).failures == ("other: differs",)
+
+
+def test_a_package_that_cannot_be_opened_is_not_opened_again():
+    opening = Death("", "it is opened", "SIGKILL(-9)")
+    validation = validated_after([death(), opening], "p.pte", lambda not_run: pytest.fail("opened"))
+    assert validation.failures == (
+        "p.pte: ends the process that runs it (SIGKILL(-9)) while it is opened; the system may "
+        "have ended it for lack of memory",
+    )
+
+
+def ending(bench, *lines):
+    """What Python runs in every process of the bench before anything else."""
+    folder = bench.root / ".ending"
+    folder.mkdir()
+    hook = "\n".join(
+        [
+            ENDING,
+            "import importlib.abc, importlib.machinery, sys",
+            "class Finder(importlib.abc.MetaPathFinder):",
+            "    def find_spec(self, name, path, target=None):",
+            "        if name != 'pipeline.runtime': return None",
+            "        sys.meta_path.remove(self)",
+            "        spec = importlib.machinery.PathFinder.find_spec(name, path)",
+            "        execute = spec.loader.exec_module",
+            "        def exec_module(module):",
+            "            execute(module)",
+            *(f"            {line}" for line in lines),
+            "        spec.loader.exec_module = exec_module",
+            "        return spec",
+            "sys.meta_path.insert(0, Finder())",
+        ]
+    )
+    (folder / "sitecustomize.py").write_text(hook)
+    return {"PYTHONPATH": f"{folder}:{bench.environment.get('PYTHONPATH', '')}"}
+
+
+PERFORM = """
+import os, signal
+from pipeline.last_words import LastWords
+
+def perform(action, workspace, stages, always):
+    words = LastWords(workspace.logs, action.package)
+    dead = [death.method for death in words.deaths()]
+    for method in action.where["fatal"]:
+        if method not in dead or action.where["again"]:
+            words.say(method, "it runs")
+            os.kill(os.getpid(), signal.SIGSEGV)
+    stages.current = " ".join(f"{d.method} {d.how}" for d in words.deaths())
+    words.forget()
+    return False
+"""
+COUNTS = """
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+@contextmanager
+def counted_preprocess():
+    yield SimpleNamespace(hits=0, misses=0, saved=0, seconds=0)
+"""
+RUN = """
+import json, sys
+from pathlib import Path
+from pipeline.actions import Action
+from pipeline.pool import Pool
+from pipeline.store import Store
+from pipeline.workspace import Workspace
+
+root = Path(sys.argv[1])
+pool = Pool(Workspace(root, Store(root / ".store"), 2), 2, False)
+told = {}
+actions = []
+for package, where in json.loads(sys.argv[2]).items():
+    actions.append(Action("validate", "m", package, None, {"package": package}, where))
+for action, report in pool.run(actions):
+    told[action.package] = [report.error, report.stage]
+pool.close()
+print(json.dumps(told))
+"""
+
+
+def test_a_validation_is_tried_again_without_each_method_that_ended_its_worker(tmp_path):
+    """What it says of them, and that the others are none the worse; one that ends its worker again
+    all the same is given up."""
+    (tmp_path / "performs.py").write_text(PERFORM)
+    (tmp_path / "counts.py").write_text(COUNTS)
+    (tmp_path / "threads.py").write_text("set_num_threads = set_num_interop_threads = print\n")
+    hook = "import sys, importlib.util\n" + PREPARE
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    packages = {
+        "two": {"fatal": ["run", "other"], "again": False},
+        "none": {"fatal": [], "again": False},
+        "ever": {"fatal": ["run"], "again": True},
+    }
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path), json.dumps(packages)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        timeout=600,
+        check=True,
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["two"] == ["", "run SIGSEGV(-11) other SIGSEGV(-11)"]
+    assert told["none"] == ["", ""]
+    assert told["ever"][0].startswith("its worker process died (SIGSEGV(-11)), twice")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lines", "dead"),
+    [
+        (["P = module.Package", "P.run = end('SIGSEGV', P.run, 'decode')"], {"decode"}),
+        (
+            [
+                "P = module.Package",
+                "P.load = end('SIGABRT', P.load, 'decode')",
+                "P.run = end('SIGSEGV', P.run, 'encode')",
+            ],
+            {"encode", "decode"},
+        ),
+    ],
+)
+def test_doit_tells_which_method_ended_its_worker(built, lines, dead):
+    """The others are proved, and the report of an earlier package does not stay."""
+    built.edit("models/pair.py", "- 1.0", "- 2.0")
+    environment = ending(built, *lines)
+    assert built.doit("validate", **environment) == 1, built.output
+    record = json.loads(built.bytes_of("pair", "report.json"))
+    failed = {m["method"]: m for m in record["methods"] if not m["ok"]}
+    assert set(failed) == dead
+    assert not record["ok"]
+    for name, method in failed.items():
+        how = "SIGABRT" if len(dead) == 2 and name == "decode" else "SIGSEGV"
+        assert how in method["failures"][0]["what"], method
+    assert all(m["runs"] for m in record["methods"] if m["method"] not in dead)
+    assert "ends the process that runs it" in built.output
+    assert built.doit("validate") == 0, built.output
+    assert json.loads(built.bytes_of("pair", "report.json"))["ok"]

@@ -1,0 +1,149 @@
+"""Packages damaged on purpose fail validation, in the right method and with words that say why.
+
+By default a tenth of the matrix: one seed of some damages of each sample. `pytest -m slow` judges
+all of it, and prints the table that `python -m tests.mutations` prints.
+"""
+
+import random
+import re
+from fnmatch import fnmatch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mutations.score import Judges, table
+
+# Damages that validation does not see, or that end the process that runs them, and why that stays.
+# By `sample/damage`; the score counts them all the same.
+SURVIVORS = {
+    "branching/element_in_constant": "of a branch whose values relu cuts off on most inputs",
+    "static*/element_in_*": "one of 128 to 512 int8 weights: within the noise of quantization",
+    "static*/exponent_in_*": "one bit of one int8 weight: within the noise of quantization",
+    "dynamic/element_in_*": "one of 128 to 512 int8 weights: within the noise of quantization",
+    "dynamic/exponent_in_*": "one bit of one int8 weight: within the noise of quantization",
+    "static*/input_returned": "the same numbers before they are rounded for the last time",
+    "static_portable/dim_order_inside": "shows on inputs only that are cut off anyway",
+}
+# What ends a process is told by `doit validate` as a failure of its method (tests/test_deaths.py).
+FATAL = {
+    "*/delegate_of_another_*": "XNNPACK takes as many inputs as its bytes say, not as many as come",
+    "*/scalar_changed": "ExecuTorch's kernels end the process where an argument makes no sense",
+}
+REPRESENTATIVE = {
+    "portable": ["element_in_constant", "replaced", "output_aliased", "constant_method"],
+    "delegated": ["element_in_named_data", "xnnpack_replaced", "delegate_of_another_partition"],
+    "twins": ["methods_swapped", "delegate_of_another_method", "row_in_named_data"],
+    "stateful": ["write_back_removed", "state_split", "initial_state"],
+    "external": ["exponent_in_ptd", "ptd_truncated"],
+    "branching": ["condition_inverted", "skipped"],
+    "add_sub": ["add_sub_line", "element_in_payload", "methods_swapped"],
+    "layouts": ["dim_order", "outputs_of_two_shapes_reordered", "memory_overlapping"],
+}
+DEFAULT = [(sample, damage, 0) for sample, own in REPRESENTATIVE.items() for damage in own]
+SEEDS = range(2)
+
+
+@pytest.fixture(scope="module")
+def judges():
+    with Judges() as running:
+        yield running
+
+
+def known(patterns, sample, damage):
+    return [why for pattern, why in patterns.items() if fnmatch(f"{sample}/{damage}", pattern)]
+
+
+def check(verdict):
+    outcome, sample, damage = (verdict[name] for name in ("outcome", "sample", "damage"))
+    if outcome == "survived":
+        assert known(SURVIVORS, sample, damage), verdict
+    elif outcome == "crashed":
+        assert known(FATAL, sample, damage), verdict
+    else:
+        assert outcome in ("caught", "tolerated", "equivalent"), verdict
+
+
+@pytest.mark.parametrize(("sample", "damage", "seed"), DEFAULT)
+def test_damage_is_caught(judges, sample, damage, seed):
+    verdict = judges.judge(sample, damage, seed)
+    assert verdict is not None, "there is nothing to damage so"
+    assert verdict["outcome"] == "caught", verdict
+    assert set(verdict["methods"].values()) <= {"failed", "equivalent", "tolerated"}
+    for sentence in verdict["sentences"]:
+        assert re.match(r"[\w.]+: \S", sentence), sentence
+    said = {sentence.split(":")[0] for sentence in verdict["sentences"]}
+    assert said & {"model.pte", *verdict["methods"]}
+
+
+@pytest.mark.parametrize("sample", REPRESENTATIVE)
+def test_no_damage_passes(judges, sample):
+    verdict = judges.judge(sample, "", random.Random(sample).randrange(1 << 30))
+    assert (verdict["outcome"], verdict["sentences"]) == ("equivalent", [])
+
+
+@pytest.mark.parametrize(("sample", "damage", "seed"), DEFAULT[::4])
+def test_a_damage_is_that_of_its_seed(judges, sample, damage, seed):
+    again = [judges.judge(sample, damage, seed) for _ in range(2)]
+    for verdict in again:
+        verdict.pop("seconds")
+    assert again[0] == again[1]
+
+
+def test_what_cannot_be_seen_is_told_apart(judges):
+    """Of an int8 weight the last bits drown in quantization; of an input of a kernel that reads its
+    elements in any order, the layout is nothing that shows."""
+    verdict = judges.judge("add_sub", "dim_order", 0)
+    assert (verdict["outcome"], verdict["sentences"]) == ("equivalent", [])
+
+
+@pytest.mark.slow
+def test_all_samples_pass_on_twenty_seeds(judges):
+    found = {}
+    for sample in judges.samples:
+        for seed in range(20):
+            verdict = judges.judge(sample, "", seed)
+            if verdict["outcome"] != "equivalent":
+                found[sample, seed] = verdict["sentences"]
+    assert found == {}
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_damage_passes_whatever_the_seed(judges, data):
+    sample = data.draw(st.sampled_from(judges.samples))
+    verdict = judges.judge(sample, "", data.draw(st.integers(0, 2**40)))
+    assert (verdict["outcome"], verdict["sentences"]) == ("equivalent", [])
+
+
+@pytest.fixture(scope="module")
+def matrix(judges):
+    """Every damage of every sample that has something to damage so."""
+    found = [judges.judge(*job) for job in judges.jobs(SEEDS)]
+    verdicts = [verdict for verdict in found if verdict is not None]
+    print("\n" + table(verdicts))
+    return verdicts
+
+
+@pytest.mark.slow
+def test_every_damage_is_caught_or_known(matrix):
+    wrong = []
+    for verdict in matrix:
+        try:
+            check(verdict)
+        except AssertionError:
+            keys = ("sample", "damage", "seed", "what", "outcome", "methods", "sentences")
+            wrong.append({key: verdict[key] for key in keys})
+    assert wrong == []
+
+
+@pytest.mark.slow
+def test_the_score_is_high(matrix):
+    visible = [v for v in matrix if v["outcome"] not in ("equivalent", "tolerated")]
+    caught = [v for v in visible if v["outcome"] == "caught"]
+    assert len(caught) / len(visible) > 0.96
+
+
+@pytest.mark.slow
+def test_every_damage_applies_somewhere(judges, matrix):
+    assert {verdict["damage"] for verdict in matrix} == set(judges.damages)

@@ -1,0 +1,119 @@
+"""A quantized package is held to the program that it was quantized to."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+from pipeline.inputs import InputSet
+from pipeline.metrics import compare
+from pipeline.quantization_check import MARGIN_DB, MOST_DB, NoiseSettings, checked, noise_floor
+from pipeline.validate import Limits, Settings
+from pipeline.validation import Failure, MethodValidation, Run, Validation
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Rounded(nn.Module):
+    """Its input, rounded to so many steps of one: as a quantization leaves it."""
+
+    def __init__(self, steps=None):
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x):
+        return x * 1.0 if self.steps is None else torch.round(x * self.steps) / self.steps
+
+
+class Whole(nn.Module):
+    def forward(self, x):
+        return torch.zeros_like(x)
+
+
+def program(module):
+    return export(module, (X,))
+
+
+def sets(*factors):
+    return [InputSet((X * factor,), {}, f"example {n}") for n, factor in enumerate(factors)]
+
+
+def noise(steps, x=X):
+    return compare(Rounded(steps)(x), x).sqnr_db
+
+
+def test_a_package_may_be_as_far_away_as_the_quantization_is():
+    floor = noise_floor(program(Rounded()), program(Rounded(4)), sets(1.0, 0.5))
+    assert floor == pytest.approx(min(noise(4), noise(4, X * 0.5)) - MARGIN_DB)
+    assert 10 < floor < 30
+
+
+def test_where_quantization_loses_nothing_roundings_are_allowed_all_the_same():
+    assert noise_floor(program(Rounded()), program(Rounded()), sets(1.0)) == MOST_DB
+    assert noise_floor(program(Rounded()), program(Rounded(1 << 20)), sets(1.0)) == MOST_DB
+
+
+def test_nothing_is_asked_where_nothing_can_be_compared():
+    assert noise_floor(program(Whole()), program(Whole()), sets(1.0)) == MOST_DB
+    assert noise_floor(program(Whole()), program(Rounded(4)), sets(1.0)) is None
+    assert noise_floor(program(Rounded()), program(Rounded(4)), []) is None
+
+
+def test_limits_and_amounts_are_what_validation_asks_for():
+    settings = NoiseSettings(None, inputs=3, seed=5, steps=2, floors=(("run", 20.0),))
+    limits = settings.of("run")
+    assert (limits.min_sqnr, limits.atol, settings.of("other").min_sqnr) == (20.0, math.inf, None)
+    for protocol, given in ((Limits, limits), (Settings, settings)):
+        names = {n for n in vars(protocol) if not n.startswith("_")}
+        assert names and all(hasattr(given, name) for name in names)
+
+
+def checked_with(methods, quantized, asked=None, again=()):
+    """`asked` collects what the package is proved against once more."""
+
+    def validate(programs, settings):
+        if asked is not None:
+            asked.append((list(programs), settings))
+        failed = tuple(MethodValidation(f.method, failures=(f,)) for f in again)
+        return Validation("p.pte", failed, tuple(f.sentence for f in again), {})
+
+    before = Validation("p.pte", tuple(methods), (), {})
+    programs = {name: program(Rounded()) for name in ("run", "other")}
+    given = {name: program(Rounded(4)) for name in quantized}
+    return checked(before, validate, programs, given, {"run": sets(1.0)}, (2, 0, 1))
+
+
+RAN = (MethodValidation("run", runs=(Run("example 0", ()),)), MethodValidation("other"))
+
+
+def test_what_fails_is_told_of_the_quantized_program():
+    asked = []
+    failure = Failure("run", "SQNR 10.0 dB is below 17.2 dB", "example 0", "output")
+    other = Failure("other", "the package has this method, its source has not")
+    validation = checked_with(RAN, ["run"], asked, [failure, other])
+    assert validation.failures == (
+        "run: example 0, output: SQNR 10.0 dB is below 17.2 dB, against the quantized program that "
+        "it was made of",
+    )
+    assert not validation.methods[0].ok and validation.methods[1].ok
+    ((names, settings),) = asked
+    assert names == ["run"]
+    assert (settings.inputs, settings.seed, settings.steps) == (2, 0, 1)
+    floor = settings.of("run").min_sqnr
+    assert floor is not None and floor < noise(4) - MARGIN_DB + 1
+
+
+def test_float_methods_and_those_that_did_not_run_are_not_proved_again():
+    asked = []
+    assert checked_with(RAN, [], asked).ok
+    assert checked_with(RAN, ["other"], asked).ok
+    assert asked == []
+
+
+def test_an_example_that_does_not_fit_is_left_to_validation():
+    before = Validation("p.pte", RAN, (), {})
+    wrong = {"run": [InputSet((X.double(),), {}, "example 0")]}
+    programs = {"run": program(Rounded())}
+    assert checked(before, lambda *_: pytest.fail("asked"), programs, programs, wrong, (1, 0, 1)).ok
