@@ -205,6 +205,7 @@ def test_listing_and_cleaning(built):
         "lower",
         "plan",
         "quantize",
+        "report",
         "validate",
     ]
     (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")
