@@ -215,6 +215,7 @@ def test_listing_and_cleaning(built):
         "plan",
         "quantize",
         "rebuild",
+        "report",
         "validate",
     ]
     (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")
