@@ -1,112 +1,121 @@
-"""A package that `doit` built, damaged on disk: validation says where, and leaves what shows it."""
+"""A package that was built and then damaged on disk: validation says where, and leaves what shows
+it again."""
 
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
-from lowerable import bench_for, both, plan_of
+from test_locate import Chain, Net, V, X, line_of
+from test_runtime import exported
+from torch.export.pt2_archive._package import package_pt2
 
-from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import validate_action
+from pipeline.backends.add_sub import runtime as add_sub
 from pipeline.errors import PipelineError
 from pipeline.perform import perform
+from pipeline.plan import Plan
+from pipeline.reproduce import main
 from pipeline.stages import Stages
+from pipeline.store import Store
+from pipeline.workspace import Workspace
 
-pytestmark = pytest.mark.slow
-
-INT8 = {"quantizer": "xnnpack", "per_channel": True}
+CONFIG = """
+model: net
+methods:
+  run: {partitioners: []}
+  sum: {partitioners: [add_sub]}
+validate: {atol: 1.0e-5, rtol: 1.0e-5, inputs: 1}
+"""
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory):
-    bench = bench_for(
-        tmp_path_factory.mktemp("where"),
-        {
-            "plain": both(partitioners=["xnnpack"]),
-            "coarse": {
-                **both(partitioners=["xnnpack"], quantize=INT8),
-                "validate": {"atol": 1e-6, "rtol": 1e-6},
-            },
-        },
-    )
-    assert bench.doit("lower", timeout=900) == 0, bench.output
-    return bench
+def workspace(tmp_path_factory):
+    root = tmp_path_factory.mktemp("where")
+    (root / "models").mkdir()
+    (root / "partition_configs").mkdir()
+    (root / "partition_configs" / "pack.yaml").write_text(CONFIG)
+    programs = {"run": exported(Net(), X), "sum": exported(Chain(), V, V)}
+    package_pt2(str(root / "models" / "net.pt2"), exported_programs=programs)
+    workspace = Workspace(root, Store(root / ".store"), 1)
+    plan = Plan(workspace)
+    for action in plan.compiles("pack"):
+        perform(action, workspace, Stages(), False)
+    perform(plan.link("pack"), workspace, Stages(), False)
+    return workspace
 
 
-def validated(bench, package):
-    """The validation of what lies on disk, whatever the build would put there again."""
-    plan = plan_of(bench)
-    config, methods = plan.config(package), plan.methods(package)
-    file = plan.workspace.package(package) / "small.pte"
-    action = validate_action(config, {"small.pte": digest.of_file(file)}, methods)
+def file_of(workspace):
+    return workspace.package("pack") / "net.pte"
+
+
+def validated(workspace):
+    """The record of what lies on disk, whatever a build would put there again, and the error."""
+    plan = Plan(workspace)
+    files = {"net.pte": digest.of_file(file_of(workspace))}
+    action = validate_action(plan.config("pack"), files, plan.methods("pack"))
+    error = ""
     try:
-        perform(action, plan.workspace, Stages(), True)
-    except PipelineError as error:
-        return json.loads(bench.bytes_of(package, "report.json")), str(error)
-    return json.loads(bench.bytes_of(package, "report.json")), ""
+        perform(action, workspace, Stages(), True)
+    except PipelineError as failed:
+        error = str(failed)
+    return json.loads((workspace.package("pack") / "report.json").read_bytes()), error
 
 
-def weight_of(bench, package, method, name):
-    plan = plan_of(bench)
-    source = plan.methods(package)[method]
-    tensor = compiling.load_method(source, plan.workspace.store).state_dict[name].contiguous()
-    return bytes(tensor.view(torch.uint8).flatten().tolist())
+def culprits(record, name):
+    (method,) = [each for each in record["methods"] if each["method"] == name]
+    return method["culprits"]
 
 
-def test_a_byte_that_was_changed_on_disk(bench):
-    path = plan_of(bench).workspace.package("plain") / "small.pte"
+def test_a_byte_that_was_changed_on_disk(workspace, capsys):
+    path = file_of(workspace)
     right = path.read_bytes()
-    place = right.index(weight_of(bench, "plain", "classify", "head.weight"))
+    weight = Net().second.weight.detach().contiguous().view(torch.uint8).flatten().tolist()
     changed = bytearray(right)
-    changed[place + 3] ^= 0x41
+    changed[right.index(bytes(weight)) + 2] ^= 0x40
     path.unlink()
     path.write_bytes(bytes(changed))
-    record, error = validated(bench, "plain")
-    assert "classify: " in error
-    features, classify = record["methods"]
-    assert features["ok"] and features["culprits"] == []
-    (culprit,) = classify["culprits"]
-    told = {name: culprit[name] for name in ("operator", "module", "backend", "partition", "kind")}
-    assert told == {
-        "operator": "aten.linear.default",
-        "module": "head",
-        "backend": "XnnpackBackend",
-        "partition": 0,
-        "kind": "package",
-    }
-    source = (bench.root / "models" / "small.py").read_text().splitlines()
-    (line,) = [n for n, text in enumerate(source, 1) if "return self.head(" in text]
-    assert culprit["line"] == f"models/small.py:{line}"
-    assert culprit["what"] in bench.bytes_of("plain", "report.md").decode()
+    record, error = validated(workspace)
+    assert error.startswith("run: ")
+    assert culprits(record, "sum") == []
+    (culprit,) = culprits(record, "run")
+    assert (culprit["operator"], culprit["module"]) == ("aten.linear.default", "second")
+    assert culprit["kind"] == "package"
+    assert "second.weight" in culprit["what"]
+    line = line_of("return self.second(torch.sigmoid(").rpartition("/")[2]
+    assert culprit["line"].endswith(line)
+    assert culprit["what"] in (path.parent / "report.md").read_text()
     folder = path.parent / "reproduce"
-    assert [each.name for each in folder.iterdir()] == ["classify"]
-    command = [sys.executable, str(folder / "classify" / "reproduce.py")]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=400)
-    assert shown.returncode == 1, shown.stderr
-    assert "head.weight" in shown.stdout
+    assert [each.name for each in folder.iterdir()] == ["run"]
+    assert main(folder / "run") == 1
+    assert "first departs: aten.linear.default in second" in capsys.readouterr().out
     path.write_bytes(right)
-    assert subprocess.run(command, capture_output=True, timeout=400).returncode == 0
-    assert validated(bench, "plain")[1] == ""
+    assert main(folder / "run") == 0
+    assert validated(workspace)[1] == ""
     assert not folder.exists()
 
 
-def test_a_quantization_that_loses_too_much_for_its_limits(bench):
-    record, _ = validated(bench, "coarse")
-    for method in record["methods"]:
-        first = method["culprits"][0]
-        assert first["operator"] == "aten.conv2d.default"
-        assert first["module"].endswith("first")
-        assert first["line"].startswith("models/small.py:")
-        assert "the quantization itself departs from floating point" in first["what"]
-        assert method["culprit_notes"] == []
+def test_a_delegate_is_lowered_again_as_the_config_says(workspace, monkeypatch):
+    right = add_sub._compute
+
+    def wrong(instruction, values):
+        given = right(instruction, values)
+        return given + 1 if instruction.operation == "sub" else given
+
+    monkeypatch.setattr(add_sub, "_compute", wrong)
+    record, error = validated(workspace)
+    assert error.startswith("sum: ")
+    (culprit,) = culprits(record, "sum")
+    assert (culprit["operator"], culprit["partition"]) == ("aten.sub.Tensor", 0)
+    assert "compiles of parts of the partition" in culprit["what"]
+    assert culprits(record, "run") == []
 
 
-def test_the_manifest_says_which_instruction_gives_which_node(bench):
-    for package in ("plain", "coarse"):
-        manifest = json.loads(bench.bytes_of(package, "manifest.json"))
-        known = manifest["methods"]["classify"]["instructions"]
-        assert [call["index"] for call in known["delegates"]] == [0]
-        assert all(place is not None for place in known["delegates"][0]["outputs"])
+def test_the_manifest_says_which_instruction_gives_which_node(workspace):
+    manifest = json.loads((workspace.package("pack") / "manifest.json").read_bytes())
+    run, total = (manifest["methods"][name]["instructions"] for name in ("run", "sum"))
+    assert [chain for chain, _, _ in run["nodes"]] == [0] * len(run["nodes"])
+    assert len({place for _, _, place in run["nodes"]}) == 4  # two linears, sigmoid, add
+    assert [call["index"] for call in total["delegates"]] == [0]
+    assert Path(manifest["model"]).name == "net"
