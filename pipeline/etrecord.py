@@ -36,7 +36,9 @@ _EXPORTED, _EDGE = "exported_program", "edge_dialect_exported_program"
 _MAPS = ("debug_handle_map", "delegate_map", "instruction_id_to_num_outs_map")
 _GRAPH_ID = "export_graph_id"
 _PARTS = ("_state_dict", "_constants", "_example_inputs")  # of a program, beside its graph
-_OWN_GRAPH = 1  # stands for the id of the exported program's graph
+# Stand for the id of the exported program's graph, which `Inspector` looks for, and for those of
+# graphs on the way to the edge program: addresses, and one may be several graphs' in turn.
+_OWN_GRAPH, _OTHER_GRAPH = 1, 0
 _FILE = re.compile(r'File "([^"\n]+)"')
 _TIME = (1980, 1, 1, 0, 0, 0)  # the least that a zip file holds
 
@@ -112,7 +114,6 @@ def current_lines(quantized: ExportedProgram, source: ExportedProgram) -> dict[s
 def _neutral(serialized: bytes, own_graph: int | None, lines: Lines | None) -> bytes:
     """A serialized program without ids of this process and paths of this machine."""
     program = json.loads(serialized)
-    numbers: dict[int, int] = {} if own_graph is None else {own_graph: _OWN_GRAPH}
     for metadata in _metadata(program):
         if trace := metadata.pop("stack_trace", None):
             trace = trace if lines is None else lines.get(trace)
@@ -120,7 +121,7 @@ def _neutral(serialized: bytes, own_graph: int | None, lines: Lines | None) -> b
                 metadata["stack_trace"] = _FILE.sub(_named, trace)
         if origin := metadata.get("from_node"):
             ancestors = json.loads(origin)
-            _renumber(ancestors, numbers)
+            _renumber(ancestors, own_graph)
             metadata["from_node"] = json.dumps(ancestors)
     return json.dumps(program).encode()
 
@@ -138,11 +139,10 @@ def _metadata(value: Any) -> Iterator[dict[str, Any]]:
             yield from _metadata(each)
 
 
-def _renumber(ancestors: Sequence[dict[str, Any]], numbers: dict[int, int]) -> None:
+def _renumber(ancestors: Sequence[dict[str, Any]], own_graph: int | None) -> None:
     for each in ancestors:
-        known = numbers.setdefault(each["graph_id"], _OWN_GRAPH + 1 + len(numbers))
-        each["graph_id"] = known
-        _renumber(each["from_node"], numbers)
+        each["graph_id"] = _OWN_GRAPH if each["graph_id"] == own_graph else _OTHER_GRAPH
+        _renumber(each["from_node"], own_graph)
 
 
 def _named(path: re.Match[str]) -> str:
