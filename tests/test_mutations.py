@@ -16,13 +16,13 @@ from mutations.score import Judges, table
 # Damages that validation does not see, or that end the process that runs them, and why that stays.
 # By `sample/damage`; the score counts them all the same.
 SURVIVORS = {
-    "branching/element_in_constant": "of a branch whose values relu cuts off on most inputs",
+    "branching/element_in_constant": "relu cuts it off but on a few large inputs",
     "static*/element_in_*": "one of 128 to 512 int8 weights: within the noise of quantization",
     "static*/exponent_in_*": "one bit of one int8 weight: within the noise of quantization",
     "dynamic/element_in_*": "one of 128 to 512 int8 weights: within the noise of quantization",
     "dynamic/exponent_in_*": "one bit of one int8 weight: within the noise of quantization",
-    "static*/input_returned": "the same numbers before they are rounded for the last time",
-    "static_portable/dim_order_inside": "shows on inputs only that are cut off anyway",
+    "static*/input_returned": "not rounded a last time: shows on large inputs, which are cut off",
+    "static_portable/dim_order_inside": "a step or two of int8: shows on small inputs only",
 }
 # What ends a process is told by `doit validate` as a failure of its method (tests/test_deaths.py).
 FATAL = {
