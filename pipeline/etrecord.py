@@ -146,7 +146,10 @@ def _renumber(ancestors: Sequence[dict[str, Any]], own_graph: int | None) -> Non
 
 
 def _named(path: re.Match[str]) -> str:
-    """A file by its name in its package, or else by its last two parts."""
+    """A file by its name in its package, or else by its last two parts; generated code without its
+    number in this process."""
+    if path[1].startswith("<"):
+        return f'File "{path[1].partition(">")[0]}>"'
     parts = PurePath(path[1]).parts
     for installed in ("site-packages", "dist-packages"):
         if installed in parts:
