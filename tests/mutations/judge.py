@@ -26,9 +26,13 @@ import torch
 
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
+from pipeline.culprits import Evidence, Made
+from pipeline.delegation import nodes_of, origin, places_by_name
 from pipeline.eager import outputs_of
+from pipeline.errors import PipelineError
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
+from pipeline.locate import locate_failures
 from pipeline.metrics import compare
 from pipeline.quantization_check import checked
 from pipeline.signature import flatten
@@ -166,12 +170,45 @@ def _judged(sample: Sample, files: Files, damage: Damage, seed: int) -> dict[str
         "outcome": _outcome(states, validation.failures),
         "methods": states,
         "sentences": list(validation.failures),
-        "found": [
-            {"method": method.method, **culprit}
-            for method in validation.to_json()["methods"]
-            for culprit in method.get("culprits", ())
-        ],
+        "found": _found(sample, files, validation, seed),
     }
+
+
+def _found(sample: Sample, files: Files, validation: Validation, seed: int) -> list[dict[str, Any]]:
+    """The culprits of all methods that failed."""
+    if not validation.methods:
+        return []
+    evidence = Evidence(
+        files=_in_memory(files),
+        sources=sample.programs,
+        limits=sample.settings(seed).of,
+        made=lambda method: _made(sample, method),
+        built=lambda: _in_memory(sample.files),
+        again=_not_again,
+        root=Path(__file__).parent,
+    )
+    located = locate_failures(evidence, validation, sample.examples)
+    return [
+        {"method": method, **culprit}
+        for method, each in located.items()
+        for culprit in each.culprits
+    ]
+
+
+def _made(sample: Sample, method: str) -> Made:
+    assert sample.files.emission is not None
+    source = sample.programs[method]
+    program = sample.quantized.get(method, source)
+    instructions = sample.files.emission.instructions(method, program)
+    if program is source:
+        return Made(source, instructions)
+    places = places_by_name(source)
+    of = ((place, origin(node, places)) for place, node in enumerate(nodes_of(program)))
+    return Made(program, instructions, {p: o for p, o in of if o is not None})
+
+
+def _not_again(method: str) -> Any:
+    raise PipelineError(f"{method}: is not lowered again here")
 
 
 # A failure of which nobody learns anything.

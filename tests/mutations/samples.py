@@ -24,16 +24,19 @@ from pipeline.backends import make_partitioners
 from pipeline.config import EmitConfig, ValidateConfig, parse_config
 from pipeline.emission import emit
 from pipeline.inputs import InputSet
+from pipeline.instructions import Emission, recording
 from pipeline.lowering import lower
 from pipeline.quantize import quantize
 
 
 @dataclass(frozen=True)
 class Files:
-    """A package in memory; `ptds` by the stem of each file."""
+    """A package in memory; `ptds` by the stem of each file. `emission` is what was recorded while
+    it was made, of one without damage."""
 
     pte: bytes
     ptds: Mapping[str, bytes] = field(default_factory=dict)
+    emission: Emission | None = None
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,11 @@ def _packed(
     methods = {name: {"partitioners": partitioners.get(name, [])} for name in programs}
     config = parse_config("p", {"model": "m", "methods": methods}, "p.yaml").methods
     chosen = {name: make_partitioners(each.partitioners) for name, each in config.items()}
-    manager = emit(lower(programs, chosen, constants), settings, passes)
-    tensors = manager._tensor_data
-    return Files(bytes(manager.buffer), {stem: bytes(data) for stem, data in tensors.items()})
+    lowered = lower(programs, chosen, constants)
+    with recording() as emission:
+        manager = emit(lowered, settings, passes)
+    tensors = {stem: bytes(data) for stem, data in manager._tensor_data.items()}
+    return Files(bytes(manager.buffer), tensors, emission)
 
 
 class Encode(nn.Module):

@@ -1,0 +1,69 @@
+"""Whether what validation says of a failure is where the damage was. Imports no torch.
+
+Records of culprits name operators of the program (`aten.linear.default`), damages those of the
+package (`aten::addmm.out`), which lowering may have made of others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = Mapping[str, Any]
+
+# Kernels by the operators of a program that they are made of.
+_MADE_OF = {
+    "addmm": {"linear", "addmm"},
+    "mm": {"linear", "matmul", "mm", "numpy_T", "t"},
+    "permute_copy": {"linear", "matmul", "mm", "permute", "t", "transpose", "numpy_T"},
+    "_softmax": {"softmax"},
+    "index_put": {"index_copy_", "index_copy"},
+    "convolution": {"conv2d"},
+    "sub": {"sub", "rsub"},
+    "div": {"div", "true_divide"},
+    "copy_": {"add_", "index_copy_", "copy_", "getitem"},
+    "select_copy": {"map_impl", "select"},
+    "alias_copy": {"alias", "view", "detach"},
+}
+
+
+def base(operator: str) -> str:
+    """`add` of `aten::add.out` and of `aten.add.Tensor`."""
+    parts = re.split(r"::|\.", operator)
+    return parts[1] if len(parts) > 1 else operator
+
+
+def names(kernel: str) -> set[str]:
+    """What a program may call what a package calls `kernel`."""
+    own = base(kernel)
+    plain = own.removesuffix("_copy").strip("_")
+    return {own, plain, f"{plain}_", *_MADE_OF.get(own, ())}
+
+
+def unplaced(verdict: Json) -> list[str]:
+    """The methods that failed for the damage and of which no culprit is where it is; none where all
+    are located."""
+    failed = [name for name, state in verdict["methods"].items() if state == "failed"]
+    return [name for name in failed if not _located(name, verdict["culprits"], verdict["found"])]
+
+
+def _located(method: str, wanted: Sequence[Json], found: Sequence[Json]) -> bool:
+    return any(
+        is_at(culprit, record)
+        for culprit in wanted
+        for record in found
+        if culprit["method"] == record["method"] == method
+    )
+
+
+def is_at(wanted: Json, found: Json) -> bool:
+    """Whether a record says what is expected: the kind, which may always be `package`, since the
+    package is not what was built; then the delegate, or the operator, where one is expected."""
+    if found["kind"] != "package" and found["kind"] not in wanted["kind"].split("|"):
+        return False
+    if wanted["delegate"] >= 0:
+        return (found["backend"], found["partition"]) == (wanted["name"], wanted["delegate"])
+    if wanted["instruction"] >= 0 and "::" in wanted["name"] and wanted["kind"] == "operator":
+        return base(found["operator"]) in names(wanted["name"])
+    return True

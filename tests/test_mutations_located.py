@@ -1,0 +1,73 @@
+"""Damages are traced to where they were done: the method, the delegate or operator, and the kind."""
+
+import pytest
+from mutations.location import base, is_at, names, unplaced
+from mutations.score import Judges
+from test_mutations import DEFAULT, SEEDS
+
+# Damages after which nothing can be traced: the package can't be read, or holds no such method.
+UNREADABLE = {
+    "truncated", "ptd_truncated", "ptd_missing", "method_missing", "method_extra",
+    "method_renamed", "constant_method",
+}  # fmt: skip
+WANTED = {"method": "run", "kind": "operator", "name": "aten::addmm.out", "instruction": 3}
+FOUND = {"method": "run", "kind": "operator", "operator": "aten.linear.default"}
+
+
+def wanted(**fields):
+    return {**WANTED, "delegate": -1, **fields}
+
+
+def found(**fields):
+    return {"module": "", "line": "", "backend": None, "partition": None, **FOUND, **fields}
+
+
+@pytest.fixture(scope="module")
+def judges():
+    with Judges() as running:
+        yield running
+
+
+@pytest.mark.parametrize(("sample", "damage", "seed"), DEFAULT)
+def test_damage_is_located(judges, sample, damage, seed):
+    verdict = judges.judge(sample, damage, seed)
+    if damage not in UNREADABLE:
+        assert unplaced(verdict) == [], verdict
+
+
+@pytest.mark.slow
+def test_nine_of_ten_damages_are_located(judges):
+    missed, count = [], 0
+    for job in judges.jobs(SEEDS):
+        verdict = judges.judge(*job)
+        if verdict is None or verdict["outcome"] != "caught" or job[1] in UNREADABLE:
+            continue
+        count += 1
+        if lost := unplaced(verdict):
+            missed.append((job, verdict["what"], lost, verdict["found"]))
+    print(f"\n{count - len(missed)} of {count} located")
+    for each in missed:
+        print(each)
+    assert len(missed) <= count / 10, missed
+
+
+def test_operators_are_the_same_by_any_name():
+    assert base("aten::add.out") == base("aten.add.Tensor") == "add"
+    assert base("quantized_decomposed::quantize_per_tensor.out") == "quantize_per_tensor"
+    assert "linear" in names("aten::addmm.out")
+    assert "softmax" in names("aten::_softmax.out")
+    assert "linear" not in names("aten::relu.out")
+
+
+def test_a_culprit_is_where_it_is_expected_or_is_not():
+    assert is_at(wanted(), found())
+    assert is_at(wanted(), found(kind="package"))
+    assert not is_at(wanted(), found(operator="aten.relu.default"))
+    assert not is_at(wanted(), found(kind="state"))
+    delegate = wanted(kind="delegate", name="XnnpackBackend", delegate=1)
+    assert is_at(delegate, found(kind="delegate", backend="XnnpackBackend", partition=1))
+    assert not is_at(delegate, found(kind="delegate", backend="XnnpackBackend", partition=0))
+    assert not is_at(delegate, found(kind="operator"))
+    verdict = {"methods": {"run": "failed", "other": "equivalent"}, "culprits": [wanted()]}
+    assert unplaced({**verdict, "found": [found()]}) == []
+    assert unplaced({**verdict, "found": [found(method="other")]}) == ["run"]
