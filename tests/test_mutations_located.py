@@ -1,4 +1,4 @@
-"""Damages are traced to where they were done: the method, the delegate or operator, and the kind."""
+"""Damages are traced to where they were done: method, delegate or operator, and kind."""
 
 import pytest
 from mutations.location import base, is_at, names, unplaced
