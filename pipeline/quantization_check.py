@@ -110,15 +110,19 @@ def checked(
     methods = []
     sentences = list(validation.failures)
     for method in validation.methods:
-        more = tuple(_told(each) for each in _of(again, method.method) if method.method in floors)
-        methods.append(replace(method, failures=(*method.failures, *more)))
+        proved = _of(again, method.method) if method.method in floors else None
+        if proved is None:
+            methods.append(method)
+            continue
+        more = tuple(_told(failure) for failure in proved.failures)
+        failing = method.failing or proved.failing
+        methods.append(replace(method, failures=(*method.failures, *more), failing=failing))
         sentences += [failure.sentence for failure in more]
     return replace(validation, methods=tuple(methods), failures=tuple(sentences))
 
 
-def _of(validation: Validation, name: str) -> tuple[Failure, ...]:
-    found: list[MethodValidation] = [m for m in validation.methods if m.method == name]
-    return found[0].failures if found else ()
+def _of(validation: Validation, name: str) -> MethodValidation | None:
+    return next((m for m in validation.methods if m.method == name), None)
 
 
 def _told(failure: Failure) -> Failure:

@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
-from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.session import Session
 from pipeline.culprits import Evidence, Made
 from pipeline.delegation import nodes_of, origin, places_by_name
+from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.devices.session import Session
 from pipeline.eager import outputs_of
 from pipeline.errors import PipelineError
 from pipeline.generate import generate_inputs
