@@ -68,6 +68,8 @@ def test_a_culprit_is_where_it_is_expected_or_is_not():
     assert is_at(delegate, found(kind="delegate", backend="XnnpackBackend", partition=1))
     assert not is_at(delegate, found(kind="delegate", backend="XnnpackBackend", partition=0))
     assert not is_at(delegate, found(kind="operator"))
+    assert not is_at(delegate, found(kind="order"))
+    assert is_at({**delegate, "kind": "delegate|order"}, found(kind="order"))
     verdict = {"methods": {"run": "failed", "other": "equivalent"}, "culprits": [wanted()]}
     assert unplaced({**verdict, "found": [found()]}) == []
     assert unplaced({**verdict, "found": [found(method="other")]}) == ["run"]
