@@ -15,7 +15,7 @@ from pipeline.culprits import Located, figures
 from pipeline.devices.instructions import given_by, steps, value_of
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.methods import load, read_package, shared_memory
-from pipeline.devices.session import Session
+from pipeline.devices.session import INTERPRETER, Session
 from pipeline.differences import plans
 from pipeline.inputs import InputSet, load_inputs, save_inputs
 from pipeline.judging import LIMITS, excesses
@@ -153,7 +153,7 @@ def _read(folder: Path) -> _Shown:
 
 def _outputs(shown: _Shown) -> Iterator[tuple[str, bool]]:
     """A line for each output of each call, and whether it fails."""
-    session = Session(shown.files)
+    session = _opened(shown)
     limits = _Limits(**shown.record["limits"])
     pairs = zip(shown.calls, shown.expected, strict=True)
     for number, ((method, inputs), expected) in enumerate(pairs, 1):
@@ -169,6 +169,16 @@ def _outputs(shown: _Shown) -> Iterator[tuple[str, bool]]:
             wrong = list(excesses(error, a, e, limits))
             verdict = f"FAILS: {'; '.join(wrong)}" if wrong else "passes"
             yield f"call {number}, output {place}: {figures(error)}: {verdict}", bool(wrong)
+
+
+def _opened(shown: _Shown) -> Session:
+    """Methods that share state run on the device that lets them."""
+    methods = list(dict.fromkeys(method for method, _ in shown.calls))
+    if len(methods) == 1:
+        return Session(shown.files)
+    session = Session(shown.files, INTERPRETER)
+    session.load_together(methods)
+    return session
 
 
 def _departure(shown: _Shown, folder: Path) -> Iterator[str]:
