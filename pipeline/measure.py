@@ -96,22 +96,22 @@ def measure(action: Action, workspace: Workspace, stages: Stages) -> tuple[Json,
     def against(programs: Mapping[str, ExportedProgram], limits: NoiseSettings) -> Validation:
         return validate_package(pte, ptds, programs, examples, limits, {}, cases={})
 
-    with stages.stage("run"):
-        quantized = _quantized(manifest, store)
-        amounts = settings.inputs, settings.seed, settings.steps
-        with listening(words.say):
+    located: dict[str, Located] = {}
+    with listening(words.say):
+        with stages.stage("run"):
+            quantized = _quantized(manifest, store)
+            amounts = settings.inputs, settings.seed, settings.steps
             validation = validated_after(words.deaths(), pte.name, validated)
             validation = checked(validation, against, programs, quantized, examples, amounts)
-        words.forget()
-    with stages.stage("time"):
         opened = PackageFiles.of(pte, ptds)
-        times = latencies(opened, validation.methods, programs, examples, settings)
-        check_files(folder, key["files"])
-    located: dict[str, Located] = {}
-    if validation.failures:
-        with stages.stage("locate"):
-            evidence = evidence_of(opened, key["files"], manifest, action, workspace, programs)
-            located = locate_failures(evidence, validation, examples)
+        with stages.stage("time"):
+            times = latencies(opened, validation.methods, programs, examples, settings)
+            check_files(folder, key["files"])
+        if validation.failures:
+            with stages.stage("locate"):
+                evidence = evidence_of(opened, key["files"], manifest, action, workspace, programs)
+                located = locate_failures(evidence, validation, examples)
+    words.forget()
     found = with_culprits(validation.to_json(), located)
     record = {**found, "package": package, "files": key["files"]}
     record |= _facts(manifest, programs, workspace.root)
