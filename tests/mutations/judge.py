@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from pipeline.config_validate import ValidateConfig
 from pipeline.culprits import Evidence, Made
 from pipeline.delegation import nodes_of, origin, places_by_name
 from pipeline.devices.interface import DeviceError, PackageFiles
@@ -139,8 +140,16 @@ def validated(sample: Sample, files: Files, seed: int) -> Validation:
         for path, data in zip(ptds, files.ptds.values(), strict=True):
             path.write_bytes(data)
         settings, examples = sample.settings(seed), sample.examples
+        usual = ValidateConfig()
         validation = validate_package(
-            pte, ptds, sample.programs, examples, settings, sample.constants
+            pte,
+            ptds,
+            sample.programs,
+            examples,
+            settings,
+            sample.constants,
+            cases={n: usual.cases_of(n, n in sample.quantized) for n in sample.programs},
+            sequences=None,
         )
         return checked(
             validation,
