@@ -26,7 +26,7 @@ import torch
 
 from pipeline.config_validate import ValidateConfig
 from pipeline.culprits import Evidence, Made
-from pipeline.delegation import nodes_of, origin, places_by_name
+from pipeline.delegation import Places, nodes_of
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.eager import outputs_of
@@ -211,8 +211,8 @@ def _made(sample: Sample, method: str) -> Made:
     instructions = sample.files.emission.instructions(method, program)
     if program is source:
         return Made(source, instructions)
-    places = places_by_name(source)
-    of = ((place, origin(node, places)) for place, node in enumerate(nodes_of(program)))
+    places = Places(source)
+    of = ((place, places.of(node)) for place, node in enumerate(nodes_of(program)))
     return Made(program, instructions, {p: o for p, o in of if o is not None})
 
 
