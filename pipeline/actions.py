@@ -330,4 +330,4 @@ def validate_action(
 
 
 def _common(kind: str, distributions: Sequence[str] = ()) -> dict[str, Any]:
-    return {"kind": kind, "code": code(), "toolchain": toolchain(distributions)}
+    return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}

@@ -63,7 +63,7 @@ def _changes(
         match each.path:
             case ("toolchain", library):
                 yield f"library {library}: {shown_value(each.old)} -> {shown_value(each.new)}"
-            case ("code",):
+            case ("code[0]" | "code[1]",):
                 yield "pte-pipeline's own code changed"
             case ("host", *rest):
                 shown = f"{shown_value(each.old)} -> {shown_value(each.new)}"
@@ -111,7 +111,8 @@ def _changes(
 
 def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
     """With what a validation measures beside its gates."""
-    return {**key, **key.get("measured", {})}
+    measured = key.get("measured", {})
+    return {**key, **measured, "code": [key.get("code"), measured.get("code")]}
 
 
 def _are_digests(each: Difference) -> bool:

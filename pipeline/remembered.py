@@ -208,7 +208,8 @@ class Remembered:
         composed = self._composed(path)
         if others or composed is None:
             return compute()
-        given = of_json([code(), composed, inputs])  # and on nothing else may `compute` depend
+        own = [code(kind) for kind in ("link", "measure", "validate")]
+        given = of_json([own, composed, inputs])  # and on nothing else may `compute` depend
         return self.workspace.file_digests.derived(
             path, f"{what} {package}", lambda _: compute(), given
         )

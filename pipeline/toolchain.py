@@ -11,55 +11,33 @@ from pathlib import Path
 
 from blake3 import blake3
 
-# The modules of this package that decide what an action gives. A version number that someone must
-# remember to raise would be a stale hit waiting to happen; a comment in one of these is a miss.
-_DECIDING = (
+# The modules of this package that decide what an action gives: what building a package makes, what
+# measuring one finds, and what is made of that. A version number that someone must remember to
+# raise would be a stale hit waiting to happen; a comment in one of these is a miss.
+_BUILDING = (
     "backend_api",
     "backends/*",
     "backends/*/*",
-    "baseline",
-    "bisection",
     "borders",
-    "bundle",
     "calibration",
-    "cases",
     "compile",
     "confine",
     "constant_names",
     "contents",
     "control_flow",
-    "culprits",
-    "damage",
-    "deaths",
-    "declared",
     "delegates",
     "delegation",
-    "departures",
-    "devices/*",
-    "differences",
-    "eager",
     "emission",
     "etrecord",
-    "evidence",
     "export",
-    "figures",
     "flat",
-    "gates",
     "generate",
     "graphs",
     "input_files",
     "inputs",
     "instructions",
-    "integrity",
-    "judging",
-    "latency",
     "link",
-    "locate",
     "lowering",
-    "markdown_parts",
-    "measure",
-    "metrics",
-    "node_values",
     "nodes",
     "objects",
     "package",
@@ -71,31 +49,60 @@ _DECIDING = (
     "preprocess",
     "preprocessed",
     "preprocessors",
-    "probes",
     "programs",
-    "prove",
-    "quantization_check",
-    "quantization_noise",
     "quantize",
     "reasons",
-    "report",
-    "report_contents",
-    "report_delegation",
-    "report_record",
-    "reproduce",
-    "runtime",
     "selection",
-    "sequences",
     "signature",
     "spec_records",
     "specs",
     "spelling",
     "stored_tensors",
-    "structure",
     "stretches",
+)
+_MEASURING = (
+    "bisection",
+    "bundle",
+    "cases",
+    "culprits",
+    "damage",
+    "deaths",
+    "declared",
+    "departures",
+    "devices/*",
+    "differences",
+    "eager",
+    "evidence",
+    "judging",
+    "latency",
+    "locate",
+    "measure",
+    "metrics",
+    "node_values",
+    "probes",
+    "quantization_check",
+    "quantization_noise",
+    "reproduce",
+    "runtime",
+    "sequences",
+    "structure",
     "validate",
     "validation",
     "walk",
+)
+_REPORTING = (
+    "baseline",
+    "figures",
+    "gates",
+    "integrity",
+    "markdown_parts",
+    "overview",
+    "prove",
+    "report",
+    "report_contents",
+    "report_delegation",
+    "reports/*",
+    "reports/templates/*",
 )
 
 # The modules that decide which actions a config and a model call for, and what their keys are.
@@ -125,9 +132,17 @@ _DESCRIBING = ("canonical", "selection", "sources")
 CORE = ("executorch", "flatbuffers", "numpy", "torch", "torchao")
 
 
-def code() -> str:
-    """The digest of the code of this package that decides results; part of every action's key."""
-    return _digest_of(_DECIDING)
+def code(kind: str = "") -> str:
+    """The digest of the code of this package that decides what an action of a kind gives; part of
+    every action's key. Reports are made anew without measuring, and packages are measured anew
+    without building."""
+    match kind:
+        case "measure":
+            return _digest_of((*_BUILDING, *_MEASURING))
+        case "validate":
+            return _digest_of(_REPORTING)
+        case _:
+            return _digest_of(_BUILDING)
 
 
 def planning_code() -> str:
@@ -144,7 +159,7 @@ def describing_code() -> str:
 def _digest_of(names: tuple[str, ...]) -> str:
     hasher = blake3()
     for name in names:
-        pattern = name if name.endswith(".json") else f"{name}.py"
+        pattern = name if name.endswith((".json", "templates/*")) else f"{name}.py"
         for path in sorted(Path(__file__).parent.glob(pattern)):
             source = path.read_bytes()
             hasher.update(len(source).to_bytes(8, "little") + source)
