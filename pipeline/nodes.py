@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 # Why partitioners left a node, in its metadata (pipeline/reasons.py).
 NOTES = "why_not_delegated"
+# What torch writes where a pass made a node (torch/_export/passes/_node_metadata_hook.py).
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _CALL = re.compile(r"@\d+")  # how torch can mark the second and later calls of one module
 
 
@@ -27,4 +29,5 @@ def modules_of(node: Node) -> list[str]:
     """The qualified names of the modules that a node is from, outermost first, of which the first
     is "", the method's own."""
     stack = node.meta.get("nn_module_stack") or {}
-    return [_CALL.sub("", path).removeprefix("L['self'].") for path, _ in stack.values()]
+    paths = [path for path, _ in stack.values() if path != _NO_MODULE]
+    return [_CALL.sub("", path).removeprefix("L['self'].") for path in paths]
