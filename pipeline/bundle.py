@@ -18,7 +18,7 @@ from executorch.exir.schema import Bool, Double, ExecutionPlan, Int, Tensor
 
 from pipeline.objects import program_from_bytes
 from pipeline.sizes import human_size
-from pipeline.validation import MethodValidation
+from pipeline.validating.validation import MethodValidation
 
 _NUMBERS = {Int: int, Double: float, Bool: bool}
 

@@ -12,7 +12,7 @@ from pipeline.config_fields import MethodName, Operators, Portion, Share, Size, 
 
 Decibel = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-# Generated input sets beside the random ones (pipeline/cases.py).
+# Generated input sets beside the random ones (pipeline/validating/cases.py).
 Case = Literal["zeros", "large", "limits", "strided"]
 CASES: tuple[Case, ...] = ("zeros", "large", "limits", "strided")
 Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct)]

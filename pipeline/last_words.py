@@ -2,7 +2,7 @@
 
 A damaged package can end the process that runs it. So a worker that validates writes down which
 method it is about to load or to run; if it dies there, the next try leaves that method out and
-tells of it (pipeline/deaths.py), and the other methods are proved all the same. No torch here.
+tells of it (validating/deaths.py), and the other methods are proved all the same. No torch here.
 """
 
 from __future__ import annotations

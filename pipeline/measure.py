@@ -16,28 +16,28 @@ from pipeline import compile as compiling
 from pipeline import digest
 from pipeline.actions import Action
 from pipeline.bundle import Suites, bundle, told_of
-from pipeline.culprits import Located
-from pipeline.deaths import validated_after
 from pipeline.delegation import nodes_of, told_delegation
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import listening
 from pipeline.errors import PipelineError
-from pipeline.evidence import evidence_of
 from pipeline.input_files import read_examples
 from pipeline.last_words import LastWords
-from pipeline.latency import latencies
-from pipeline.locate import locate_failures
-from pipeline.node_values import together
+from pipeline.locating.culprits import Located
+from pipeline.locating.evidence import evidence_of
+from pipeline.locating.locate import locate_failures
+from pipeline.locating.node_values import together
+from pipeline.locating.reproduce import reproduction
 from pipeline.package import read_manifest
-from pipeline.quantization_check import NoiseSettings, checked
-from pipeline.reproduce import reproduction
 from pipeline.signature import flatten
 from pipeline.source_lines import told
 from pipeline.sources import MethodSource
 from pipeline.stages import Stages
 from pipeline.store import MissingBlobError, Store
-from pipeline.validate import validate_package
-from pipeline.validation import Validation
+from pipeline.validating.deaths import validated_after
+from pipeline.validating.latency import latencies
+from pipeline.validating.quantization_check import NoiseSettings, checked
+from pipeline.validating.validate import validate_package
+from pipeline.validating.validation import Validation
 from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:

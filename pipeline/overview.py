@@ -12,8 +12,8 @@ from typing import Any
 from pipeline.digest import of_bytes
 from pipeline.files import write_atomically
 from pipeline.package import REPORT, read_manifest
-from pipeline.report import markdown
 from pipeline.reports import Entry, files, render, render_all
+from pipeline.reports.markdown import markdown
 from pipeline.timeline import read_timeline
 from pipeline.workspace import Workspace
 

@@ -13,7 +13,7 @@ from typing import Any
 from pipeline import compile as compiling
 from pipeline import etrecord
 from pipeline.actions import Action, exported_blobs
-from pipeline.contents import contents_bytes, contents_of
+from pipeline.contents.record import contents_bytes, contents_of
 from pipeline.export import export
 from pipeline.link import link
 from pipeline.objects import object_from_json

@@ -18,13 +18,13 @@ from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
 from pipeline.config import EmitConfig, ValidateConfig
-from pipeline.culprits import Again, Evidence, Located, Made
 from pipeline.delegation import origin_places, origins_of
 from pipeline.devices.interface import PackageFiles
 from pipeline.emission import emit
 from pipeline.inputs import InputSet
 from pipeline.instructions import Emission, recording
-from pipeline.locate import locate
+from pipeline.locating.culprits import Again, Evidence, Located, Made
+from pipeline.locating.locate import locate
 from pipeline.lowering import lower
 from pipeline.quantize import quantize
 

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from pipeline.config import EmitConfig
 from pipeline.constant_names import constants_of
-from pipeline.contents import contents_of
+from pipeline.contents.record import contents_of
 from pipeline.emission import emit
 from pipeline.link import link
 from pipeline.lowering import lower

@@ -43,7 +43,7 @@ from pipeline.lowering import lower
 from pipeline.measure import lines_of_handles
 from pipeline.store import Store
 from pipeline.upkeep import read_usage
-from pipeline.validate import validate_package
+from pipeline.validating.validate import validate_package
 
 
 def edge_program(module, arguments, dynamic_shapes=None):

@@ -10,9 +10,9 @@ from test_runtime import Counter, exported, lowered, split_package, write
 from pipeline.bundle import Suites, bundle
 from pipeline.config import ValidateConfig
 from pipeline.inputs import InputSet
-from pipeline.report import _bundle
+from pipeline.reports.markdown import _bundle
 from pipeline.runtime import _data_of
-from pipeline.validate import validate_package
+from pipeline.validating.validate import validate_package
 
 CONFIG = {
     "methods": {

@@ -10,16 +10,16 @@ from test_validate import Conv, method, sources
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.cases import make_cases
 from pipeline.config import ValidateConfig, parse_config
 from pipeline.config_validate import CASES
 from pipeline.devices import executorch
 from pipeline.eager import Source
 from pipeline.inputs import InputSet
-from pipeline.judging import LIMITS, OwnLimits, excesses, grown, without_signal
 from pipeline.metrics import compare
 from pipeline.signature import check_inputs
-from pipeline.validate import validate_package
+from pipeline.validating.cases import make_cases
+from pipeline.validating.judging import LIMITS, OwnLimits, excesses, grown, without_signal
+from pipeline.validating.validate import validate_package
 
 LIMIT = ValidateConfig(atol=1e-5, rtol=1e-3)
 

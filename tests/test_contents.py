@@ -23,7 +23,7 @@ from torch.export import export
 
 from pipeline import preprocessors
 from pipeline.config import parse_config
-from pipeline.contents import contents_bytes, contents_of
+from pipeline.contents.record import contents_bytes, contents_of
 from pipeline.digest import of_bytes
 from pipeline.errors import PipelineError
 from pipeline.inputs import InputSet

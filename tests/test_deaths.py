@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from pipeline.deaths import validated_after
 from pipeline.last_words import Death, LastWords
-from pipeline.validation import Failure, MethodValidation, Validation
+from pipeline.validating.deaths import validated_after
+from pipeline.validating.validation import Failure, MethodValidation, Validation
 
 # In every process of the bench: one method of the pair ends whoever calls it so.
 ENDING = """

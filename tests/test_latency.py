@@ -7,13 +7,13 @@ import pytest
 import torch
 from test_runtime import Counter, Encoder, exported, lowered, write
 
-from pipeline import latency
 from pipeline.config import ValidateConfig
 from pipeline.devices.interface import PackageFiles
 from pipeline.inputs import InputSet
-from pipeline.latency import latencies, latency_of, rounded, spread
-from pipeline.report import markdown
-from pipeline.validate import validate_package
+from pipeline.reports.markdown import markdown
+from pipeline.validating import latency
+from pipeline.validating.latency import latencies, latency_of, rounded, spread
+from pipeline.validating.validate import validate_package
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,12 @@ from torch import nn
 from pipeline.backends import BACKENDS, make_partitioners
 from pipeline.backends.add_sub import runtime as add_sub
 from pipeline.config import parse_config
-from pipeline.culprits import Located
 from pipeline.devices import executorch as on_executorch
 from pipeline.devices import prims
 from pipeline.errors import PipelineError
 from pipeline.inputs import InputSet
-from pipeline.locate import locate
+from pipeline.locating.culprits import Located
+from pipeline.locating.locate import locate
 
 
 def noise(*shape, seed=0):

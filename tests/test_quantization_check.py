@@ -8,11 +8,17 @@ from torch import nn
 from torch.export import export
 
 from pipeline.inputs import InputSet
-from pipeline.judging import Limits
 from pipeline.metrics import compare
-from pipeline.quantization_check import MARGIN_DB, MOST_DB, NoiseSettings, checked, noise_floor
-from pipeline.validate import Settings
-from pipeline.validation import Failure, MethodValidation, Run, Validation
+from pipeline.validating.judging import Limits
+from pipeline.validating.quantization_check import (
+    MARGIN_DB,
+    MOST_DB,
+    NoiseSettings,
+    checked,
+    noise_floor,
+)
+from pipeline.validating.validate import Settings
+from pipeline.validating.validation import Failure, MethodValidation, Run, Validation
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 

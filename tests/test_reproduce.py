@@ -13,7 +13,7 @@ from pipeline.config import ValidateConfig
 from pipeline.inputs import InputSet
 from pipeline.measure import reproductions
 from pipeline.package import clean, install
-from pipeline.report import markdown
+from pipeline.reports.markdown import markdown
 from pipeline.store import Store
 from pipeline.workspace import Workspace
 

@@ -20,8 +20,8 @@ from pipeline.devices.registry import devices
 from pipeline.devices.session import INTERPRETER, Session
 from pipeline.eager import Source, common_buffers, sources_with_common_state
 from pipeline.inputs import InputSet
-from pipeline.sequences import rounds, usual_sequences
-from pipeline.validate import validate_package
+from pipeline.validating.sequences import rounds, usual_sequences
+from pipeline.validating.validate import validate_package
 
 
 class State(nn.Module):

@@ -23,8 +23,8 @@ from torch.export import Dim
 from pipeline.config import ValidateConfig
 from pipeline.eager import Source
 from pipeline.inputs import InputSet
-from pipeline.report import markdown
-from pipeline.validate import validate_package
+from pipeline.reports.markdown import markdown
+from pipeline.validating.validate import validate_package
 
 LIMITS = {"atol": 1e-5, "rtol": 1e-5, "steps": 3}
 sources = cache(programs)

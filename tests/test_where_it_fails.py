@@ -14,9 +14,9 @@ from pipeline import digest
 from pipeline.actions import validate_action
 from pipeline.backends.add_sub import runtime as add_sub
 from pipeline.errors import PipelineError
+from pipeline.locating.reproduce import main
 from pipeline.perform import perform
 from pipeline.plan import Plan
-from pipeline.reproduce import main
 from pipeline.stages import Stages
 from pipeline.store import Store
 from pipeline.workspace import Workspace

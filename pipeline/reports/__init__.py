@@ -24,7 +24,7 @@ OVER_ALL = ("index.html", "junit.xml", "summary.md")
 
 
 def render(report: Json, sources: Mapping[str, str] | None = None) -> dict[str, bytes]:
-    """The reports of a package by file name, but for Markdown, which `pipeline.report` writes.
+    """The reports of a package by file name, but for Markdown, which has a module of its own.
 
     Args:
         sources: texts of the files of the workspace that `files(report)` names. Of others only the

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 
 from pipeline.config_validate import ValidateConfig
-from pipeline.culprits import Evidence, Made
 from pipeline.delegation import Places, nodes_of
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
@@ -33,12 +32,13 @@ from pipeline.eager import outputs_of
 from pipeline.errors import PipelineError
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
-from pipeline.locate import locate_failures
+from pipeline.locating.culprits import Evidence, Made
+from pipeline.locating.locate import locate_failures
 from pipeline.metrics import compare
-from pipeline.quantization_check import checked
 from pipeline.signature import flatten
-from pipeline.validate import validate_package
-from pipeline.validation import Validation
+from pipeline.validating.quantization_check import checked
+from pipeline.validating.validate import validate_package
+from pipeline.validating.validation import Validation
 
 from .parts import Culprit, Damage
 from .registry import DAMAGES, damaged

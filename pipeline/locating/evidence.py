@@ -12,13 +12,13 @@ from torch.export import ExportedProgram
 
 from pipeline import compile as compiling
 from pipeline.actions import Action
-from pipeline.culprits import Again, Evidence, Made
 from pipeline.delegation import origin_places
 from pipeline.devices.interface import PackageFiles
 from pipeline.emission import emit
 from pipeline.errors import PipelineError
 from pipeline.instructions import Instructions, recording
 from pipeline.link import link
+from pipeline.locating.culprits import Again, Evidence, Made
 from pipeline.objects import object_from_json
 from pipeline.passes import load_passes
 from pipeline.workspace import Workspace

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from pipeline.locating.node_values import NodeValues
+from pipeline.locating.walk import comparable
 from pipeline.metrics import OutputError, compare
-from pipeline.node_values import NodeValues
 from pipeline.nodes import operator_of
-from pipeline.walk import comparable
 
 MOST = 3
 

@@ -9,10 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pipeline.contents.flat import CorruptError, Span
+from pipeline.contents.package_files import (
+    DataFile,
+    ProgramFile,
+    TensorType,
+    read_data,
+    read_program,
+)
 from pipeline.digest import Digest, of_bytes
 from pipeline.errors import PipelineError
-from pipeline.flat import CorruptError, Span
-from pipeline.package_files import DataFile, ProgramFile, TensorType, read_data, read_program
 
 _MOST_NAMES = 3
 

@@ -22,7 +22,7 @@ from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
 from pipeline.report_record import LatencyRecord, SpreadRecord
 from pipeline.signature import flatten
-from pipeline.validation import MethodValidation
+from pipeline.validating.validation import MethodValidation
 
 _MOST_LOADS = 5
 _MOST_RUNS = 1000

@@ -18,8 +18,6 @@ from typing import Any, Protocol
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from pipeline.cases import Case, make_cases
-from pipeline.declared import differences
 from pipeline.devices.interface import Computation, DeviceError, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.devices.session import INTERPRETER, REFERENCE, Session, executed
@@ -27,16 +25,18 @@ from pipeline.eager import Source
 from pipeline.errors import PipelineError
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
-from pipeline.judging import LIMITS, Limits, excesses
 from pipeline.metrics import compare
-from pipeline.sequences import rounds, usual_sequences
 from pipeline.signature import (
     check_inputs,
     flat_as_given,
     flatten,
     signature,
 )
-from pipeline.validation import LACKS, Failure, MethodValidation, Run, Validation
+from pipeline.validating.cases import Case, make_cases
+from pipeline.validating.declared import differences
+from pipeline.validating.judging import LIMITS, Limits, excesses
+from pipeline.validating.sequences import rounds, usual_sequences
+from pipeline.validating.validation import LACKS, Failure, MethodValidation, Run, Validation
 
 _AMOUNTS = ("inputs", "seed", "steps")
 # How often a method with state is called on one case: what one call leaves, the next one reads.
@@ -82,7 +82,7 @@ def validate_package(
         not_run: by method, why this machine can't run it. Only what it declares is compared.
         lines: by method and debug handle, the line of the source that a delegate's instruction
             comes from, for failures.
-        cases: by method, which inputs are generated beside random ones (pipeline/cases.py).
+        cases: by method, which inputs are generated beside random ones (cases.py).
         sequences: methods that share state, in the order in which they are called on one opened
             package; None for the usual ones, by the programs' buffers.
         keep: is given each call from the initial state, also of methods that are not run.

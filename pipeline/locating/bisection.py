@@ -30,8 +30,8 @@ from torch.fx import Interpreter, Node
 
 from pipeline.delegates import DelegateError
 from pipeline.devices.methods import delegate_runtime
+from pipeline.locating.node_values import MOST_BYTES
 from pipeline.metrics import OutputError, compare
-from pipeline.node_values import MOST_BYTES
 from pipeline.nodes import operator_of
 from pipeline.preprocess import preprocess_programs
 from pipeline.runtime import DTYPES

@@ -20,9 +20,9 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.devices.methods import Data, instructions_of, load
 from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.devices.slots import Places, Slot
-from pipeline.differences import plans
+from pipeline.locating.differences import plans
+from pipeline.locating.walk import CLOSER, Compared, Held, Tolerance, scale_of
 from pipeline.metrics import OutputError, compare
-from pipeline.walk import CLOSER, Compared, Held, Tolerance, scale_of
 
 MOST_PROBES = 24
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.last_words import Death
-from pipeline.validation import Failure, MethodValidation, Validation
+from pipeline.validating.validation import Failure, MethodValidation, Validation
 
 
 def validated_after(

@@ -41,7 +41,7 @@ class Failure:
 @dataclass(frozen=True)
 class Run:
     """One call on the input set `origin`, which was `generated` or is real; a generated one that is
-    not random says what `case` it is (pipeline/cases.py). A method with state runs in sequences,
+    not random says what `case` it is (cases.py). A method with state runs in sequences,
     each on a Package just opened: `step` counts its calls from 1, `sequence` names it; otherwise 0
     and empty."""
 

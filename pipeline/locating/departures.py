@@ -8,20 +8,17 @@ from typing import Any
 import torch
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 
-from pipeline.bisection import bisect_partition
-from pipeline.culprits import Again, Case, figures, first_line
-from pipeline.damage import reader_of
 from pipeline.delegation import Places
 from pipeline.devices.instructions import steps, value_of
 from pipeline.devices.methods import Method, instructions_of
 from pipeline.devices.session import EXECUTORCH, Session
-from pipeline.differences import other_named_data, plans
-from pipeline.metrics import OutputError, compare
-from pipeline.node_values import NodeValues, together
-from pipeline.probes import probe
-from pipeline.report_record import CulpritKind
-from pipeline.report_record import CulpritRecord as Culprit
-from pipeline.walk import (
+from pipeline.locating.bisection import bisect_partition
+from pipeline.locating.culprits import Again, Case, figures, first_line
+from pipeline.locating.damage import reader_of
+from pipeline.locating.differences import other_named_data, plans
+from pipeline.locating.node_values import NodeValues, together
+from pipeline.locating.probes import probe
+from pipeline.locating.walk import (
     CLOSER,
     ROUNDING,
     Compared,
@@ -33,6 +30,9 @@ from pipeline.walk import (
     state_values,
     walk,
 )
+from pipeline.metrics import OutputError, compare
+from pipeline.report_record import CulpritKind
+from pipeline.report_record import CulpritRecord as Culprit
 
 
 def departures(case: Case) -> Iterator[Culprit]:

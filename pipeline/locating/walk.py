@@ -20,8 +20,8 @@ from pipeline.devices.instructions import given_by, steps, value_of
 from pipeline.devices.methods import Method
 from pipeline.devices.slots import RefusalError
 from pipeline.instructions import Instructions
+from pipeline.locating.node_values import MOST_VISITS, NodeValues
 from pipeline.metrics import OutputError, compare, within
-from pipeline.node_values import MOST_VISITS, NodeValues
 from pipeline.nodes import operator_of
 
 ROUNDING = 16  # units in the last place of the greatest value, that may come of rounding alone

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.markdown_parts import code, section, table
+from pipeline.reports.markdown_parts import code, section, table
 from pipeline.sizes import human_size
 
 Json = Mapping[str, Any]

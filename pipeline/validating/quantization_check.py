@@ -19,7 +19,7 @@ from pipeline.eager import Source
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
 from pipeline.metrics import compare
-from pipeline.validation import Failure, MethodValidation, Validation
+from pipeline.validating.validation import Failure, MethodValidation, Validation
 
 MARGIN_DB = 3.0  # twice the noise
 # Where quantization loses next to nothing, roundings of ranges that are computed as they come leave
@@ -29,7 +29,7 @@ MOST_DB = 38.0
 
 @dataclass(frozen=True)
 class NoiseLimits:
-    """As `Limits` (pipeline/validate.py), of which only the noise counts."""
+    """As `Limits` (pipeline/validating/validate.py), of which only the noise counts."""
 
     min_sqnr: float | None
     atol: float = math.inf

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.flat import CorruptError, Span, Table, number, root
+from pipeline.contents.flat import CorruptError, Span, Table, number, root
 
 # runtime/core/portable_type/scalar_type.h: torch's names, and bytes of an element.
 SCALAR_TYPES = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from pipeline.node_values import NodeValues
+from pipeline.locating.node_values import NodeValues
 from pipeline.report_record import CulpritKind
 from pipeline.signature import signature
 

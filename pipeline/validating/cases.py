@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 
 from pipeline.generate import Generator, ends, is_number, random
 from pipeline.inputs import InputSet
-from pipeline.judging import Limits, excesses, grown, magnitude, without_signal
 from pipeline.metrics import compare
 from pipeline.signature import flatten, signature
+from pipeline.validating.judging import Limits, excesses, grown, magnitude, without_signal
 
 # How many times a standard normal large values are: the first at which the source holds.
 _EXPONENTS = (10, 7, 4)

@@ -15,20 +15,20 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch.export import ExportedProgram
 
-from pipeline.culprits import Case, Evidence, Located, figures, first_line, least_sqnr
-from pipeline.damage import damaged
-from pipeline.departures import departures
 from pipeline.devices.instructions import value_of
 from pipeline.devices.interface import DeviceError
 from pipeline.devices.session import Session
 from pipeline.generate import generate_inputs
 from pipeline.inputs import InputSet
-from pipeline.node_values import NodeValues, together
-from pipeline.quantization_noise import worst_layers
+from pipeline.locating.culprits import Case, Evidence, Located, figures, first_line, least_sqnr
+from pipeline.locating.damage import damaged
+from pipeline.locating.departures import departures
+from pipeline.locating.node_values import NodeValues, together
+from pipeline.locating.quantization_noise import worst_layers
+from pipeline.locating.structure import findings, takes
 from pipeline.report_record import CulpritRecord as Culprit
 from pipeline.signature import flatten
-from pipeline.structure import findings, takes
-from pipeline.validation import LACKS, Validation
+from pipeline.validating.validation import LACKS, Validation
 
 MOST_METHODS = 8
 MARGIN, MOST_FLOOR = 3.0, 41.0  # dB, between a package and the quantized program that it is made of

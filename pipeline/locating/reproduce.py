@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from pipeline.culprits import Located, figures
 from pipeline.devices.instructions import given_by, steps, value_of
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.methods import load, read_package, shared_memory
 from pipeline.devices.session import INTERPRETER, Session
-from pipeline.differences import plans
 from pipeline.inputs import InputSet, load_inputs, save_inputs
-from pipeline.judging import LIMITS, excesses
+from pipeline.locating.culprits import Located, figures
+from pipeline.locating.differences import plans
 from pipeline.metrics import compare
 from pipeline.signature import laid_out
+from pipeline.validating.judging import LIMITS, excesses
 
 FOLDER = "reproduce"
 _RECORD, _INPUTS, _EXPECTED, _VALUE = (
@@ -38,7 +38,7 @@ It ends with 1 while the method fails, with 0 when it is mended.
 import sys
 from pathlib import Path
 
-from pipeline.reproduce import main
+from pipeline.locating.reproduce import main
 
 sys.exit(main(Path(__file__).resolve().parent))
 '''

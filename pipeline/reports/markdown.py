@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.markdown_parts import cell as _cell
-from pipeline.markdown_parts import code as _code
-from pipeline.markdown_parts import count as _count
-from pipeline.markdown_parts import section as _section
-from pipeline.markdown_parts import table as _table
-from pipeline.report_contents import contents_sections, latency_section
-from pipeline.report_delegation import delegation_tables
+from pipeline.reports.markdown_contents import contents_sections, latency_section
+from pipeline.reports.markdown_delegation import delegation_tables
+from pipeline.reports.markdown_parts import cell as _cell
+from pipeline.reports.markdown_parts import code as _code
+from pipeline.reports.markdown_parts import count as _count
+from pipeline.reports.markdown_parts import section as _section
+from pipeline.reports.markdown_parts import table as _table
 
 Json = Mapping[str, Any]
 

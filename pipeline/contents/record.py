@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.contents.flat import Span
+from pipeline.contents.package_files import PlanFacts, ProgramFile
+from pipeline.contents.package_view import File, View, by_segment, listed
+from pipeline.contents.stored_tensors import shared, tensors_of, twice
 from pipeline.errors import PipelineError
-from pipeline.flat import Span
-from pipeline.package_files import PlanFacts, ProgramFile
-from pipeline.package_view import File, View, by_segment, listed
 from pipeline.report_record import ContentsRecord, MethodContents, SegmentRecord
-from pipeline.stored_tensors import shared, tensors_of, twice
 
 
 def contents_of(

@@ -27,17 +27,17 @@ from pipeline.devices.methods import (
     read_package,
     shared_memory,
 )
-from pipeline.differences import plans
 from pipeline.inputs import InputSet
 from pipeline.instructions import Instructions
+from pipeline.locating.differences import plans
+from pipeline.locating.node_values import together
+from pipeline.locating.walk import Held
 from pipeline.metrics import OutputError, compare, within
-from pipeline.node_values import together
 from pipeline.nodes import modules_of
 from pipeline.report_record import CulpritKind
 from pipeline.report_record import CulpritRecord as Culprit
 from pipeline.signature import flatten
 from pipeline.source_lines import source_line
-from pipeline.walk import Held
 
 
 @dataclass(frozen=True)

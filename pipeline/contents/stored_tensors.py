@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from pipeline.contents.flat import Span
+from pipeline.contents.package_files import DataFile, TensorType
+from pipeline.contents.package_view import File, Known, View, by_segment, listed
 from pipeline.digest import Digest
 from pipeline.errors import PipelineError
-from pipeline.flat import Span
-from pipeline.package_files import DataFile, TensorType
-from pipeline.package_view import File, Known, View, by_segment, listed
 from pipeline.report_record import SharedRecord, TensorRecord, TwiceRecord
 
 _LEAST = 64  # bytes of what is told as stored twice: scalars are equal by chance

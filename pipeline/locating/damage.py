@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.culprits import Case, first_line
 from pipeline.delegation import nodes_of
 from pipeline.devices.instructions import given_by, steps, value_of
 from pipeline.devices.methods import Data, Method, read_package
-from pipeline.differences import Difference, differences, plans
 from pipeline.errors import PipelineError
+from pipeline.locating.culprits import Case, first_line
+from pipeline.locating.differences import Difference, differences, plans
 from pipeline.metrics import OutputError, compare
 from pipeline.nodes import operator_of
 from pipeline.report_record import CulpritRecord as Culprit

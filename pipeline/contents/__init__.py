@@ -1,0 +1,1 @@
+"""What every byte of a package is."""

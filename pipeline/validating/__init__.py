@@ -1,0 +1,1 @@
+"""Whether a package is the same function as its source programs."""
