@@ -14,6 +14,8 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 FORMAT = 1
 
+SegmentKind = Literal["program", "constants", "delegate", "named_data", "mutable", "padding"]
+
 # An operator or a delegate computes something else, the package is not what its build gives, the
 # state is not kept, or what is there stands in another place or under another name.
 CulpritKind = Literal["operator", "delegate", "package", "state", "order"]
@@ -197,7 +199,7 @@ class SegmentRecord(TypedDict):
     """
 
     file: str
-    kind: str
+    kind: SegmentKind
     name: str
     offset: int
     size: int

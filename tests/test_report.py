@@ -152,7 +152,7 @@ worst SQNR | cosine | agreement | verdict |
 
 | method | operator | times | why | lines | modules |
 | --- | --- | ---: | --- | --- | --- |
-| `encode` | `aten.mul.Tensor` | 4 | int64 | `x * 1 # models/m.py:3, in M.forward`; \
+| `encode` | `aten.mul.Tensor` | 4 | invalid dtype | `x * 1 # models/m.py:3, in M.forward`; \
 `x * 2 # models/m.py:3, in M.forward`; `x * 3 # models/m.py:3, in M.forward` \
 | `layers.1`; `layers.2`; `layers.3` |
 | `encode` | `aten.add.Tensor` | 1 | - | - | - |

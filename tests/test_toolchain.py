@@ -73,7 +73,7 @@ def test_a_change_of_the_code_changes_the_key(tmp_path, monkeypatch):
     (tmp_path / "reports" / "templates" / "style.css").write_text("changed")
     assert [toolchain.code(kind) for kind in kinds] == [*before[:2], toolchain.code("validate")]
     assert toolchain.code("validate") != before[2]
-    (tmp_path / "validate.py").write_text("# changed")
+    (tmp_path / "validating" / "validate.py").write_text("# changed")
     now = [toolchain.code(kind) for kind in kinds]
     assert now[0] == before[0] and now[1] != before[1]
     before = toolchain.code()

@@ -17,7 +17,7 @@ from pipeline.contents.package_files import PlanFacts, ProgramFile
 from pipeline.contents.package_view import File, View, by_segment, listed
 from pipeline.contents.stored_tensors import shared, tensors_of, twice
 from pipeline.errors import PipelineError
-from pipeline.report_record import ContentsRecord, MethodContents, SegmentRecord
+from pipeline.report_record import ContentsRecord, MethodContents, SegmentKind, SegmentRecord
 
 
 def contents_of(
@@ -55,7 +55,7 @@ def contents_bytes(contents: ContentsRecord) -> bytes:
 class _Claim:
     """What a stretch of a file is for."""
 
-    kind: str
+    kind: SegmentKind
     names: set[str] = field(default_factory=set)
     methods: set[str] = field(default_factory=set)
     backends: set[str] = field(default_factory=set)
@@ -109,7 +109,7 @@ def _segment(view: View, file: File, span: Span, claim: _Claim) -> SegmentRecord
 def _claims(view: View, file: File) -> dict[Span, _Claim]:
     claims: dict[Span, _Claim] = {}
 
-    def claim(span: Span, kind: str, methods: Iterable[str] = (), name: str = "") -> _Claim:
+    def claim(span: Span, kind: SegmentKind, methods: Iterable[str] = (), name: str = "") -> _Claim:
         own = claims.setdefault(span, _Claim(kind))
         own.methods.update(methods)
         own.names.update([name] if name else [])
@@ -121,10 +121,11 @@ def _claims(view: View, file: File) -> dict[Span, _Claim]:
             claim(span, "named_data", view.users.get(key, ()), key)
     layout = file.layout
     if isinstance(layout, ProgramFile):
-        for kind, planned, spans, segments in (
+        stored: tuple[tuple[SegmentKind, bool, Any, Any], ...] = (
             ("constants", False, layout.constants, layout.constant_segments),
             ("mutable", True, layout.mutable, layout.mutable_segments),
-        ):
+        )
+        for kind, planned, spans, segments in stored:
             used = view.indices(planned)
             for segment in segments:
                 methods = {m for _, own in used.values() for m in own}
