@@ -279,8 +279,8 @@ def validate_action(
 ) -> Action:
     """`files` are the digests of the package on disk, which is what gets validated; `examples`
     those of the files that the config names for a method, which stand in place of the model's;
-    `baseline` that of the file with the figures that were accepted; `places` are where gates were
-    written. What is measured has a key of its own in this one, without gates and baseline."""
+    `baseline` that of the file with the figures that were accepted; `places` are where the config
+    says what. What is measured has a key of its own in this one, without gates and baseline."""
     settings = config.validation.resolved()
     if not settings["bundle"]:  # what is left out must not count
         del settings["bundle"], settings["bundle_limit"]

@@ -68,7 +68,8 @@ def checked_gates(
     Args:
         settings: `validate` of the config, resolved: `gates`, and `methods`, some with their own.
         validation: the record of the package's validation; its `methods` are read.
-        places: by path under `validate` (`gates.max_size`), file and line where it was written.
+        places: by path in the config (`validate.gates.max_size`), file and line where it was
+            written.
     """
     check = _Check(settings, manifest, contents, validation, baseline, places or {})
     return list(check.results())
@@ -121,7 +122,8 @@ class _Check:
         self, gate: str, method: str | None, limit: Any, ok: bool, figure: float | None, what: str
     ) -> GateResult:
         """`what` is empty where there is nothing to say."""
-        place = self.places.get(f"methods.{method}.gates.{gate}", self.places.get(f"gates.{gate}"))
+        own = f"validate.methods.{method}.gates.{gate}"
+        place = self.places.get(own, self.places.get(f"validate.gates.{gate}"))
         number = 0 if gate == "allow_portable_ops" else limit
         whole = not method or not what or what == self._no_baseline()
         sentence = what if whole else f"{method}: {what}"

@@ -88,14 +88,18 @@ def mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
                 )
 
 
-def places_of_gates(config: PackageConfig, document: Document) -> dict[str, str]:
-    """File and line of each gate that is written, by its path under `validate`."""
+def places_of(config: PackageConfig, document: Document) -> dict[str, str]:
+    """File and line of what reports speak of, by its path in the config: methods, settings of the
+    validation, and gates; as far as they are written."""
+    validation = config.validation
+    paths = [f"methods.{name}" for name in config.methods]
+    paths += [f"validate.{name}" for name in validation.model_fields_set]
+    given: dict[str, Options] = {"validate": validation.gates}
+    given |= {f"validate.methods.{name}": own.gates for name, own in validation.methods.items()}
+    paths += [f"{p}.gates.{name}" for p, gates in given.items() for name in gates.model_fields_set]
     found = {}
-    given: dict[str, Options] = {"": config.validation.gates}
-    given |= {f"methods.{name}.": own.gates for name, own in config.validation.methods.items()}
-    for path, gates in given.items():
-        for name in gates.model_fields_set:
-            node = document.written(f"validate.{path}gates.{name}")
-            if node is not None and node.mark.line:
-                found[f"{path}gates.{name}"] = f"{node.mark.file}:{node.mark.line}"
+    for path in paths:
+        node = document.written(path)
+        if node is not None and node.mark.line:
+            found[path] = f"{node.mark.file}:{node.mark.line}"
     return dict(sorted(found.items()))

@@ -22,7 +22,7 @@ from pipeline.errors import ConfigErrors, Problem, SourceError, did_you_mean, jo
 from pipeline.mistakes import (
     misfitting_files,
     mixed_edges,
-    places_of_gates,
+    places_of,
     places_of_passes,
     unknown_options_of,
     unusable_backends,
@@ -418,7 +418,7 @@ class Plan:
     ) -> Action:
         """Of a package whose files have these digests."""
         config = self.config(package)
-        places = places_of_gates(config, self.configs.document(package))
+        places = places_of(config, self.configs.document(package))
         examples = {
             name: [d for d in map(self._file, limits.examples or ()) if d is not None]
             for name, limits in config.validation.methods.items()

@@ -60,6 +60,7 @@ def validate(action: Action, workspace: Workspace, stages: Stages, always: bool 
             "gates": [gate.to_json() for gate in gates],
             "baseline": baseline,
             "contents": contents,
+            "places": action.where["places"],
         }
         report = {
             REPORT: as_bytes(record),

@@ -8,7 +8,7 @@ from pipeline.config import parse_config, read_configs
 from pipeline.errors import ConfigErrors
 from pipeline.figures import figures_of
 from pipeline.gates import checked_gates, failed_gates
-from pipeline.mistakes import places_of_gates
+from pipeline.mistakes import places_of
 
 BASELINE = figures_of(manifest(), contents(), validation())
 
@@ -53,8 +53,8 @@ def test_without_gates_nothing_is_checked():
 
 def test_a_record_for_each_gate_and_method_with_its_place():
     places = {
-        "gates.max_size": "asr.yaml:3",
-        "methods.decode.gates.min_delegated_ops": "asr.yaml:9",
+        "validate.gates.max_size": "asr.yaml:3",
+        "validate.methods.decode.gates.min_delegated_ops": "asr.yaml:9",
     }
     results = checked_gates(
         settings({"max_size": "1kB", "min_delegated_ops": 0.5}, decode={"min_delegated_ops": 0.9}),
@@ -329,9 +329,12 @@ def test_the_place_of_a_gate_is_where_it_was_written(tmp_path):
         "  methods:\n    encode:\n      gates: {max_sqnr_drop: 3}\n"
     )
     found = read_configs(folder)
-    assert places_of_gates(found.configs["asr"], found.documents["asr"]) == {
-        "gates.max_size": "configs/_base.yaml:3",
-        "methods.encode.gates.max_sqnr_drop": "configs/asr.yaml:7",
+    assert places_of(found.configs["asr"], found.documents["asr"]) == {
+        "methods.encode": "configs/asr.yaml:3",
+        "validate.gates": "configs/_base.yaml:2",
+        "validate.gates.max_size": "configs/_base.yaml:3",
+        "validate.methods": "configs/asr.yaml:5",
+        "validate.methods.encode.gates.max_sqnr_drop": "configs/asr.yaml:7",
     }
 
 
