@@ -131,6 +131,8 @@ def errors(report: Json) -> Chart | None:
         "A line per input set, from the mean over the 99.9th percentile (tick) to the greatest "
         "absolute error (dot), on a logarithmic axis. Dashed: the absolute tolerance."
     )
+    if any(run.get("case") == "large" for _, run, _, _ in _outputs(report)):
+        about += " Sets of large values lie further right: their limits grow with the outputs."
     if unbounded:
         about += f" {figures.count(unbounded, 'output')} not drawn, whose errors have no bound."
     legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
