@@ -43,13 +43,16 @@ class OutputErrorRecord(TypedDict):
 
 
 class RunRecord(TypedDict):
-    """One call on the input set `origin`. In a method with state, `step` counts the calls of the
+    """One call on the input set `origin`, which was `generated` or is real; a generated one that is
+    not random says what `case` it is. In a method with state, `step` counts the calls of the
     sequence from 1; otherwise it is 0."""
 
     origin: str
     outputs: list[OutputErrorRecord]
     step: NotRequired[int]
     sequence: NotRequired[str]
+    generated: NotRequired[bool]
+    case: NotRequired[str]
 
 
 class SkipRecord(TypedDict):
