@@ -98,7 +98,7 @@ class Batch:
         plan = self._plan
         models = {action.model for action in lost}
         exports = [model for model in plan.exporters if model in models]
-        stale = [plan.export(m) for m in exports if not export_status(plan, m).current]
+        stale = [plan.models.export(m) for m in exports if not export_status(plan, m).current]
         self._repair(stale)
         for model in models:
             plan.forget(model)

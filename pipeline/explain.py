@@ -42,7 +42,7 @@ def expected(plan: Plan, package: str) -> Iterator[Expected]:
     """The actions of a package without problems, in the order of a run."""
     model = plan.exporter(package)
     if model is not None:
-        yield Expected("export", model, export_status(plan, model), plan.export(model))
+        yield Expected("export", model, export_status(plan, model), plan.models.export(model))
     state = plan.workspace.state(package)
     compiles = plan.compiles(package)
     stale = compiles is None

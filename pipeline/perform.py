@@ -63,7 +63,7 @@ def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) 
 def _done(action: Action, workspace: Workspace) -> bool:
     store = workspace.store
     if action.kind == "export":  # what it reads, and so its key, may have become known meanwhile
-        action = Plan(workspace).export(action.model)
+        action = Plan(workspace).models.export(action.model)
     result = store.result(action.digest)
     if result is None:
         return False

@@ -8,35 +8,23 @@ result exists says that it waits for it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import actions, sources
+from pipeline import actions
 from pipeline.actions import Action
 from pipeline.digest import Digest
-from pipeline.errors import ConfigErrors, Problem, SourceError, did_you_mean, join
-from pipeline.mistakes import (
-    misfitting_files,
-    mixed_edges,
-    places_of,
-    places_of_passes,
-    unknown_options_of,
-    unusable_backends,
-)
-from pipeline.passes import FOLDER, source_files
+from pipeline.errors import ConfigErrors, Problem, SourceError
+from pipeline.inventory import Inventory
+from pipeline.mistakes import misfitting_methods, mistakes_of, places_of, unusable_backends
+from pipeline.passes import source_files
 from pipeline.remembered import Outline, Remembered
-from pipeline.selection import mistakes, outline_from_json
-from pipeline.sources import ArchiveFacts, MethodSource, ModelSource
-from pipeline.toolchain import describing_code, host, toolchain
-from pipeline.upkeep import Usage
+from pipeline.sources import MethodSource
+from pipeline.toolchain import host, toolchain
 from pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pipeline.compose import Document
     from pipeline.config import MethodConfig, PackageConfig
 
 
@@ -49,15 +37,12 @@ class Plan:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.configs = Remembered(workspace)
-        self._methods: dict[str, dict[str, MethodSource] | None] = {}
-        self._exports: dict[str, Action] = {}
+        self.models = Inventory(workspace)
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._links: dict[str, Action | None] = {}
         self._compiles: dict[str, list[Action] | None] = {}
         self._quantizes: dict[str, dict[str, Action] | None] = {}
         self._keys: dict[str, Digest | None] = {}
-        self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
-        self.usage: dict[str, Usage] = {}
 
     # What is there
 
@@ -73,14 +58,6 @@ class Plan:
     def outline(self, package: str) -> Outline | None:
         """None where the config has mistakes."""
         return self.configs.outline(package)
-
-    @cached_property
-    def _sources(self) -> tuple[dict[str, ModelSource], dict[str, str]]:
-        try:
-            return sources.find_sources(self.workspace.models)
-        except SourceError as error:  # then it is what is wrong with every model
-            models = filter(None, map(self.model, self.packages))
-            return {}, dict.fromkeys(models, str(error))
 
     def model(self, package: str) -> str | None:
         outline = self.outline(package)
@@ -103,23 +80,16 @@ class Plan:
         if config is None:
             return tuple(found)
         document = configs.documents[package]
-        found += unknown_options_of(config, document)
-        found += self._missing_passes(package, config, document)
-        found += misfitting_files(config, document, self.workspace.root)
-        found += mixed_edges(config, document)
-        models, wrong = self._sources
-        if config.model in wrong:
-            return (*found, document.problem("model", wrong[config.model]))
-        if config.model not in models:
-            known = ", ".join(sorted(models)) or f"none; put one into {self.workspace.models.name}/"
-            what = f"no model '{config.model}'"
-            return (*found, document.problem("model", what, f"known: {known}"))
+        found += mistakes_of(config, document, self.workspace.root)
+        found += self.models.problems(config.model, document)
+        if config.model not in self.models.sources:
+            return tuple(found)
         try:
             methods = self.methods(package)
         except SourceError as error:
             return (*found, document.problem("model", str(error)))
         if methods is not None:
-            found += self._mismatches(package, methods)
+            found += misfitting_methods(package, config, document, methods, self.workspace.store)
         return tuple(found)
 
     def check(self, package: str) -> None:
@@ -128,176 +98,31 @@ class Plan:
         if problems:
             raise ConfigErrors(problems)
 
-    def _mismatches(self, package: str, methods: Mapping[str, MethodSource]) -> list[Problem]:
-        """Methods that config and model do not agree on, and quantizers without inputs."""
-        from pipeline.config import parse_document
-
-        configs = self.configs.parsed(package)
-        document = configs.documents[package]
-        try:
-            parse_document(package, document, known_methods=tuple(methods))
-        except ConfigErrors as errors:
-            return list(errors.problems)
-        specs = configs.configs[package].methods
-        found = [
-            p for name in specs for p in self._wrong_modules(document, name, specs[name], methods)
-        ]
-        return found + [
-            document.problem(
-                f"methods.{name}.quantize",
-                "static quantization observes calibration inputs, and the model gives none",
-                "add calibration_inputs(method) to the exporter, or say `dynamic: true`",
-            )
-            for name, method in configs.configs[package].methods.items()
-            if method.quantize is not None
-            and method.quantize.calibrates
-            and actions.CALIBRATION not in method.files
-            and actions.calibration_of(method.quantize, methods[name]) is None
-        ]
-
-    def _wrong_modules(
-        self,
-        document: Document,
-        name: str,
-        config: MethodConfig,
-        methods: Mapping[str, MethodSource],
-    ) -> Iterator[Problem]:
-        """Modules that a config names and a method lacks or has in several places, if it is known
-        what it has."""
-        quantized = getattr(config.quantize, "modules", None) or {}
-        confines = [(f"methods.{name}.modules", config.modules or ())]
-        confines += [
-            (f"{join(f'methods.{name}.partitioners', n)}.{spec.name}.modules", spec.modules or ())
-            for n, spec in enumerate(config.partitioners)
-        ]
-        if not quantized and not any(modules for _, modules in confines):
-            return
-        parts = self.workspace.store.result_of(actions.program_key(methods[name].program))
-        if parts is None:
-            return
-        known = sources.modules_of(parts["modules"])
-        for module in quantized:
-            if module not in known:
-                hint, where = did_you_mean(module, known, 10), f"methods.{name}.quantize.modules"
-                yield document.problem(where, f"no module '{module}' in the program", hint)
-        if "outline" not in parts:  # described by an earlier version; told when it is compiled
-            return
-        outline = outline_from_json(parts["outline"])
-        for where, modules in confines:
-            for what, hint in mistakes(modules, outline):
-                yield document.problem(where, what, hint)
-
-    def _missing_passes(
-        self, package: str, config: PackageConfig, document: Document
-    ) -> Iterator[Problem]:
-        files = self._passes(package)
-        for path, reference in places_of_passes(config):
-            if not files[reference]:
-                module = reference.partition(":")[0]
-                what = f"no module '{module}' in {FOLDER}/, and none that is installed"
-                yield document.problem(path, what)
-
     # What to do
-
-    def source(self, model: str) -> ModelSource:
-        return self._sources[0][model]
 
     def exporter(self, package: str) -> str | None:
         """The model that must be exported for a package, or None where an archive is there."""
-        source = self._sources[0].get(self.model(package) or "")
+        source = self.models.sources.get(self.model(package) or "")
         return source.model if source and source.form == "exporter" else None
 
     @cached_property
     def exporters(self) -> tuple[str, ...]:
         return tuple(sorted({m for m in map(self.exporter, self.packages) if m}))
 
-    def export(self, model: str) -> Action:
-        """Raises SourceError."""
-        if model not in self._exports:
-            self._exports[model] = self._export_action(model)
-        return self._exports[model]
-
-    def _export_action(self, model: str) -> Action:
-        digests, root = self.workspace.file_digests, self.workspace.root
-        path = self.source(model).path
-        with _reading(path):
-            content = digests.of(path)
-        record = self.workspace.store.result_of(actions.reads_key(model, content)) or {}
-        reads = {name: digests.find(root / name) for name in record.get("reads", ())}
-        inside = str(path.relative_to(root))
-        distributions = record.get("distributions", ())
-        return actions.export_action(model, content, reads, distributions, inside)
-
     def methods(self, package: str) -> dict[str, MethodSource] | None:
         """The methods of a package's model, in its order, or None while it is not exported.
         Raises SourceError."""
         model = self.model(package)
         assert model is not None
-        if model not in self._methods:
-            self._methods[model] = self._read_methods(self.source(model))
-        return self._methods[model]
-
-    def _read_methods(self, source: ModelSource) -> dict[str, MethodSource] | None:
-        if source.form != "exporter":
-            return sources.method_sources(source, self._describe)
-        store = self.workspace.store
-        result = store.result(self.export(source.model).digest)
-        if result is None:
-            return None
-        archive = store.blob_path(result["archive"])
-        return {
-            method["name"]: MethodSource(
-                archive=archive,
-                entry=method["name"],
-                program=method["program"],
-                names=method["names"],
-                content=result["archive"],
-                examples=method["examples"],
-                calibration=method["calibration"],
-                batches=tuple(method["batches"]),
-                exported=True,
-            )
-            for method in result["methods"]
-        }
-
-    def _describe(self, path: Path) -> ArchiveFacts:
-        """What an archive holds: remembered by its stamp, known to the store by its bytes, or read
-        of it."""
-        digests = self.workspace.file_digests
-
-        def describe(path: Path) -> Any:
-            content = digests.of(path)
-            known = self.workspace.store.lookup(actions.programs_key(content))
-            usage = self.usage.setdefault("programs", Usage())
-            if known is not None:
-                usage.add(Usage(hits=1, saved=known.seconds))
-                return [content, known.result["programs"]]
-            started = time.perf_counter()
-            facts = sources.describe_archive(path, content)
-            seconds = time.perf_counter() - started
-            usage.add(Usage(misses=1, spent=seconds))
-            self._described[content] = facts, seconds
-            return [content, facts.to_json()]
-
-        with _reading(path):
-            told = digests.derived(path, "programs", describe, given=describing_code())
-        return sources.archive_from_json(*told)
+        return self.models.methods(model)
 
     def remember(self) -> None:
         """Keeps what was read of files, in the workspace and, of archives, in the store."""
-        store = self.workspace.store
         self.workspace.file_digests.save()
-        with suppress(OSError):  # a convenience; a store that can't be written only serves
-            while self._described:
-                content, (facts, seconds) = self._described.popitem()
-                programs = {"programs": facts.to_json()}
-                store.put_result(actions.programs_key(content), programs, seconds)
-                for each in facts.programs:
-                    store.put_result(actions.program_key(each.program), each.parts)
+        self.models.remember()
 
     def forget(self, model: str) -> None:
-        self._methods.pop(model, None)
-        self._exports.pop(model, None)
+        self.models.forget(model)
         self._problems.clear()
         self._links.clear()
         self._compiles.clear()
@@ -383,7 +208,7 @@ class Plan:
 
     def _key_of_link(self, package: str) -> Digest | None:
         outline = self.outline(package)
-        if outline is None or outline.model not in self._sources[0]:
+        if outline is None or outline.model not in self.models.sources:
             return None
         try:
             methods = self.methods(package)
@@ -455,15 +280,6 @@ class Plan:
         """The files of a linked package that a device loads."""
         files = self.workspace.state(package).get("link", {}).get("files", {})
         return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Raises SourceError for a model's file that can't be read."""
-    try:
-        yield
-    except OSError as error:
-        raise SourceError(f"{sources.shown(path)}: {sources.unreadable(error)}") from error
 
 
 def _identities(methods: Mapping[str, MethodSource]) -> list[Any]:

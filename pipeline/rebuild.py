@@ -120,7 +120,7 @@ class _Rebuild:
         batch = Batch(plan, pool, _progress, lambda kind, usage: None)
         try:
             exports = [model for model in map(plan.exporter, packages) if model is not None]
-            self._do(batch, [(plan.export(m), Step(plan, "export", m)) for m in exports])
+            self._do(batch, [(plan.models.export(m), Step(plan, "export", m)) for m in exports])
             for model in exports:
                 plan.forget(model)
             for kind in ("quantize", "compile", "link"):

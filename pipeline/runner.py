@@ -315,7 +315,7 @@ class BatchRunner(Runner):
     def _keep_house(self, plan: Plan) -> None:
         """After a run that changed something: counts, leftovers of killed runs, eviction."""
         workspace = plan.workspace
-        for kind, usage in plan.usage.items():
+        for kind, usage in plan.models.usage.items():
             self._count(kind, usage)
         if not self._usage:
             return

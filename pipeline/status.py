@@ -29,7 +29,7 @@ class Status:
 
 
 def export_status(plan: Plan, model: str) -> Status:
-    action = plan.export(model)
+    action = plan.models.export(model)
     store = plan.workspace.store
     result = store.result(action.digest)
     if result is not None:
@@ -158,6 +158,6 @@ def changes_of(plan: Plan, old: Mapping[str, Any], action: Action) -> Iterator[s
     def key_of(quantize: Digest) -> Mapping[str, Any] | None:
         return planned.get(quantize) or plan.workspace.store.key(quantize)
 
-    source = plan.source(action.model).path
+    source = plan.models.sources[action.model].path
     file = str(source.relative_to(plan.workspace.root))
     return changes(old, action.key, parts_of, file, key_of)

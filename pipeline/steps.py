@@ -25,7 +25,7 @@ class Step:
 
     def action(self) -> Action | None:
         if self.kind == "export":
-            return self.plan.export(str(self.model))
+            return self.plan.models.export(str(self.model))
         package = str(self.package)
         if self.kind == "link":
             return self.plan.link(package)

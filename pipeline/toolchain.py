@@ -89,6 +89,7 @@ _PLANNING = (
     "config_models",
     "config_parser",
     "config_validate",
+    "inventory",
     "matrix",
     "mistakes",
     "plan",

@@ -747,12 +747,19 @@ def test_the_resolved_view_knows_every_key(write):
 
 def test_the_example_of_the_documentation_is_true(write):
     text = (REPOSITORY / "docs" / "configs.md").read_text(encoding="utf-8")
-    base, config, matrix, gates, edge = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    base, config, matrix, gates, edge, inputs = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     view = re.search(r"```\n(# asr-small-int8.*?)```", text, re.DOTALL)[1].splitlines()
     other = f"extends: _phone\n{METHODS}{matrix}"
     embed = "model: m\nmethods: {embed: {partitioners: []}}\n"
+    three = "model: m\nmethods: {encode: {partitioners: []}, prefill: {partitioners: []}, "
+    three += "decode: {partitioners: []}}\n"
     found = write(
-        _phone=base, asr=config, other=other, edge=f"model: m\n{edge}", gates=embed + gates
+        _phone=base,
+        asr=config,
+        other=other,
+        edge=f"model: m\n{edge}",
+        gates=embed + gates,
+        inputs=three + inputs,
     )
     assert not found.problems
     package = "asr-small-int8"
@@ -765,7 +772,8 @@ def test_the_example_of_the_documentation_is_true(write):
     assert sorted(found.configs) == [
         *(f"{os}.asr.{p}" for os in ["android"] for p in ["fp32", "int8"]),
         *(f"asr-{size}-{p}" for size in ["large", "small"] for p in ["fp32", "int8"]),
-        *["edge", "gates", "ios.asr.fp32", "linux.asr.fp32", "linux.asr.int8", "zephyr.asr.int8"],
+        *["edge", "gates", "inputs"],
+        *["ios.asr.fp32", "linux.asr.fp32", "linux.asr.int8", "zephyr.asr.int8"],
     ]
 
 

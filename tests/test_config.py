@@ -135,6 +135,7 @@ def test_resolved_fills_in_every_default():
             "run_reinplace_pass": False,
             "sym_shape_eval": "constraint_based",
             "emit_stacktrace": False,
+            "etrecord": False,
             "layout": {
                 "extract_delegate_segments": True,
                 "segment_alignment": 128,
@@ -155,6 +156,8 @@ def test_resolved_fills_in_every_default():
             "seed": 0,
             "steps": 4,
             "methods": {},
+            "bundle": False,
+            "bundle_limit": 32 * 2**20,
             "gates": {
                 "min_delegated_nodes": None,
                 "min_delegated_ops": None,
@@ -166,6 +169,7 @@ def test_resolved_fills_in_every_default():
                 "max_size": None,
                 "max_size_growth": None,
             },
+            "latency": {"seconds": 0.3},
         },
     }
 

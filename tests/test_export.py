@@ -26,7 +26,7 @@ def workspace(tmp_path, monkeypatch):
 
 def run(workspace):
     """The files of the workspace that were read."""
-    action = Plan(workspace).export("pair")
+    action = Plan(workspace).models.export("pair")
     export(action, workspace, Stages())
     return workspace.store.result_of(actions.reads_key("pair", action.key["source"]))["reads"]
 
@@ -39,7 +39,7 @@ def begin(workspace, body):
 def test_imports_and_opened_files_are_inputs(workspace):
     begin(workspace, "open('models/data.txt').read()")
     assert run(workspace) == ["models/_parts.py", "models/data.txt"]
-    action = Plan(workspace).export("pair")
+    action = Plan(workspace).models.export("pair")
     assert set(action.key["reads"]) == {"models/_parts.py", "models/data.txt"}
     assert export_status(Plan(workspace), "pair").current
     (workspace.models / "data.txt").write_text("2")

@@ -16,11 +16,12 @@ HARMLESS = {
     "__init__", "acceptance", "actions", "batch", "builds", "canonical", "changes", "columns",
     "commands", "comparison", "compose", "config", "config_fields", "config_models",
     "config_parser", "config_validate", "console", "diff", "digest", "doit_hooks", "errors",
-    "explain", "files", "last_words", "listing", "loaded", "matrix", "mistakes", "plan", "pool",
-    "rebuild", "records", "remembered", "remote", "remote_files", "report_record", "report_schema",
-    "resolved", "revisions", "runner", "schema", "settings", "signing", "sizes", "source_lines",
-    "sources", "stages", "status", "steps", "store", "strict_yaml", "tasks", "timeline",
-    "toolchain", "upkeep", "variables", "worker", "workspace",
+    "explain", "files", "inventory", "last_words", "listing", "loaded", "matrix", "mistakes",
+    "plan", "pool", "rebuild", "records", "remembered", "remote", "remote_files",
+    "report_record", "report_schema", "resolved", "revisions", "runner", "schema", "settings",
+    "signing", "sizes", "source_lines", "sources", "stages", "status", "steps", "store",
+    "strict_yaml", "tasks", "timeline", "toolchain", "upkeep", "variables", "worker",
+    "workspace",
 }  # fmt: skip
 
 
