@@ -196,7 +196,7 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
     assert outputs[0] == outputs[1] == outputs[2]  # all that the store knows of what was accepted
     told = {line.split("  ")[1]: line for line in outputs[0] if line.startswith("  ")}
     assert told["partitions of XnnpackBackend"].endswith("-1")
-    assert told["left: aten.sigmoid"].endswith("newly left")
+    assert told["left: aten.sigmoid"].endswith("newly left (portable only: the config says so)")
     assert told["lowering.partitioners"].split() == ["lowering.partitioners", "xnnpack", "none"]
     assert built.doit("diff", "HEAD", "--markdown", "pair") == 0
     assert "| partitions of XnnpackBackend | 1 | 0 | -1 |" in built.output.splitlines()

@@ -74,15 +74,16 @@ def test_a_manifest_that_is_not_there(tmp_path):
 
 
 SWAP = """
+import json
 _validate = validate
 
-def validate(action, workspace, stages):
+def validate(action, workspace, stages, always=False):
     path = workspace.package(action.package) / "manifest.json"
     manifest = json.loads(path.read_text())
     methods = manifest["methods"]
     methods["encode"]["program"] = methods["decode"]["program"]
     path.write_text(json.dumps(manifest))
-    _validate(action, workspace, stages)
+    _validate(action, workspace, stages, always)
 """
 
 

@@ -137,7 +137,8 @@ def test_the_report_shows_it_under_failures():
         "methods": [method],
     }
     lines = markdown(record).splitlines()
-    section = lines[lines.index("## Failures") :]
-    assert section[5] == ""
-    assert section[6].startswith("- `run`: first departs: aten.linear.default in second, tests/")
-    assert section[7] == "- `run`: and this"
+    section = lines[lines.index("## Where it goes wrong") :]
+    cells = section[4].split(" | ")
+    assert cells[:4] == ["| `run`", "`aten.linear.default`", "`second`", "-"]
+    assert cells[4].startswith("first departs: aten.linear.default in second, tests/test_locate.py")
+    assert "- run: and this" in section
