@@ -13,12 +13,12 @@ from pipeline.config_fields import MethodName, Operators, Portion, Share, Size, 
 Decibel = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 # Generated input sets beside the random ones (pipeline/validating/cases.py).
-Case = Literal["zeros", "large", "limits", "strided"]
-CASES: tuple[Case, ...] = ("zeros", "large", "limits", "strided")
+Case = Literal["zeros", "large", "limits", "strided", "expanded"]
+CASES: tuple[Case, ...] = ("zeros", "large", "limits", "strided", "expanded")
 Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct)]
 # Of a quantized method: what its values saturate at is not known, so it is not held to large ones,
 # and to others than the examples' only where it finds its ranges as it goes.
-_CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided")
+_CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided", "expanded")
 _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
 
 
@@ -163,7 +163,7 @@ class ValidateConfig(Limits):
         default=None,
         exclude=True,
         description="Which cases are generated on top of `inputs`: zeros, large values, the limits "
-        "of dynamic sizes, strided tensors. By default all of them; of quantized methods all but "
+        "of dynamic sizes, strided tensors, expanded ones. By default all of them; of quantized methods all but "
         "large values, and only strided ones where the ranges were observed.",
     )
     sequences: (

@@ -208,7 +208,7 @@ def test_versions_count(monkeypatch, name):
 
 def test_code_counts(monkeypatch):
     before = keys(config())
-    monkeypatch.setattr(actions, "code", lambda: "other")
+    monkeypatch.setattr(actions, "code", lambda kind: "other")
     every = {"encode", "decode", "quantize decode", "link"}
     assert changed(before, keys(config())) == every
 

@@ -114,7 +114,7 @@ def test_a_package_is_validated_on_files(built):
         "generated 2 (seed 0): large, 1024 times",
         "generated 3 (seed 0): strided, transposed, values of example 0",
         "generated 4 (seed 0): strided, every second value, values of example 0",
-        "generated 5 (seed 0): strided, expanded, values of example 0",
+        "generated 5 (seed 0): expanded, values of example 0",
     ]
     assert built.doit() == 0
     assert built.output == "up to date: 1 package\n"

@@ -34,6 +34,7 @@ REPRESENTATIVE = {
     "delegated": ["element_in_named_data", "xnnpack_replaced", "delegate_of_another_partition"],
     "twins": ["methods_swapped", "delegate_of_another_method", "row_in_named_data"],
     "stateful": ["write_back_removed", "state_split", "initial_state"],
+    "sharing": ["shared_state_split", "write_back_removed"],
     "external": ["exponent_in_ptd", "ptd_truncated"],
     "branching": ["condition_inverted", "skipped"],
     "add_sub": ["add_sub_line", "element_in_payload", "methods_swapped"],

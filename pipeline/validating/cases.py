@@ -36,7 +36,7 @@ class Case(InputSet):
 
     def eased(self, limits: Limits, output: int, expected: Any) -> Limits:
         """The limits that an output of this case is held to."""
-        if self.case == "zeros":
+        if self.case in ("zeros", "expanded"):
             return without_signal(limits, expected)
         return grown(limits, self.growth[output]) if self.growth else limits
 
@@ -62,8 +62,8 @@ def make_cases(
 
     `zeros`: numbers are 0, bools false. `limits`: the least and the greatest of all dynamic sizes,
     unless random sets have them. `strided`: the first example, or a random set, as views: its last
-    two dimensions transposed, every second of twice as many values, one value along a dimension,
-    the other memory format. `large`: numbers up to 1024 times as large as random ones, or fewer, as
+    two dimensions transposed, every second of twice as many values, the other memory format.
+    `expanded`: of it the first along a dimension, all along it. `large`: numbers up to 1024 times as large as random ones, or fewer, as
     long as the source stays finite, and rounding its inputs leaves its outputs within the limits;
     where it is never finite, NaN and infinities are what both must give. Integers stay within the
     ends that the examples have: they may be indices.
@@ -170,18 +170,26 @@ class _Maker:
         )
 
     def add_strided(self) -> None:
+        for what, view in _VIEWS.items():
+            self._add_view("strided", f"strided, {what}", view)
+
+    def add_expanded(self) -> None:
+        self._add_view("expanded", "expanded", _expanded)
+
+    def _add_view(
+        self, case: str, what: str, view: Callable[[torch.Tensor], torch.Tensor | None]
+    ) -> None:
         base = self._examples[0] if self._examples else self._generator.set(self._number, 2)
         values = f"values of {base.origin}" if self._examples else ""
         leaves = flatten(self._program, base)
-        for what, view in _VIEWS.items():
-            views = [view(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-            if all(view is None for view in views):
-                continue
-            given = [v if view is None else view for v, view in zip(leaves, views, strict=True)]
-            args, kwargs = pytree.tree_unflatten(given, self._program.call_spec.in_spec)
-            told = ", ".join(filter(None, ("strided", what, values)))
-            origin = f"generated {self._number} (seed {self._generator.seed}): {told}"
-            self._add(InputSet(args, kwargs, origin), "strided")
+        views = [view(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        if all(each is None for each in views):
+            return
+        given = [v if each is None else each for v, each in zip(leaves, views, strict=True)]
+        args, kwargs = pytree.tree_unflatten(given, self._program.call_spec.in_spec)
+        told = ", ".join(filter(None, (what, values)))
+        origin = f"generated {self._number} (seed {self._generator.seed}): {told}"
+        self._add(InputSet(args, kwargs, origin), case)
 
 
 def _zeros(
@@ -282,6 +290,5 @@ def _if_other(value: torch.Tensor, view: torch.Tensor) -> torch.Tensor | None:
 _VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
     "transposed": _transposed,
     "every second value": _stepped,
-    "expanded": _expanded,
     "other memory format": _other_format,
 }

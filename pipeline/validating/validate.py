@@ -363,7 +363,7 @@ class _Trial:
         where = f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
         self.calls.append((self.method, inputs))
         case = inputs.case if isinstance(inputs, Case) else ""
-        as_it_lies = case == "strided"
+        as_it_lies = case in ("strided", "expanded")
         flat = flat_as_given if as_it_lies else flatten
         try:
             expected = self._expected(inputs, as_it_lies)

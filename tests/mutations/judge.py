@@ -149,7 +149,7 @@ def validated(sample: Sample, files: Files, seed: int) -> Validation:
             settings,
             sample.constants,
             cases={n: usual.cases_of(n, n in sample.quantized) for n in sample.programs},
-            sequences=None,
+            sequences=None if sample.shares_state else (),
         )
         return checked(
             validation,
@@ -170,7 +170,8 @@ def _judged(sample: Sample, files: Files, damage: Damage, seed: int) -> dict[str
     states = {}
     for name in sorted(damage.methods | failed):
         if name in failed:
-            states[name] = "failed" if name in damage.methods else "misplaced"
+            changed = name in damage.methods or sample.shares_state  # one spoils what all read
+            states[name] = "failed" if changed else "misplaced"
         elif name in sample.programs:
             states[name] = _seen(sample, files, name, seed)
         else:

@@ -58,6 +58,7 @@ _OF_PARTS: dict[str, Callable[[Parts, Random], Damage | None]] = {
             structure.initial_state_lost,
             structure.write_back_removed,
             structure.state_split,
+            structure.shared_state_split,
             structure.memory_too_small,
             structure.memory_overlapping,
         )

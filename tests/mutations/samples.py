@@ -42,7 +42,8 @@ class Files:
 @dataclass(frozen=True)
 class Sample:
     """A package without damage. `limits` are what its config would say under `validate`,
-    `quantized` the programs that were lowered instead of `programs`."""
+    `quantized` the programs that were lowered instead of `programs`. Where it `shares_state`,
+    methods run in sequence on one memory."""
 
     files: Files
     programs: Mapping[str, ExportedProgram]
@@ -50,6 +51,7 @@ class Sample:
     examples: Mapping[str, list[InputSet]] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
     quantized: Mapping[str, ExportedProgram] = field(default_factory=dict)
+    shares_state: bool = False
 
     def settings(self, seed: int) -> ValidateConfig:
         return ValidateConfig(seed=seed, **self.limits)
@@ -264,7 +266,7 @@ class Step(nn.Module):
         return memory.out(attended) * memory.count
 
 
-def _stateful(partitioners: list[str]) -> Sample:
+def _stateful(partitioners: list[str], shares: bool = False) -> Sample:
     memory = Memory()
     programs = {
         "prefill": _exported(Step(memory), noise(4, 4), torch.arange(4)),
@@ -280,9 +282,10 @@ def _stateful(partitioners: list[str]) -> Sample:
             for n in range(3)
         ],
     }
+    settings = EmitConfig(memory_planning={"share_mutable_buffers": shares})
     passes = [InitializedMutableBufferPass(["count"])]
-    files = _packed(programs, dict.fromkeys(programs, partitioners), passes=passes)
-    return Sample(files, programs, examples=examples)
+    files = _packed(programs, dict.fromkeys(programs, partitioners), None, settings, passes)
+    return Sample(files, programs, examples=examples, shares_state=shares)
 
 
 def stateful() -> Sample:
@@ -292,6 +295,11 @@ def stateful() -> Sample:
 
 def stateful_delegated() -> Sample:
     return _stateful(["xnnpack"])
+
+
+def sharing() -> Sample:
+    """The cache that prefill fills is the one that decode reads."""
+    return _stateful([], shares=True)
 
 
 class Branches(nn.Module):
@@ -383,6 +391,7 @@ SAMPLES: dict[str, Callable[[], Sample]] = {
         dynamic,
         stateful,
         stateful_delegated,
+        sharing,
         branching,
         external,
         add_sub,

@@ -24,6 +24,7 @@ from .parts import (
 )
 from .samples import Files
 
+_SHARED = 2  # the arena that methods share
 _SIZES = {0: 1, 1: 1, 3: 4, 4: 8, 6: 4, 7: 8, 11: 1}
 
 
@@ -319,6 +320,22 @@ def state_split(parts: Parts, random: Random) -> Damage | None:
     plan.values.append(schema.EValue(twin))
     call.args[0] = call.args[-1] = len(plan.values) - 1  # itself, and what it returns
     return Damage(f"instruction {number} of {plan.name}", (Culprit(plan.name, "state"),))
+
+
+def shared_state_split(parts: Parts, random: Random) -> Damage | None:
+    """What methods share, one of them has a copy of."""
+    sharing = [plan for plan in parts.plans if len(plan.non_const_buffer_sizes) > _SHARED]
+    if len(sharing) < 2:
+        return None
+    plan = random.choice(sharing)
+    own = len(plan.non_const_buffer_sizes)
+    plan.non_const_buffer_sizes.append(plan.non_const_buffer_sizes[_SHARED])
+    for value in plan.values:
+        place = value.val.allocation_info if isinstance(value.val, schema.Tensor) else None
+        if place is not None and place.memory_id == _SHARED:
+            place.memory_id = own
+    culprits = tuple(Culprit(each.name, "state") for each in sharing)
+    return Damage(f"{plan.name} has memory {own} for its state", culprits)
 
 
 # Memory
