@@ -163,8 +163,8 @@ class ValidateConfig(Limits):
         default=None,
         exclude=True,
         description="Which cases are generated on top of `inputs`: zeros, large values, the limits "
-        "of dynamic sizes, strided tensors, expanded ones. By default all of them; of quantized methods all but "
-        "large values, and only strided ones where the ranges were observed.",
+        "of dynamic sizes, strided tensors, expanded ones. By default all of them; of quantized "
+        "methods all but large values, and only strided ones where the ranges were observed.",
     )
     sequences: (
         tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...] | None

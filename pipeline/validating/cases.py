@@ -63,10 +63,10 @@ def make_cases(
     `zeros`: numbers are 0, bools false. `limits`: the least and the greatest of all dynamic sizes,
     unless random sets have them. `strided`: the first example, or a random set, as views: its last
     two dimensions transposed, every second of twice as many values, the other memory format.
-    `expanded`: of it the first along a dimension, all along it. `large`: numbers up to 1024 times as large as random ones, or fewer, as
-    long as the source stays finite, and rounding its inputs leaves its outputs within the limits;
-    where it is never finite, NaN and infinities are what both must give. Integers stay within the
-    ends that the examples have: they may be indices.
+    `expanded`: of that set the first along a dimension, all along it. `large`: numbers up to 1024
+    times as large as random ones, or fewer, as long as the source stays finite, and rounding its
+    inputs leaves its outputs within the limits; where it is never finite, NaN and infinities are
+    what both must give. Integers stay within the ends that the examples have: they may be indices.
 
     Args:
         count: of random sets, which are numbered before these.
