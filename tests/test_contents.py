@@ -30,7 +30,7 @@ from pipeline.inputs import InputSet
 from pipeline.quantize import quantize
 from pipeline.store import Store
 
-GOLDEN = Path(__file__).parent / "golden" / "contents.json"
+GOLDEN = Path(__file__).parent / "data" / "contents.json"
 
 
 class Image(torch.nn.Module):
