@@ -41,13 +41,13 @@ def mistakes_of(config: PackageConfig, document: Document, root: Path) -> Iterat
     Args:
         root: the workspace's folder.
     """
-    yield from _unknown_options(config, document)
+    yield from unknown_options_of(config, document)
     yield from _missing_passes(config, document, root)
     yield from _misfitting_files(config, document, root)
     yield from _mixed_edges(config, document)
 
 
-def _unknown_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
+def unknown_options_of(config: PackageConfig, document: Document) -> Iterator[Problem]:
     """Options that the described executorch does not take."""
     from pipeline.backends import BACKENDS
     from pipeline.backends.constructors import outdated, unknown_options
