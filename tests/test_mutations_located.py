@@ -11,7 +11,7 @@ UNREADABLE = {
     "method_renamed", "constant_method",
 }  # fmt: skip
 WANTED = {"method": "run", "kind": "operator", "name": "aten::addmm.out", "instruction": 3}
-FOUND = {"method": "run", "kind": "operator", "operator": "aten.linear.default"}
+FOUND = {"method": "run", "kind": "operator", "operator": "aten.linear.default", "what": ""}
 
 
 def wanted(**fields):
@@ -63,6 +63,7 @@ def test_a_culprit_is_where_it_is_expected_or_is_not():
     assert is_at(wanted(), found())
     assert is_at(wanted(), found(kind="package"))
     assert not is_at(wanted(), found(operator="aten.relu.default"))
+    assert is_at(wanted(), found(operator="", kind="package", what="calls aten::addmm.out"))
     assert not is_at(wanted(), found(kind="state"))
     delegate = wanted(kind="delegate", name="XnnpackBackend", delegate=1)
     assert is_at(delegate, found(kind="delegate", backend="XnnpackBackend", partition=1))
@@ -73,3 +74,5 @@ def test_a_culprit_is_where_it_is_expected_or_is_not():
     verdict = {"methods": {"run": "failed", "other": "equivalent"}, "culprits": [wanted()]}
     assert unplaced({**verdict, "found": [found()]}) == []
     assert unplaced({**verdict, "found": [found(method="other")]}) == ["run"]
+    both = {"run": "failed", "other": "failed"}  # which the damage of the first one spoils
+    assert unplaced({**verdict, "methods": both, "found": [found()]}) == []

@@ -58,6 +58,7 @@ def differences(
         *_of_instructions(mine, wanted),
         *_of_data(package, mine, built, wanted, program),
     ]
+    found = found or list(_of_memory(mine, wanted))
     ordered = sorted(found, key=lambda d: -1 if d.index is None else d.index)
     return list(dict.fromkeys(ordered))[:MOST]
 
@@ -143,6 +144,16 @@ def _of_instructions(
     if len(now) != len(then):
         what = f"has {len(now)} instructions, its build gives {len(then)}"
         yield Difference(min(len(now), len(then)), "package", what)
+
+
+def _of_memory(mine: schema.ExecutionPlan, wanted: schema.ExecutionPlan) -> Iterator[Difference]:
+    now, then = (
+        " + ".join(f"{size:,}" for size in plan.non_const_buffer_sizes[1:]) or "no"
+        for plan in (mine, wanted)
+    )
+    if now != then:
+        what = f"plans {now} bytes of memory where its build gives {then}"
+        yield Difference(None, "package", what)
 
 
 def _of_data(

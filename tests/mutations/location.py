@@ -44,7 +44,8 @@ def names(kernel: str) -> set[str]:
 def unplaced(verdict: Json) -> list[str]:
     """The methods that failed for the damage and of which no culprit is where it is; none where all
     are located."""
-    failed = [name for name, state in verdict["methods"].items() if state == "failed"]
+    damaged = {culprit["method"] for culprit in verdict["culprits"]}  # others share their state
+    failed = [n for n, state in verdict["methods"].items() if state == "failed" and n in damaged]
     return [name for name in failed if not _located(name, verdict["culprits"], verdict["found"])]
 
 
@@ -67,5 +68,5 @@ def is_at(wanted: Json, found: Json) -> bool:
     if wanted["delegate"] >= 0:
         return (found["backend"], found["partition"]) == (wanted["name"], wanted["delegate"])
     if wanted["instruction"] >= 0 and "::" in wanted["name"] and wanted["kind"] == "operator":
-        return base(found["operator"]) in names(wanted["name"])
+        return base(found["operator"]) in names(wanted["name"]) or wanted["name"] in found["what"]
     return True

@@ -40,7 +40,7 @@ def output_dropped(parts: Parts, random: Random) -> Damage | None:
         return None
     place = random.randrange(len(plan.outputs))
     del plan.outputs[place]
-    return Damage(f"output {place} of {plan.name}", _of_package(plan))
+    return Damage(f"output {place} of {plan.name}", (Culprit(plan.name, "order"),))
 
 
 def _pairs(plan: schema.ExecutionPlan, places: Sequence[int], alike: bool) -> list[Any]:
