@@ -829,6 +829,7 @@ def export_methods():
 """
 
 
+@pytest.mark.slow
 def test_a_known_partition_gets_the_debug_handles_of_the_method_that_asks(tmp_path):
     """Its bytes are those of a build without a store."""
     configs = {"sums": {"methods": {"features": {"partitioners": ["add_sub"]}}}}
@@ -847,6 +848,7 @@ def test_a_known_partition_gets_the_debug_handles_of_the_method_that_asks(tmp_pa
     check_fresh_processes_agree(bench, "sums")
 
 
+@pytest.mark.slow
 def test_a_method_with_another_operator_is_refused_whole(tmp_path):
     bench = bench_for(
         tmp_path / "workspace", {"sums": both(partitioners=[{"add_sub": {"whole": True}}])}

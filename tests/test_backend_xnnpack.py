@@ -11,13 +11,12 @@ from lowerable import (
     check_ran,
 )
 
+pytestmark = pytest.mark.slow
 CONFIGS = {
     "fp32": both(partitioners=["xnnpack"]),
     "int8": both(partitioners=["xnnpack"], quantize={"quantizer": "xnnpack"})
     | {"validate": {"atol": 0.1, "min_sqnr": 20.0}},
 }
-
-
 PORTABLE = {"portable": both(partitioners=[])}
 
 

@@ -61,6 +61,7 @@ def calibrated(_calibrated, tmp_path):
 QUANTIZE, COMPILE = "quantize pair/decode", "compile pair/decode"
 
 
+@pytest.mark.slow
 def test_a_calibration_is_an_action(calibrated):
     assert calibrated.outcomes()[QUANTIZE] == "built"
     assert "built    quantize pair/decode" in calibrated.output
@@ -71,6 +72,7 @@ def test_a_calibration_is_an_action(calibrated):
     assert "1 quantize" in calibrated.output
 
 
+@pytest.mark.slow
 def test_another_partitioner_does_not_calibrate_again(calibrated):
     calibrated.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack: {per_op_mode: true}]")
     assert calibrated.doit("lower") == 0, calibrated.output
@@ -78,6 +80,7 @@ def test_another_partitioner_does_not_calibrate_again(calibrated):
     assert (outcomes[QUANTIZE], outcomes[COMPILE]) == ("up-to-date", "built")
 
 
+@pytest.mark.slow
 def test_another_package_does_not_calibrate_again(calibrated):
     configs = calibrated.root / "partition_configs"
     text = (configs / "pair.yaml").read_text().replace("[xnnpack]", "[]")
@@ -94,6 +97,7 @@ def quantized_blobs(bench):
     return [store.blob_path(blob) for blob in store.result(action.digest)["blobs"]]
 
 
+@pytest.mark.slow
 def test_a_compiled_method_needs_no_quantized_program(calibrated):
     for path in quantized_blobs(calibrated):
         path.unlink()
@@ -104,6 +108,7 @@ def test_a_compiled_method_needs_no_quantized_program(calibrated):
     assert list(preview(plan, ["pair"]))[-1].startswith("5 current, 1 in the store")
 
 
+@pytest.mark.slow
 def test_an_evicted_quantized_program_is_made_again_where_it_is_needed(calibrated):
     before = calibrated.bytes_of("pair", "pair.pte")
     for path in quantized_blobs(calibrated):
@@ -116,6 +121,7 @@ def test_an_evicted_quantized_program_is_made_again_where_it_is_needed(calibrate
     assert calibrated.bytes_of("pair", "pair.pte") == before
 
 
+@pytest.mark.slow
 def test_what_vanishes_while_a_run_is_under_way_is_made_again_in_it(calibrated):
     calibrated.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack: {per_op_mode: true}]")
     plan = plan_of(calibrated)
@@ -146,6 +152,7 @@ def test_what_vanishes_while_a_run_is_under_way_is_made_again_in_it(calibrated):
     assert told == [COMPILE, QUANTIZE, COMPILE]
 
 
+@pytest.mark.slow
 def test_why_a_method_is_quantized_again_is_told_once(calibrated):
     calibrated.edit(
         "partition_configs/pair.yaml",
@@ -159,6 +166,7 @@ def test_why_a_method_is_quantized_again_is_told_once(calibrated):
     assert lines.count(change) == 2
 
 
+@pytest.mark.slow
 def test_a_generator_of_inputs_is_kept_batch_by_batch(calibrated):
     (source,) = [m for n, m in plan_of(calibrated).methods("pair").items() if n == "decode"]
     assert len(source.batches) == 3
@@ -297,6 +305,7 @@ def test_batches_are_read_anew_and_capped():
         batches[3]
 
 
+@pytest.mark.slow
 def test_a_package_is_calibrated_from_files(calibrated):
     (calibrated.root / "calib").mkdir()
     x = torch.randn(4, 2, 8)
@@ -335,6 +344,7 @@ class Terminal:
         return True
 
 
+@pytest.mark.slow
 def test_progress_is_read_from_what_a_worker_wrote(calibrated):
     plan = plan_of(calibrated)
     (action,) = plan.quantizes("pair").values()
@@ -345,6 +355,7 @@ def test_progress_is_read_from_what_a_worker_wrote(calibrated):
         assert progress_of(action, plan.workspace) == told
 
 
+@pytest.mark.slow
 def test_a_calibration_under_way_has_a_bar(calibrated, monkeypatch, capsys):
     from rich import progress as rich_progress
 

@@ -295,6 +295,7 @@ def test_methods_that_executorch_would_not_read_back_are_refused(name):
         record(manager, None, {})
 
 
+@pytest.mark.slow
 def test_a_build_leaves_it_beside_a_package_that_is_the_same(built):
     """And compiles again what has one, and nothing else, where lines of the source changed."""
     bare = built.bytes_of("pair", "pair.pte")

@@ -92,6 +92,7 @@ def record(bench, method):
     return next(each for each in methods if each["method"] == method)
 
 
+@pytest.mark.slow
 def test_a_package_is_validated_on_files(built):
     write_inputs(built, "inputs/decode.npz")
     say(built, "inputs: 1, methods: {decode: {examples: [inputs/decode.npz]}}")

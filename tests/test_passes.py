@@ -97,6 +97,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.slow
 def test_a_build_applies_them_and_follows_their_edits(tmp_path):
     bench = bench_for(tmp_path / "workspace", {"scaled": CONFIG})
     assert bench.doit() == 1

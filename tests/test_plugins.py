@@ -251,6 +251,7 @@ def test_one_that_is_wrong_is_told_where_its_backend_is_asked_for(site, change, 
     assert "plugin acme-delegate:acme cannot be used" in out and words in out
 
 
+@pytest.mark.slow
 def test_packages_are_built_with_it_and_follow_its_code(site, tmp_path):
     bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])})
     (bench.root / "models" / "small.py").write_text(MODEL)
@@ -297,6 +298,7 @@ def with_function(backend_id, details=""):
     return f"{start}{FUNCTION}\nBACKEND = {entry}"
 
 
+@pytest.mark.slow
 def test_a_backend_needs_nothing_but_a_function(site, tmp_path):
     install(site, with_function("AcmeBackend"))
     bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])})
@@ -351,6 +353,7 @@ def calibration_inputs(method):
 """
 
 
+@pytest.mark.slow
 def test_its_quantizer_quantizes_for_whatever_partitioner(site, tmp_path):
     start, entry = PLUGIN.split("BACKEND = ")
     own = "quantizer=AcmeQuantize,\n    make_quantizer=quantizer,\n    cannot_run="
@@ -372,6 +375,7 @@ def with_device():
     return "import dataclasses\n" + PLUGIN + DEVICE
 
 
+@pytest.mark.slow
 def test_its_runtime_of_delegates_runs_its_packages(site, tmp_path):
     install(site, with_device())
     bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])})

@@ -147,6 +147,7 @@ def keys_in(folder):
     return str(folder / "key.pem"), str(folder / "key.pub")
 
 
+@pytest.mark.slow
 def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     """Signed ones; then with another key, which is as if they were not there."""
     url = f"file://{tmp_path}/remote"
@@ -175,6 +176,7 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     assert "to do" in bench.output and "in the store" not in bench.output
 
 
+@pytest.mark.slow
 def test_unsigned_results_are_ignored_and_counted_where_a_key_is_configured(built, tmp_path):
     url = f"file://{tmp_path}/remote"
     fill(built, url)
@@ -188,6 +190,7 @@ def test_unsigned_results_are_ignored_and_counted_where_a_key_is_configured(buil
     assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
 
 
+@pytest.mark.slow
 def test_untrusted_build_reads_and_does_not_write(built, tmp_path):
     url = f"file://{tmp_path}/remote"
     fill(built, url)
@@ -201,6 +204,7 @@ def test_untrusted_build_reads_and_does_not_write(built, tmp_path):
     assert {path: path.read_bytes() for path in files(tmp_path / "remote")} == before
 
 
+@pytest.mark.slow
 def test_remote_that_never_answers_costs_a_bounded_time(built, tmp_path):
     """A socket that accepts and says nothing stands in for S3."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -227,6 +231,7 @@ def test_remote_that_never_answers_costs_a_bounded_time(built, tmp_path):
         ({"PTE_PIPELINE_REMOTE": "file:///x", "PTE_PIPELINE_TRUSTED_KEYS": "none.pem"}, "none.pem"),
     ],
 )
+@pytest.mark.slow
 def test_remote_that_cannot_work_is_told(built, variables, words):
     assert built.doit("cache", **variables) == 1
     assert words in built.output.splitlines()[-1]

@@ -102,6 +102,7 @@ def test_wrong_options_are_told_in_the_same_answer(tmp_path):
     assert len(told.splitlines()) == 7
 
 
+@pytest.mark.slow
 def test_other_packages_are_built_and_nothing_of_the_vendor_is_imported(tmp_path):
     bench, (first, *_) = bench_with(tmp_path)
     item = {"qualcomm": REQUIRED["qualcomm"]}
