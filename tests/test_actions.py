@@ -232,7 +232,7 @@ def test_validation_is_keyed_by_package_programs_inputs_and_settings():
     found |= {key({"cases": []}), key({"methods": {"encode": {"cases": []}}})}
     found.add(key({"sequences": [["encode", "encode"]]}))
     assert len(found) == 10
-    every = ["strided", "limits", "large", "zeros"]
+    every = ["expanded", "strided", "limits", "large", "zeros"]
     assert key({"methods": {"encode": {"cases": every}}}) == key({"methods": {"encode": {}}})
     assert key({"sequences": []}) == key()
     named = {"methods": {"encode": {"examples": ["a.npz"]}}}
