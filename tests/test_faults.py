@@ -19,6 +19,11 @@ SLOW = (
 )
 
 
+def _heed_interrupts():
+    """A suite that a shell runs in the background ignores them, and what it starts does too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def running(built):
     """A build that has linked what it could and now waits in an exporter that sleeps."""
@@ -36,6 +41,7 @@ def running(built):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=_heed_interrupts,
     )
     log = built.root / "build" / ".logs" / "models" / "export-slow.log"
     first = process.stdout.readline()
