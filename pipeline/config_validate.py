@@ -158,6 +158,16 @@ class ValidateConfig(Limits):
         le=2**31 - 1,
         description="How often a method with state is called in a row.",
     )
+    # What passes in less passes in more, and what fails is not kept.
+    timeout: float = Field(
+        default=600,
+        gt=0,
+        le=604800,
+        allow_inf_nan=False,
+        exclude=True,
+        description="Seconds within which each method must be loaded, and each of its calls come "
+        "to an end, on the machine that validates; what takes longer is ended, and fails.",
+    )
     # What follows from these two is in keys.
     cases: Cases | None = Field(
         default=None,

@@ -18,7 +18,7 @@ from pipeline.actions import Action
 from pipeline.bundle import Suites, bundle, told_of
 from pipeline.delegation import nodes_of, told_delegation
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.session import listening
+from pipeline.devices.session import guarded
 from pipeline.errors import PipelineError
 from pipeline.input_files import read_examples
 from pipeline.last_words import LastWords
@@ -76,7 +76,7 @@ def measure(action: Action, workspace: Workspace, stages: Stages) -> tuple[Json,
     ptds = [folder / name for name in files if name.endswith(".ptd")]
     not_run = _not_run(manifest, key["not_run"])
     lines = lines_of_handles(manifest, programs, workspace.root)
-    words = LastWords(workspace.logs, package)
+    words = LastWords(workspace.logs, package, settings.timeout)
 
     def validated(ending: Mapping[str, str]) -> Validation:
         return validate_package(
@@ -97,7 +97,7 @@ def measure(action: Action, workspace: Workspace, stages: Stages) -> tuple[Json,
         return validate_package(pte, ptds, programs, examples, limits, {}, cases={})
 
     located: dict[str, Located] = {}
-    with listening(words.say):
+    with guarded(words.before):
         with stages.stage("run"):
             quantized = _quantized(manifest, store)
             amounts = settings.inputs, settings.seed, settings.steps

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -13,13 +14,19 @@ from pipeline.validating.validation import Failure, MethodValidation, Validation
 
 # In every process of the bench: one method of the pair ends whoever calls it so.
 ENDING = """
-import os, signal
+import os, signal, time
 def end(name, function, method):
     def ends(self, given, *rest):
         if given == method:
             os.kill(os.getpid(), getattr(signal, name))
         return function(self, given, *rest)
     return ends
+def hang(function, method):
+    def hangs(self, given, *rest):
+        if given == method:
+            time.sleep(600)
+        return function(self, given, *rest)
+    return hangs
 """
 # Another `perform` for worker processes, and neither torch nor ExecuTorch.
 PREPARE = """
@@ -34,18 +41,23 @@ sys.meta_path.insert(0, Finder())
 
 
 def death(method="run", how="SIGSEGV(-11)"):
-    return Death(method, "it runs", how)
+    return Death(method, "it runs", how, 0)
+
+
+def say(words, method, what):
+    with words.before(method, what):
+        pass
 
 
 def test_last_words_are_those_of_the_last_step_and_are_buried_once(tmp_path):
     worker, driver = LastWords(tmp_path, "p"), LastWords(tmp_path, "p")
     assert not driver.bury("SIGSEGV(-11)")  # it said nothing
-    worker.say("run", "it is loaded")
-    worker.say("run", "it runs")
+    say(worker, "run", "it is loaded")
+    say(worker, "run", "it runs")
     assert driver.bury("SIGSEGV(-11)")
     assert driver.deaths() == [death()]
     assert not driver.bury("SIGSEGV(-11)")  # the same method again
-    worker.say("other", "it runs")
+    say(worker, "other", "it runs")
     driver.forget(deaths=False)
     assert not driver.bury("SIGSEGV(-11)")
     assert driver.deaths() == [death()]
@@ -54,10 +66,38 @@ def test_last_words_are_those_of_the_last_step_and_are_buried_once(tmp_path):
     assert list((tmp_path / "p").iterdir()) == []
 
 
+LATE = """
+import sys
+from pathlib import Path
+from pipeline.last_words import LastWords
+
+words = LastWords(Path(sys.argv[1]), "p", 0.2)
+with words.before("run", "it runs"):
+    pass
+for second in range(3):
+    with words.before("run", "it runs"):
+        list(range(1000))
+print("in time", flush=True)
+with words.before("other", "it is loaded"):
+    sum(range(10**12))
+"""
+
+
+def test_what_takes_too_long_is_ended_in_native_code_too(tmp_path):
+    """The sum is computed in C, which lets no thread of Python run."""
+    done = subprocess.run([sys.executable, "-c", LATE, str(tmp_path)], stdout=subprocess.PIPE)
+    assert (done.stdout, done.returncode) == (b"in time\n", -signal.SIGALRM)
+    words = LastWords(tmp_path, "p")
+    assert words.bury("SIGALRM(-14)")
+    (late,) = words.deaths()
+    assert late.method == "other"
+    assert late.sentence == "was ended after 0.2 s (validate.timeout) while it is loaded"
+
+
 @pytest.mark.parametrize("content", [b"", b"[", b'["a"]', b'{"a": 1}', b'[{"a": 1}]'])
 def test_files_that_were_cut_off_say_nothing(tmp_path, content):
     words = LastWords(tmp_path, "p")
-    words.say("run", "it runs")
+    say(words, "run", "it runs")
     for path in (tmp_path / "p").iterdir():
         path.write_bytes(content)
     (tmp_path / "p" / "validate.died").write_bytes(content)
@@ -87,7 +127,7 @@ def test_a_method_that_ended_a_process_is_not_run_and_fails():
 
 
 def test_a_package_that_cannot_be_opened_is_not_opened_again():
-    opening = Death("", "it is opened", "SIGKILL(-9)")
+    opening = Death("", "it is opened", "SIGKILL(-9)", 600)
     validation = validated_after([death(), opening], "p.pte", lambda not_run: pytest.fail("opened"))
     assert validation.failures == (
         "p.pte: ends the process that runs it (SIGKILL(-9)) while it is opened; the system may "
@@ -130,8 +170,8 @@ def perform(action, workspace, stages, always):
     dead = [death.method for death in words.deaths()]
     for method in action.where["fatal"]:
         if method not in dead or action.where["again"]:
-            words.say(method, "it runs")
-            os.kill(os.getpid(), signal.SIGSEGV)
+            with words.before(method, "it runs"):
+                os.kill(os.getpid(), signal.SIGSEGV)
     stages.current = " ".join(f"{d.method} {d.how}" for d in words.deaths())
     words.forget()
     return False
@@ -223,3 +263,21 @@ def test_doit_tells_which_method_ended_its_worker(built, lines, dead):
     assert "ends the process that runs it" in built.output
     assert built.doit("validate") == 0, built.output
     assert json.loads(built.bytes_of("pair", "report.json"))["ok"]
+
+
+@pytest.mark.slow
+def test_doit_tells_which_method_never_ends(built):
+    config = built.root / "partition_configs" / "pair.yaml"
+    config.write_text(f"{config.read_text()}validate: {{timeout: 3, atol: 1.0e-3}}\n")
+    hangs = ["P = module.Package", "P.run = hang(P.run, 'decode')"]
+    environment = ending(built, *hangs)
+    assert built.doit("validate", **environment) == 1, built.output
+    assert "decode: was ended after 3 s (validate.timeout) while it runs" in built.output
+    record = json.loads(built.bytes_of("pair", "report.json"))
+    assert [m["method"] for m in record["methods"] if not m["ok"]] == ["decode"]
+    assert "encode" in {m["method"] for m in record["methods"] if m["runs"]}
+    built.edit("partition_configs/pair.yaml", "timeout: 3", "timeout: 300")
+    assert built.doit("validate") == 0, built.output
+    built.edit("partition_configs/pair.yaml", "timeout: 300", "timeout: 30")  # in no key
+    assert built.doit("validate") == 0
+    assert "up to date" in built.output

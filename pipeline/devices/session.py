@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
@@ -13,23 +13,24 @@ from pipeline.devices.plans import read_plans
 from pipeline.devices.registry import devices
 
 EXECUTORCH, INTERPRETER, REFERENCE = "executorch", "interpreter", "reference"
-_LISTENER: ContextVar[Callable[[str, str], None]] = ContextVar("listener")
+Around = Callable[[str, str], AbstractContextManager[None]]
+_AROUND: ContextVar[Around] = ContextVar("around")
 
 
 @contextmanager
-def listening(tell: Callable[[str, str], None]) -> Iterator[None]:
-    """Within it, `tell` is called with a method, empty where it is all of them, and what is about
-    to be done to it: what is done may be the end of this process."""
-    token = _LISTENER.set(tell)
+def guarded(around: Around) -> Iterator[None]:
+    """Within it, all that may be the end of this process is done in the context that `around` gives
+    of a method, empty where it is all of them, and of what is about to be done to it."""
+    token = _AROUND.set(around)
     try:
         yield
     finally:
-        _LISTENER.reset(token)
+        _AROUND.reset(token)
 
 
-def _say(method: str, what: str) -> None:
-    if tell := _LISTENER.get(None):
-        tell(method, what)
+def _about_to(method: str, what: str) -> AbstractContextManager[None]:
+    around = _AROUND.get(None)
+    return around(method, what) if around else nullcontext()
 
 
 class Session:
@@ -49,13 +50,13 @@ class Session:
 
     def methods(self) -> list[str]:
         """The methods' names, sorted, constant methods among them. Raises DeviceError."""
-        _say("", "it is opened")
-        return self._runtime_of_all.methods(self.files)
+        with _about_to("", "it is opened"):
+            return self._runtime_of_all.methods(self.files)
 
     def declared(self, method: str) -> Declared:
         """What the package says of a method, without loading it. Raises DeviceError."""
-        _say(method, "it is read")
-        return self._runtime_of_all.declared(self.files, method)
+        with _about_to(method, "it is read"):
+            return self._runtime_of_all.declared(self.files, method)
 
     def device_of(self, method: str) -> DeviceId:
         """The device on which a method runs."""
@@ -66,12 +67,12 @@ class Session:
     def load(self, method: str) -> Computation:
         """Makes a method ready to run. Raises DeviceError."""
         if method not in self._computations:
-            _say(method, "it is loaded")
-            device = self.device_of(method)
-            runtime = devices().get(device.type)
-            (self._computations[method],) = runtime.compile(
-                [runtime.lower(method, self.files, device)]
-            )
+            with _about_to(method, "it is loaded"):
+                device = self.device_of(method)
+                runtime = devices().get(device.type)
+                (self._computations[method],) = runtime.compile(
+                    [runtime.lower(method, self.files, device)]
+                )
         return self._computations[method]
 
     def load_together(self, methods: Sequence[str]) -> None:
@@ -86,8 +87,8 @@ class Session:
     def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """The flat outputs of one call on flat inputs. Raises DeviceError."""
         computation = self.load(method)
-        _say(method, "it runs")
-        return executed(computation, inputs)
+        with _about_to(method, "it runs"):
+            return executed(computation, inputs)
 
     def text(self, method: str) -> str:
         """What a method's device makes of it, for people."""
