@@ -17,7 +17,7 @@ from pipeline.validating.quantization_check import (
     checked,
     noise_floor,
 )
-from pipeline.validating.validate import Settings
+from pipeline.validating.trial import Settings
 from pipeline.validating.validation import Failure, MethodValidation, Run, Validation
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))

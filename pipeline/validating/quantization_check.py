@@ -29,7 +29,7 @@ MOST_DB = 38.0
 
 @dataclass(frozen=True)
 class NoiseLimits:
-    """As `Limits` (pipeline/validating/validate.py), of which only the noise counts."""
+    """As `Limits` (pipeline/validating/judging.py), of which only the noise counts."""
 
     min_sqnr: float | None
     atol: float = math.inf
@@ -43,7 +43,7 @@ class NoiseLimits:
 
 @dataclass(frozen=True)
 class NoiseSettings(NoiseLimits):
-    """As `Settings` there: the amounts of a validation, and for each method a limit of its own."""
+    """As `Settings` (pipeline/validating/trial.py): amounts, and a limit for each method."""
 
     inputs: int = 0
     seed: int = 0
