@@ -722,6 +722,7 @@ def bench(tmp_path_factory):
     return bench
 
 
+@pytest.mark.slow
 def test_all_is_delegated_and_runs(bench):
     check_delegated(bench, "sums", "AddSubBackend", 0.8)
     check_ran(bench, "sums")
@@ -733,10 +734,12 @@ def test_all_is_delegated_and_runs(bench):
     )
 
 
+@pytest.mark.slow
 def test_bytes_are_those_of_the_joint_call(bench):
     check_joint_bytes(bench, "sums")
 
 
+@pytest.mark.slow
 def test_constants_of_two_methods_are_stored_once(bench):
     pte = bench.bytes_of("sums", "small.pte")
     assert pte.count(torch.arange(24.0).numpy().tobytes()) == 1
@@ -744,10 +747,12 @@ def test_constants_of_two_methods_are_stored_once(bench):
     assert str(bench.root).encode() not in pte
 
 
+@pytest.mark.slow
 def test_fresh_processes_agree_without_a_cache(bench):
     check_fresh_processes_agree(bench, "sums")
 
 
+@pytest.mark.slow
 def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
     other = bench_for(tmp_path / "other", {"sums": SUMS})
     (other.root / "models" / "small.py").write_text(MODEL)
@@ -782,6 +787,7 @@ def validated(bench, pte):
     return validate_package(pte, [], programs, {}, settings, {}, None, lines)
 
 
+@pytest.mark.slow
 def test_a_delegate_that_fails_tells_the_line_of_the_source_as_it_is_now(bench, tmp_path):
     place = "small.py:{}, in {}"
     for shift in (0, 2):
@@ -806,6 +812,7 @@ def test_a_delegate_that_fails_tells_the_line_of_the_source_as_it_is_now(bench, 
         assert all(place.format(number, "Features.forward") in f.what for f in failures[method])
 
 
+@pytest.mark.slow
 def test_no_path_of_a_machine_is_kept(bench):
     manifest = bench.bytes_of("sums", "manifest.json").decode()
     assert str(bench.root) not in manifest and "small.py" not in manifest

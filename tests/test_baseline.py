@@ -169,6 +169,7 @@ def test_mistakes_are_told_by_line(text, told):
 GATES = "validate: {gates: {max_size_growth: 10%, max_delegation_drop: 5%, max_sqnr_drop: 3}}\n"
 
 
+@pytest.mark.slow
 def test_a_regression_is_refused_until_it_is_accepted(built):
     path = built.root / "baselines" / "pair.yaml"
     config = built.root / "partition_configs" / "pair.yaml"

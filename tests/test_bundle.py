@@ -79,6 +79,7 @@ def told(bench):
     return json.loads(bench.bytes_of("phone", "report.json"))["bundle"]
 
 
+@pytest.mark.slow
 def test_the_runtime_verifies_every_case_with_the_tolerances_of_the_report(bench):
     data, record = bench.bytes_of("phone", "small.bpte"), told(bench)
     assert record["file"] == "small.bpte" and record["size"] == len(data)
@@ -95,12 +96,14 @@ def test_the_runtime_verifies_every_case_with_the_tolerances_of_the_report(bench
     assert "| `features` | 4 | 0.001 | 0.2 |" in bench.bytes_of("phone", "report.md").decode()
 
 
+@pytest.mark.slow
 def test_a_case_expects_what_the_source_gives_not_the_package(bench):
     data = bench.bytes_of("phone", "small.bpte")
     with pytest.raises(RuntimeError, match="verification failed"):  # int8 is not float32
         verify(data, "features", 0, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_holds_the_package(bench):
     from executorch.devtools.bundled_program.serialize import (
         deserialize_from_flatbuffer_to_bundled_program,
@@ -111,6 +114,7 @@ def test_it_holds_the_package(bench):
     assert [suite.method_name for suite in read.method_test_suites] == ["classify", "features"]
 
 
+@pytest.mark.slow
 def test_another_build_gives_the_same_bytes(bench):
     before = bench.bytes_of("phone", "small.bpte")
     cold = {"PTE_PIPELINE_STORE": str(bench.root / ".empty"), "PYTHONHASHSEED": "5"}
@@ -118,6 +122,7 @@ def test_another_build_gives_the_same_bytes(bench):
     assert bench.bytes_of("phone", "small.bpte") == before
 
 
+@pytest.mark.slow
 def test_one_that_went_comes_back_and_one_that_is_not_wanted_goes(bench):
     path, before = bench.root / "build/phone/small.bpte", bench.bytes_of("phone", "small.bpte")
     path.unlink()

@@ -13,6 +13,8 @@ from test_plan import plan_of
 
 from pipeline.status import link_status
 
+pytestmark = pytest.mark.slow
+
 BASE = """\
 model: pair
 target: ${TARGET:-android}

@@ -27,6 +27,7 @@ def blocks(document):
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("document", "number"), [("loading-a-package.md", 4), ("writing-a-device.md", 3)]
 )
@@ -57,6 +58,7 @@ def test_the_delegate_of_the_example_does_what_it_says():
         acme.init(b"halve", [], {})
 
 
+@pytest.mark.slow
 def test_a_moved_package_is_loaded_with_its_manifest(workspace, tmp_path):
     """Built by `doit`, so that the manifest is what linking writes."""
     from pipeline import load_package

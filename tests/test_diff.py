@@ -170,6 +170,7 @@ def git(folder, *words):
     subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
     """One long walk, since each build takes its time."""
     assert built.doit("diff") == 1

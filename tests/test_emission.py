@@ -149,6 +149,7 @@ def test_a_unit_of_several_methods_links_in_among_others(tmp_path):
     assert store.read(linked.pte.digest) == joint(programs, partitioners, settings).buffer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
     [

@@ -141,6 +141,7 @@ def test_equal_methods_of_two_packages_are_told(built):
     assert "; the same as pair/decode" in built.output
 
 
+@pytest.mark.slow
 def test_cache_commands(built):
     assert built.doit("cache") == 0
     assert built.output.startswith(f"store {built.store}: ")

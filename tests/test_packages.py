@@ -23,7 +23,8 @@ from pipeline.store import Store
 from pipeline.workspace import Workspace
 
 PACKAGES = sorted(path.stem for path in (REPOSITORY / "partition_configs").glob("*.yaml"))
-SMALL = {"add_sub", "add_sub-xnnpack", "router", "vision"}
+
+pytestmark = pytest.mark.slow
 
 
 class Shipped(Bench):
@@ -46,10 +47,7 @@ def shipped(tmp_path_factory):
     return bench
 
 
-@pytest.mark.parametrize(
-    "package",
-    [p if p in SMALL else pytest.param(p, marks=pytest.mark.slow) for p in PACKAGES],
-)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_bytes_are_those_of_the_joint_call(shipped, package):
     plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
     manager = joint_call(plan, package)

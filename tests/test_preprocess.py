@@ -431,6 +431,7 @@ to_backend_multiple(edge, XnnpackPartitioner(), store=Store(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 def test_partition_that_another_process_preprocesses_is_waited_for(tmp_path):
     calls = tmp_path / "calls"
     processes = [

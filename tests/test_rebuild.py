@@ -80,6 +80,7 @@ def test_the_first_byte_that_differs(tmp_path, monkeypatch, one, other, place):
     assert first_difference(tmp_path / "one", tmp_path / "other") == place
 
 
+@pytest.mark.slow
 def test_a_package_is_built_again_from_its_sources_alone(built):
     left = built.root / "build" / ".rebuild-killed"
     left.mkdir()
@@ -116,6 +117,7 @@ def load_program(*arguments):
 """
 
 
+@pytest.mark.slow
 def test_another_package_is_told_and_fails(built, tmp_path):
     """As if the present one had been compiled from other weights."""
     changes = patched(tmp_path, "pipeline.compile", OTHER_WEIGHTS)

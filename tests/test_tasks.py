@@ -247,6 +247,7 @@ def test_validation_that_fails_fails_again(built):
     assert record["ok"] is False and "at most 1000 wanted" in record["failures"][0]
 
 
+@pytest.mark.slow
 def test_another_gate_measures_nothing_again(built):
     before = json.loads(built.bytes_of("pair", "report.json"))
     for size, code in (("40MB", 0), ("1kB", 1)):

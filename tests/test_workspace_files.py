@@ -80,6 +80,7 @@ def bench(tmp_path_factory):
         yield bench
 
 
+@pytest.mark.slow
 def test_the_backend_is_given_the_file(bench):
     assert b"speed = 1" in bench.bytes_of("board", "small.pte")
     assert str(bench.root).encode() not in bench.bytes_of("board", "small.pte")
@@ -89,6 +90,7 @@ def test_the_backend_is_given_the_file(bench):
     assert "boards/a.ini" not in str(lowering)  # a moved file's package would say otherwise
 
 
+@pytest.mark.slow
 def test_another_content_is_a_miss_and_told(bench):
     bench.edit("boards/a.ini", "speed = 1", "speed = 2")
     assert bench.doit("explain", "board/features") == 0
@@ -102,6 +104,7 @@ def test_another_content_is_a_miss_and_told(bench):
     assert {bench.outcomes()[name] for name in COMPILES} == {"hit"}
 
 
+@pytest.mark.slow
 def test_another_place_of_the_same_content_is_none(bench, tmp_path):
     before = bench.bytes_of("board", "small.pte"), bench.bytes_of("board", "manifest.json")
     (bench.root / "boards" / "a.ini").rename(bench.root / "b.ini")
@@ -118,6 +121,7 @@ def test_another_place_of_the_same_content_is_none(bench, tmp_path):
     ) == before
 
 
+@pytest.mark.slow
 def test_nothing_to_do_reads_no_config(bench):
     assert bench.doit() == 0
     code = (
@@ -131,6 +135,7 @@ def test_nothing_to_do_reads_no_config(bench):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -11,6 +11,8 @@ import pytest
 from conftest import REPOSITORY, Bench
 from patches import python_path
 
+pytestmark = pytest.mark.slow
+
 PAGE = (REPOSITORY / "docs" / "writing-a-backend.md").read_text()
 # A file: its path in backquotes on a line of its own, then its content.
 FILES = dict(re.findall(r"^`([\w./-]+)`\n\n```\w+\n(.*?)^```$", PAGE, re.M | re.S))
