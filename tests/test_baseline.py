@@ -202,6 +202,7 @@ def test_a_regression_is_refused_until_it_is_accepted(built):
     assert built.doit() == 0, built.output
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_baselines_is_told(built):
     folder = built.root / "baselines"
     folder.mkdir()

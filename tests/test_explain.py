@@ -65,6 +65,7 @@ def test_file_is_named(built):
     assert "  - models/_parts.py changed" in built.output.splitlines()
 
 
+@pytest.mark.slow
 def test_tensor_and_module_are_named(built):
     built.edit("models/pair.py", "manual_seed(0)", "manual_seed(1)")
     built.edit("models/pair.py", "- 1.0", "- 2.0")

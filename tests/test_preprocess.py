@@ -176,6 +176,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_an_edit_elsewhere_costs_no_preprocess_and_changes_no_byte(way, store, calls):
     make, options = WAYS[way]

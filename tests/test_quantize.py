@@ -157,6 +157,7 @@ def float_package(text):
     return lowered(text)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "least", "share"), SCHEMES.values(), ids=SCHEMES)
 def test_linears_are_quantized_in_the_delegate(
     text, float_package, options, least, share, tmp_path

@@ -89,6 +89,7 @@ def test_change_that_changes_no_program_compiles_nothing(built):
     assert built.bytes_of("pair", "pair.pte") == before
 
 
+@pytest.mark.slow
 def test_what_an_exporter_imports_is_its_input(built):
     built.edit("models/_parts.py", "8", "4")
     built.edit("partition_configs/pair.yaml", "get_size: 8", "get_size: 4")
@@ -152,6 +153,7 @@ def test_fresh_checkout_with_a_warm_store_compiles_nothing(built):
     assert built.bytes_of("pair", "pair.pte") == before
 
 
+@pytest.mark.slow
 def test_lost_store_costs_time_only(built):
     before = built.bytes_of("pair", "pair.pte")
     shutil.rmtree(built.store)
@@ -183,6 +185,7 @@ XnnpackBackend.preprocess = staticmethod(telling)
 """
 
 
+@pytest.mark.slow
 def test_forced_run_builds_the_same_bytes(built, tmp_path):
     before = {name: built.bytes_of("pair", name) for name in ("pair.pte", "manifest.json")}
     assert built.doit("-a", "lower:pair", **patched(tmp_path, PREPROCESS, TELLING)) == 0
@@ -233,6 +236,7 @@ def test_package_is_selected_by_its_file(built):
     assert built.outcomes()["link pair"] == "up-to-date"
 
 
+@pytest.mark.slow
 def test_validation_that_fails_fails_again(built):
     built.edit(
         "partition_configs/pair.yaml", "constant", "validate: {gates: {max_size: 1kB}}\nconstant"
@@ -262,6 +266,7 @@ def test_another_gate_measures_nothing_again(built):
     assert json.loads(built.bytes_of("pair", "report.json"))["seconds"] != before["seconds"]
 
 
+@pytest.mark.slow
 def test_archives_of_both_kinds(bench):
     workspace = bench("archives")
     assert workspace.doit() == 0, workspace.output
@@ -306,6 +311,7 @@ def test_unrelated_doit_project_is_left_as_it_was(tmp_path):
     assert not (tmp_path / "build").exists()
 
 
+@pytest.mark.slow
 def test_doits_own_reporters_and_options_work(built):
     """`-n` sets the number of workers, `-P` means nothing, and other reporters tell our tasks."""
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
