@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from benchmarks.measure import BenchmarkError, Result, in_turns, rounded
 from benchmarks.workspaces import Sizes
-from pipeline import digest
+from pipeline.store import digest
 
 LIMIT = 0.8
 

@@ -149,9 +149,9 @@ def _timed(side: Callable[[], None], checkout: Checkout) -> tuple[float, float]:
 
 def without_store(checkout: Checkout, package: str) -> None:
     from pipeline.backends import make_partitioners
-    from pipeline.emission import emit
-    from pipeline.lowering import lower
-    from pipeline.programs import load_program
+    from pipeline.compile.emit import emit
+    from pipeline.compile.lower import lower
+    from pipeline.program.archive import load_program
 
     config = plan_of(checkout).config(package)
     archive = checkout.root / "models" / f"{config.model}.pt2"
@@ -164,10 +164,10 @@ def without_store(checkout: Checkout, package: str) -> None:
 
 def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> None:
     """Raises BenchmarkError where two partitions are equal."""
-    from pipeline.compile import compile_unit
-    from pipeline.perform import link_package
-    from pipeline.preprocess import counted_preprocess
-    from pipeline.stages import Stages
+    from pipeline.compile.preprocess.cache import counted_preprocess
+    from pipeline.run.compile import compile_unit
+    from pipeline.run.perform import link_package
+    from pipeline.run.stages import Stages
 
     stages = Stages()
     with stages.stage("plan"):

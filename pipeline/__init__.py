@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.backend_api import to_backend, to_backend_multiple, validation_disabled
-    from pipeline.loaded import LoadedMethod, LoadedPackage, load_package
-    from pipeline.preprocessors import (
+    from pipeline.compile.preprocess.registry import (
         is_registered,
         preprocess_function,
         register_preprocess,
         registered,
         unregister_preprocess,
     )
+    from pipeline.compile.to_backend import to_backend, to_backend_multiple, validation_disabled
+    from pipeline.devices.load_package import LoadedMethod, LoadedPackage, load_package
 
 __all__ = [
     "LoadedMethod",
@@ -35,17 +35,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "LoadedMethod": "pipeline.loaded",
-    "LoadedPackage": "pipeline.loaded",
-    "is_registered": "pipeline.preprocessors",
-    "load_package": "pipeline.loaded",
-    "preprocess_function": "pipeline.preprocessors",
-    "register_preprocess": "pipeline.preprocessors",
-    "registered": "pipeline.preprocessors",
-    "to_backend": "pipeline.backend_api",
-    "to_backend_multiple": "pipeline.backend_api",
-    "unregister_preprocess": "pipeline.preprocessors",
-    "validation_disabled": "pipeline.backend_api",
+    "LoadedMethod": "pipeline.devices.load_package",
+    "LoadedPackage": "pipeline.devices.load_package",
+    "is_registered": "pipeline.compile.preprocess.registry",
+    "load_package": "pipeline.devices.load_package",
+    "preprocess_function": "pipeline.compile.preprocess.registry",
+    "register_preprocess": "pipeline.compile.preprocess.registry",
+    "registered": "pipeline.compile.preprocess.registry",
+    "to_backend": "pipeline.compile.to_backend",
+    "to_backend_multiple": "pipeline.compile.to_backend",
+    "unregister_preprocess": "pipeline.compile.preprocess.registry",
+    "validation_disabled": "pipeline.compile.to_backend",
 }
 
 

@@ -29,7 +29,7 @@ def timeline() -> dict[str, Any]:
 
 def entries() -> list[Any]:
     """All records, a package that could not be built, and one that was not validated."""
-    from pipeline.reports import Entry
+    from pipeline.report.render import Entry
 
     error = "compile forward: unknown compile option 'force_fp15'; did you mean 'force_fp16'?"
     known = [Entry(name, record) for name, record in records().items()]
@@ -45,8 +45,8 @@ def sources() -> dict[str, str]:
 
 def rendered() -> dict[str, bytes]:
     """All files by the name of their golden one."""
-    from pipeline.overview import markdown
-    from pipeline.reports import render, render_all
+    from pipeline.report.render import render, render_all
+    from pipeline.report.write import markdown
 
     made = {}
     for name, record in records().items():

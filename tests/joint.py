@@ -8,18 +8,18 @@ from contextlib import ExitStack
 from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails
 
-from pipeline.actions import backends_of
 from pipeline.backends import Backend, edge_operators, make_passes
-from pipeline.compile import load_examples
-from pipeline.confine import confined_partitioners
-from pipeline.emission import emission_config
-from pipeline.inputs import load_inputs
-from pipeline.lowering import edge_config, edge_for
-from pipeline.passes import load_passes
-from pipeline.plan import Plan
-from pipeline.preprocessors import preprocess_function
-from pipeline.programs import load_program
-from pipeline.quantize import quantize
+from pipeline.compile.emit import emission_config
+from pipeline.compile.lower import edge_config, edge_for
+from pipeline.compile.module_filter import confined_partitioners
+from pipeline.compile.preprocess.registry import preprocess_function
+from pipeline.compile.quantize import quantize
+from pipeline.config.passes import load_passes
+from pipeline.plan.actions import backends_of
+from pipeline.plan.plan import Plan
+from pipeline.program.archive import load_program
+from pipeline.program.inputs import load_inputs
+from pipeline.run.compile import load_examples
 
 
 def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:

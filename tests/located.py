@@ -17,16 +17,16 @@ from executorch.exir._serialize._program import (
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
-from pipeline.config import EmitConfig, ValidateConfig
-from pipeline.delegation import origin_places, origins_of
+from pipeline.compile.emit import emit
+from pipeline.compile.emit_trace import Emission, recording
+from pipeline.compile.inspect.delegation import origin_places, origins_of
+from pipeline.compile.lower import lower
+from pipeline.compile.quantize import quantize
+from pipeline.config.load import EmitConfig, ValidateConfig
 from pipeline.devices.interface import PackageFiles
-from pipeline.emission import emit
-from pipeline.inputs import InputSet
-from pipeline.instructions import Emission, recording
-from pipeline.locating.culprits import Again, Evidence, Located, Made
-from pipeline.locating.locate import locate
-from pipeline.lowering import lower
-from pipeline.quantize import quantize
+from pipeline.program.inputs import InputSet
+from pipeline.validate.locate.case import Again, Evidence, Located, Made
+from pipeline.validate.locate.locate import locate
 
 ROOT = Path(__file__).parent.parent
 

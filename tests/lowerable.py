@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 from conftest import Bench
 
-from pipeline.plan import Plan
-from pipeline.store import Store
-from pipeline.workspace import Workspace
+from pipeline.plan.plan import Plan
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 # Convolutions, a linear layer and pointwise operators, in two methods that share a trunk. Every
 # backend of the catalogue takes most of it.
@@ -76,7 +76,7 @@ def bench_for(root: Path, configs: dict[str, dict[str, Any]]) -> Bench:
     `model`."""
     (root / "models").mkdir(parents=True)
     (root / "partition_configs").mkdir()
-    (root / "dodo.py").write_text("from pipeline.tasks import *\n")
+    (root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
     (root / "models" / "small.py").write_text(MODEL)
     for package, config in configs.items():
         text = yaml.safe_dump({"model": "small", **config}, sort_keys=False)
@@ -109,9 +109,9 @@ _JOINT = textwrap.dedent(
     sys.path.insert(0, sys.argv[3])
     from joint import joint_call
 
-    from pipeline.plan import Plan
-    from pipeline.store import Store
-    from pipeline.workspace import Workspace
+    from pipeline.plan.plan import Plan
+    from pipeline.store.store import Store
+    from pipeline.store.workspace import Workspace
 
     plan = Plan(Workspace(Path(sys.argv[1]), Store(Path(sys.argv[2])), 1))
     sys.stdout.flush()

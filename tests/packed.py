@@ -10,15 +10,15 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from pipeline.config import EmitConfig
-from pipeline.constant_names import constants_of
-from pipeline.contents.record import contents_of
-from pipeline.emission import emit
-from pipeline.link import link
-from pipeline.lowering import lower
-from pipeline.objects import MethodObject, make_object
-from pipeline.report_record import ContentsRecord
-from pipeline.store import Store
+from pipeline.compile.emit import emit
+from pipeline.compile.inspect.constants import constants_of
+from pipeline.compile.inspect.contents import contents_of
+from pipeline.compile.link import link
+from pipeline.compile.lower import lower
+from pipeline.compile.objects import MethodObject, make_object
+from pipeline.config.load import EmitConfig
+from pipeline.report.records import ContentsRecord
+from pipeline.store.store import Store
 
 
 @dataclass

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from pipeline.backends import BACKENDS, PartitionerSpec, edge_operators
-from pipeline.confine import confined_partitioners
-from pipeline.delegation import count_delegation
-from pipeline.lowering import lower
+from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.lower import lower
+from pipeline.compile.module_filter import confined_partitioners
 
 
 class Refused(torch.nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 
 import fsspec
 
-from pipeline.remote import Remote, RemoteSettings
+from pipeline.store.remote import Remote, RemoteSettings
 
 
 @dataclass

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import actions, backends, toolchain
-from pipeline.actions import (
+from pipeline import backends
+from pipeline.config.load import parse_config
+from pipeline.plan import actions
+from pipeline.plan.actions import (
     compile_action,
     compile_units,
     link_action,
@@ -14,8 +16,8 @@ from pipeline.actions import (
     quantized_methods,
     validate_action,
 )
-from pipeline.config import parse_config
-from pipeline.sources import MethodSource
+from pipeline.program.sources import MethodSource
+from pipeline.store import toolchain
 
 SOURCES = {
     name: MethodSource(

@@ -11,9 +11,10 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from pipeline.backends import BACKENDS, arm_emulation
+from pipeline.backends import BACKENDS
 from pipeline.backends.arm import TOSA_EXTENSIONS, PassOptions
-from pipeline.backends.ethos_u import (
+from pipeline.backends.arm import emulation as arm_emulation
+from pipeline.backends.arm.ethos_u import (
     ETHOS_U_DEFAULTS,
     OWN_INI,
     EthosUMemory,
@@ -22,11 +23,11 @@ from pipeline.backends.ethos_u import (
     EthosUSystem,
     EthosUTarget,
 )
-from pipeline.backends.tosa import TosaOptions, TosaQuantize
-from pipeline.backends.vgf import VgfOptions, VgfQuantize, converter
+from pipeline.backends.arm.tosa import TosaOptions, TosaQuantize
+from pipeline.backends.arm.vgf import VgfOptions, VgfQuantize, converter
 from pipeline.backends.workspace_files import misfits_of
-from pipeline.config import parse_config
-from pipeline.errors import ConfigErrors, PipelineError
+from pipeline.config.load import parse_config
+from pipeline.store.errors import ConfigErrors, PipelineError
 
 PASSES = set(PassOptions.model_fields)
 U55 = {"target": "ethos-u55-128"}
@@ -42,7 +43,7 @@ def of(*parts):
     from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec
     from executorch.backends.arm.vgf import VgfCompileSpec
 
-    from pipeline.backends import arm_parts
+    from pipeline.backends.arm import build as arm_parts
 
     known = {
         "quantizer": quantizer,
@@ -433,12 +434,12 @@ def test_a_cached_partition_is_what_a_fresh_one_would_be(backend, options, tmp_p
     import torch
     from torch.export import export
 
-    from pipeline.emission import emit
-    from pipeline.inputs import as_input_sets
-    from pipeline.lowering import lower
-    from pipeline.preprocess import counted_preprocess
-    from pipeline.quantize import quantize
-    from pipeline.store import Store
+    from pipeline.compile.emit import emit
+    from pipeline.compile.lower import lower
+    from pipeline.compile.preprocess.cache import counted_preprocess
+    from pipeline.compile.quantize import quantize
+    from pipeline.program.inputs import as_input_sets
+    from pipeline.store.store import Store
 
     class Short(torch.nn.Module):
         def forward(self, x):
@@ -491,12 +492,12 @@ def test_vela_reads_a_file_of_the_users_own(tmp_path):
     import torch
     from torch.export import export
 
-    from pipeline.emission import emit
-    from pipeline.inputs import as_input_sets
-    from pipeline.lowering import lower
-    from pipeline.preprocess import counted_preprocess
-    from pipeline.quantize import quantize
-    from pipeline.store import Store
+    from pipeline.compile.emit import emit
+    from pipeline.compile.lower import lower
+    from pipeline.compile.preprocess.cache import counted_preprocess
+    from pipeline.compile.quantize import quantize
+    from pipeline.program.inputs import as_input_sets
+    from pipeline.store.store import Store
 
     x = torch.linspace(-1, 1, 3 * 16 * 16).reshape(1, 3, 16, 16)
     inputs = as_input_sets([(x,)], "example")

@@ -34,16 +34,16 @@ from pipeline.backends.add_sub.compiler import preprocess
 from pipeline.backends.add_sub.partitioner import AddSubPartitioner
 from pipeline.backends.add_sub.runtime import AddSubRuntime
 from pipeline.backends.add_sub.text import PayloadError
-from pipeline.compile import load_method
-from pipeline.confine import confined_partitioners
-from pipeline.delegates import DelegateError
-from pipeline.delegation import count_delegation
-from pipeline.errors import PipelineError
-from pipeline.lowering import lower
-from pipeline.measure import lines_of_handles
-from pipeline.store import Store
-from pipeline.upkeep import read_usage
-from pipeline.validating.validate import validate_package
+from pipeline.backends.delegate_runtime import DelegateError
+from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.lower import lower
+from pipeline.compile.module_filter import confined_partitioners
+from pipeline.run.compile import load_method
+from pipeline.run.measure import lines_of_handles
+from pipeline.store.errors import PipelineError
+from pipeline.store.maintenance import read_usage
+from pipeline.store.store import Store
+from pipeline.validate.package import validate_package
 
 
 def edge_program(module, arguments, dynamic_shapes=None):
@@ -135,7 +135,7 @@ def sealed(lines):
 
 
 def test_a_partition_becomes_this_text(golden):
-    from pipeline import digest
+    from pipeline.store import digest
 
     numbers = torch.arange(24.0)
     expected = GOLDEN.format(large=digest.of_bytes(numbers.numpy().tobytes()))

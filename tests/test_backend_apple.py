@@ -34,12 +34,7 @@ from lowerable import (
 from pydantic import ValidationError
 from refused import left_by
 
-from pipeline.backends import (
-    BACKENDS,
-    PartitionerSpec,
-    make_partitioners,
-    make_quantizer,
-)
+from pipeline.backends import BACKENDS, PartitionerSpec, make_partitioners, make_quantizer
 from pipeline.backends.coreml import (
     CoreMLComputeUnit,
     CoreMLOptions,
@@ -47,8 +42,8 @@ from pipeline.backends.coreml import (
     CoreMLTarget,
     CoreMLWeightQuantizer,
 )
-from pipeline.backends.coreml_bytes import archive, reproducible
-from pipeline.errors import PipelineError
+from pipeline.backends.coreml.reproducible import archive, reproducible
+from pipeline.store.errors import PipelineError
 
 pytestmark = pytest.mark.slow
 
@@ -478,7 +473,7 @@ def test_weights_alone_need_no_calibration():
 
 def test_patterns_hold_the_operators_that_tracing_finds(monkeypatch):
     """One of every kind; a pattern is left out for operators that the model lacks."""
-    from pipeline.backends import coreml_quantizer
+    from pipeline.backends.coreml import quantizer as coreml_quantizer
 
     seen = []
     original = _coreml_quantizer_utils._get_aten_graph_module
@@ -517,7 +512,7 @@ def test_mlx_names_constants_without_paths():
     make_partitioners([spec("mlx")])
     from executorch.backends.mlx import preprocess
 
-    from pipeline.backends.mlx_files import reproducible as steady
+    from pipeline.backends.apple.mlx_files import reproducible as steady
 
     listings = [f"a = 1\n  # File: /{place}/m.py:1\nb = 2\n".encode() for place in "xy"]
     with steady():

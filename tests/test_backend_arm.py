@@ -22,14 +22,16 @@ from lowerable import (
 from refused import left_by
 from test_control_flow import Any, Cond, Map, Scan, X, check_runs, lowered, program_of
 
-from pipeline.backends import BACKENDS, arm_emulation, vgf
-from pipeline.config import EmitConfig, parse_config
-from pipeline.confine import confined_partitioners
-from pipeline.delegation import count_delegation
-from pipeline.emission import emit
-from pipeline.inputs import InputSet
-from pipeline.lowering import lower
-from pipeline.quantize import quantize
+from pipeline.backends import BACKENDS
+from pipeline.backends.arm import emulation as arm_emulation
+from pipeline.backends.arm import vgf
+from pipeline.compile.emit import emit
+from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.lower import lower
+from pipeline.compile.module_filter import confined_partitioners
+from pipeline.compile.quantize import quantize
+from pipeline.config.load import EmitConfig, parse_config
+from pipeline.program.inputs import InputSet
 
 pytestmark = pytest.mark.slow
 

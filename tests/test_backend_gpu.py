@@ -39,7 +39,7 @@ from pipeline.backends.vulkan import (
     VulkanStorage,
     WebGpuOptions,
 )
-from pipeline.errors import PipelineError
+from pipeline.store.errors import PipelineError
 
 pytestmark = pytest.mark.slow
 

@@ -25,8 +25,8 @@ from refused import left_by
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.openvino import OpenvinoOptions, OpenvinoQuantize
-from pipeline.backends.openvino_blob import UnknownBlobError, without_counters
-from pipeline.config import ConfigErrors, parse_config
+from pipeline.backends.openvino.blob import UnknownBlobError, without_counters
+from pipeline.config.load import ConfigErrors, parse_config
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +123,7 @@ _REPEATED = textwrap.dedent(
     from executorch.exir.backend.compile_spec_schema import CompileSpec
 
     from pipeline.backends import BACKENDS
-    from pipeline.backends.openvino_blob import model_of
+    from pipeline.backends.openvino.blob import model_of
 
     sys.path.insert(0, sys.argv[1])
     import lowerable
@@ -171,7 +171,7 @@ _DYNAMIC = textwrap.dedent(
     from executorch.exir import to_edge_transform_and_lower
 
     from pipeline.backends import BACKENDS, PartitionerSpec, make_partitioners
-    from pipeline.errors import PipelineError
+    from pipeline.store.errors import PipelineError
 
 
     class Flat(torch.nn.Module):
@@ -209,12 +209,12 @@ _CONTROL_FLOW = """
     sys.path.insert(0, sys.argv[1])
     import test_control_flow as flow
     from pipeline.backends import BACKENDS, PartitionerSpec
-    from pipeline.confine import confined_partitioners
-    from pipeline.config import EmitConfig
-    from pipeline.delegation import count_delegation
-    from pipeline.emission import emit
-    from pipeline.errors import PipelineError
-    from pipeline.lowering import lower
+    from pipeline.compile.module_filter import confined_partitioners
+    from pipeline.config.load import EmitConfig
+    from pipeline.compile.inspect.delegation import count_delegation
+    from pipeline.compile.emit import emit
+    from pipeline.store.errors import PipelineError
+    from pipeline.compile.lower import lower
 
     def lowered(module, store=None, **options):
         entry = BACKENDS["openvino"]
@@ -262,9 +262,9 @@ def test_control_flow(tmp_path):
 QUANTIZED_ODDLY = """
     import torch
     from pipeline.backends import QUANTIZERS
-    from pipeline.errors import PipelineError
-    from pipeline.inputs import as_input_sets
-    from pipeline.quantize import quantize
+    from pipeline.store.errors import PipelineError
+    from pipeline.program.inputs import as_input_sets
+    from pipeline.compile.quantize import quantize
     from torch.export import Dim, export
 
     class Branches(torch.nn.Module):

@@ -27,7 +27,7 @@ from pipeline.backends.xnnpack import (
     XnnpackPrecision,
     XnnpackQuantize,
 )
-from pipeline.preprocessors import preprocess_function
+from pipeline.compile.preprocess.registry import preprocess_function
 
 # Options without a default, of partitioner and quantizer.
 NEEDED = {"ethos-u": {"target": "ethos-u55-128"}, "tosa": {"tosa_spec": "TOSA-1.0+INT"}}
@@ -141,7 +141,7 @@ def test_operators_are_those_that_the_installed_quantizer_annotates():
 
 
 def test_torchao_schemes_are_those_of_the_installed_one():
-    from pipeline.backends.torchao_weights import _linear_config
+    from pipeline.backends.torchao.weights import _linear_config
 
     for scheme in get_args(Scheme):
         for algorithm in ("affine", "hqq_scale_only"):

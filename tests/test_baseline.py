@@ -3,9 +3,9 @@
 import pytest
 from builds import contents, manifest, proved, validation
 
-from pipeline.baseline import baseline_text, parse_baseline, settled
-from pipeline.errors import ConfigErrors
-from pipeline.figures import figures_of
+from pipeline.store.errors import ConfigErrors
+from pipeline.validate.gates.baseline import baseline_text, parse_baseline, settled
+from pipeline.validate.gates.figures import figures_of
 
 GOLDEN = """\
 # What was accepted of asr: the figures that `max_size_growth`, `max_delegation_drop` and

@@ -7,7 +7,7 @@ import golden
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from pipeline.reports import render, render_all
+from pipeline.report.render import render, render_all
 
 if not (browsers.CHROMIUM and browsers.DRIVER) and not os.environ.get("PTE_PIPELINE_BROWSER"):
     pytest.skip("needs chromium and chromium-driver: .ci/chromium", allow_module_level=True)

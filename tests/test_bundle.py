@@ -7,12 +7,12 @@ import torch
 from lowerable import bench_for
 from test_runtime import Counter, exported, lowered, split_package, write
 
-from pipeline.bundle import Suites, bundle
-from pipeline.config import ValidateConfig
-from pipeline.inputs import InputSet
-from pipeline.reports.markdown import _bundle
-from pipeline.runtime import _data_of
-from pipeline.validating.validate import validate_package
+from pipeline.config.load import ValidateConfig
+from pipeline.devices.bindings import _data_of
+from pipeline.program.inputs import InputSet
+from pipeline.report.markdown import _bundle
+from pipeline.validate.bundle import Suites, bundle
+from pipeline.validate.package import validate_package
 
 CONFIG = {
     "methods": {

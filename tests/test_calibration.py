@@ -10,20 +10,20 @@ from conftest import bench_of
 from safetensors.torch import save_file
 from torch.export import Dim, export
 
-from pipeline.batch import Batch, Waiting, Wanted
-from pipeline.calibration import Batches, check_batches
-from pipeline.console import Reporter
-from pipeline.errors import ConfigErrors, PipelineError
-from pipeline.explain import explain, preview
-from pipeline.input_files import read_file
-from pipeline.inputs import InputSet
-from pipeline.plan import Plan
-from pipeline.pool import Pool
-from pipeline.status import compile_status
-from pipeline.steps import Step
-from pipeline.store import Store
-from pipeline.worker import progress_of, progress_path
-from pipeline.workspace import Workspace
+from pipeline.cli.console import Reporter
+from pipeline.cli.explain import explain, preview
+from pipeline.compile.calibration import Batches, check_batches
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import compile_status
+from pipeline.program.input_files import read_file
+from pipeline.program.inputs import InputSet
+from pipeline.run.batch import Batch, Waiting, Wanted
+from pipeline.run.pool import Pool
+from pipeline.run.steps import Step
+from pipeline.run.worker import progress_of, progress_path
+from pipeline.store.errors import ConfigErrors, PipelineError
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 STATIC = "decode:\n    quantize: {quantizer: xnnpack}"
 GENERATED = """

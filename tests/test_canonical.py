@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from programs import shared_programs
 from torch.export import Dim, export
 
-from pipeline.canonical import VOLATILE_METADATA, canonical_program, parts_of
-from pipeline.config import EmitConfig
-from pipeline.digest import of_json
-from pipeline.emission import emit
-from pipeline.lowering import lower
-from pipeline.programs import load_program, save_programs
-from pipeline.sources import describe_archive
+from pipeline.compile.emit import emit
+from pipeline.compile.lower import lower
+from pipeline.config.load import EmitConfig
+from pipeline.program.archive import load_program, save_programs
+from pipeline.program.canonical import VOLATILE_METADATA, canonical_program, parts_of
+from pipeline.program.sources import describe_archive
+from pipeline.store.digest import of_json
 
 
 class Varied(torch.nn.Module):

@@ -10,16 +10,16 @@ from test_validate import Conv, method, sources
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.config import ValidateConfig, parse_config
-from pipeline.config_validate import CASES
+from pipeline.config.load import ValidateConfig, parse_config
+from pipeline.config.validation import CASES
 from pipeline.devices import executorch
-from pipeline.eager import Source
-from pipeline.inputs import InputSet
-from pipeline.metrics import compare
-from pipeline.signature import check_inputs
-from pipeline.validating.cases import make_cases
-from pipeline.validating.judging import LIMITS, OwnLimits, excesses, grown, without_signal
-from pipeline.validating.validate import validate_package
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet
+from pipeline.program.signature import check_inputs
+from pipeline.validate.cases import make_cases
+from pipeline.validate.limits import LIMITS, OwnLimits, excesses, grown, without_signal
+from pipeline.validate.metrics import compare
+from pipeline.validate.package import validate_package
 
 LIMIT = ValidateConfig(atol=1e-5, rtol=1e-3)
 

@@ -1,4 +1,4 @@
-from pipeline.columns import columns
+from pipeline.cli.columns import columns
 
 ROWS = [("name", "size", ""), ("a", "1", "x"), ("longer", "10", "")]
 

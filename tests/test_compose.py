@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_config import DOCUMENTS
 
-from pipeline.compose import Folder, merge
-from pipeline.config import parse_document, read_configs
-from pipeline.errors import PipelineError, Problem, told_once
-from pipeline.plan import Plan
-from pipeline.resolved import resolved_view
-from pipeline.store import Store
-from pipeline.strict_yaml import Mark, Node, load_nodes, plain, read_scalar
-from pipeline.variables import Variables
-from pipeline.workspace import Workspace
+from pipeline.config.compose import Folder, merge
+from pipeline.config.load import parse_document, read_configs
+from pipeline.config.resolved import resolved_view
+from pipeline.config.variables import Variables
+from pipeline.config.yaml import Mark, Node, load_nodes, plain, read_scalar
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError, Problem, told_once
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BASE = """\
@@ -817,7 +817,7 @@ def known(plan):
 def test_what_the_plan_remembers_is_what_it_would_find(steps):
     with (
         tempfile.TemporaryDirectory() as name,
-        mock.patch("pipeline.digest.RACY_NS", -1),
+        mock.patch("pipeline.store.digest.RACY_NS", -1),
         mock.patch.dict(os.environ),
     ):
         root = Path(name)

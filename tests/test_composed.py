@@ -11,7 +11,7 @@ import pytest
 from conftest import Bench
 from test_plan import plan_of
 
-from pipeline.status import link_status
+from pipeline.plan.status import link_status
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def stale(bench):
 
 def read_again(bench, monkeypatch):
     """The files that a plan parses."""
-    from pipeline import compose
+    from pipeline.config import compose
 
     read = []
     load = compose.load_nodes
@@ -104,7 +104,7 @@ def test_nothing_to_do_reads_and_imports_nothing(composed):
         "import sys; sys.argv = ['doit']\n"
         "from doit.doit_cmd import DoitMain\n"
         "assert DoitMain().run([]) == 0\n"
-        "heavy = {'torch', 'joblib', 'pydantic', 'yaml', 'pipeline.compose', 'pipeline.config'}\n"
+        "heavy = {'torch', 'joblib', 'pydantic', 'yaml', 'pipeline.config.compose', 'pipeline.config.load'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run(

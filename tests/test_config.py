@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import ConfigErrors, parse_config, read_configs
-from pipeline.digest import canonical_json
-from pipeline.errors import PipelineError
-from pipeline.schema import json_schema
-from pipeline.strict_yaml import load_nodes, plain
+from pipeline.config.load import ConfigErrors, parse_config, read_configs
+from pipeline.config.schema import json_schema
+from pipeline.config.yaml import load_nodes, plain
+from pipeline.store.digest import canonical_json
+from pipeline.store.errors import PipelineError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PORTABLE = "write `partitioners: []` for portable operators only"
@@ -524,7 +524,7 @@ def test_the_configs_of_this_repository_are_good():
 
 
 def test_torch_is_not_imported():
-    code = "import sys, pipeline.config, pipeline.schema; print('torch' in sys.modules)"
+    code = "import sys, pipeline.config.load, pipeline.config.schema; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
 

@@ -15,19 +15,19 @@ from torch.export import export
 
 from pipeline.backends import PartitionerSpec
 from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
-from pipeline.confine import (
+from pipeline.compile.emit import emit
+from pipeline.compile.lower import lower
+from pipeline.compile.module_filter import (
     Confined,
     _split,
     confined_partitioners,
     outline_of,
     separate_constants,
 )
-from pipeline.emission import emit
-from pipeline.errors import PipelineError
-from pipeline.inputs import InputSet
-from pipeline.lowering import lower
-from pipeline.quantize import quantize
-from pipeline.runtime import Package
+from pipeline.compile.quantize import quantize
+from pipeline.devices.bindings import Package
+from pipeline.program.inputs import InputSet
+from pipeline.store.errors import PipelineError
 
 
 class Block(nn.Module):

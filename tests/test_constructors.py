@@ -14,8 +14,8 @@ from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
 
 from pipeline.backends import BACKENDS, constructors, describe
 from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
-from pipeline.config import read_configs
-from pipeline.mistakes import unknown_options_of
+from pipeline.config.load import read_configs
+from pipeline.plan.checks import unknown_options_of
 
 # All that take options, of this package's own; a plugin's need not be described.
 DESCRIBED = [
@@ -232,10 +232,10 @@ def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
         "options were checked against executorch 1.3.0, and 1.4.1 is installed; "
         "run `python -m pipeline.backends.describe`"
     )
-    from pipeline.explain import preview
-    from pipeline.plan import Plan
-    from pipeline.store import Store
-    from pipeline.workspace import Workspace
+    from pipeline.cli.explain import preview
+    from pipeline.plan.plan import Plan
+    from pipeline.store.store import Store
+    from pipeline.store.workspace import Workspace
 
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
     lines = list(preview(Plan(Workspace(built.root, Store(built.store), 1)), ()))

@@ -21,14 +21,14 @@ from packed import compiled, linked, pack
 from programs import shared_programs
 from torch.export import export
 
-from pipeline import preprocessors
-from pipeline.config import parse_config
-from pipeline.contents.record import contents_bytes, contents_of
-from pipeline.digest import of_bytes
-from pipeline.errors import PipelineError
-from pipeline.inputs import InputSet
-from pipeline.quantize import quantize
-from pipeline.store import Store
+from pipeline.compile.inspect.contents import contents_bytes, contents_of
+from pipeline.compile.preprocess import registry as preprocessors
+from pipeline.compile.quantize import quantize
+from pipeline.config.load import parse_config
+from pipeline.program.inputs import InputSet
+from pipeline.store.digest import of_bytes
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
 
 GOLDEN = Path(__file__).parent / "data" / "contents.json"
 

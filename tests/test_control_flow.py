@@ -12,15 +12,15 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.export import export
 
 from pipeline.backends import BACKENDS, PartitionerSpec
-from pipeline.config import EmitConfig, parse_config
-from pipeline.confine import confined_partitioners
-from pipeline.delegation import count_delegation
-from pipeline.emission import emit
-from pipeline.errors import PipelineError
-from pipeline.inputs import InputSet
-from pipeline.lowering import lower
-from pipeline.quantize import quantize
-from pipeline.runtime import Package
+from pipeline.compile.emit import emit
+from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.lower import lower
+from pipeline.compile.module_filter import confined_partitioners
+from pipeline.compile.quantize import quantize
+from pipeline.config.load import EmitConfig, parse_config
+from pipeline.devices.bindings import Package
+from pipeline.program.inputs import InputSet
+from pipeline.store.errors import PipelineError
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from pipeline.last_words import Death, LastWords
-from pipeline.validating.deaths import validated_after
-from pipeline.validating.validation import Failure, MethodValidation, Validation
+from pipeline.validate.crashes import Death, LastWords
+from pipeline.validate.deaths import validated_after
+from pipeline.validate.results import Failure, MethodValidation, Validation
 
 # In every process of the bench: one method of the pair ends whoever calls it so.
 ENDING = """
@@ -30,7 +30,7 @@ def hang(function, method):
 """
 # Another `perform` for worker processes, and neither torch nor ExecuTorch.
 PREPARE = """
-STANDS_IN = {"pipeline.perform": "performs", "pipeline.preprocess": "counts", "torch": "threads"}
+STANDS_IN = {"pipeline.run.perform": "performs", "pipeline.compile.preprocess.cache": "counts", "torch": "threads"}
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name in STANDS_IN:
@@ -69,7 +69,7 @@ def test_last_words_are_those_of_the_last_step_and_are_buried_once(tmp_path):
 LATE = """
 import sys
 from pathlib import Path
-from pipeline.last_words import LastWords
+from pipeline.validate.crashes import LastWords
 
 words = LastWords(Path(sys.argv[1]), "p", 0.2)
 with words.before("run", "it runs"):
@@ -145,7 +145,7 @@ def ending(bench, *lines):
             "import importlib.abc, importlib.machinery, sys",
             "class Finder(importlib.abc.MetaPathFinder):",
             "    def find_spec(self, name, path, target=None):",
-            "        if name != 'pipeline.runtime': return None",
+            "        if name != 'pipeline.devices.bindings': return None",
             "        sys.meta_path.remove(self)",
             "        spec = importlib.machinery.PathFinder.find_spec(name, path)",
             "        execute = spec.loader.exec_module",
@@ -163,7 +163,7 @@ def ending(bench, *lines):
 
 PERFORM = """
 import os, signal
-from pipeline.last_words import LastWords
+from pipeline.validate.crashes import LastWords
 
 def perform(action, workspace, stages, always):
     words = LastWords(workspace.logs, action.package)
@@ -187,10 +187,10 @@ def counted_preprocess():
 RUN = """
 import json, sys
 from pathlib import Path
-from pipeline.actions import Action
-from pipeline.pool import Pool
-from pipeline.store import Store
-from pipeline.workspace import Workspace
+from pipeline.plan.actions import Action
+from pipeline.run.pool import Pool
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 root = Path(sys.argv[1])
 pool = Pool(Workspace(root, Store(root / ".store"), 2), 2, False)

@@ -15,9 +15,8 @@ from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS, PartitionerSpec, Sight
 from pipeline.backends.reasons import of_xnnpack
-from pipeline.borders import Border, Crossing
-from pipeline.confine import Confined, confined_partitioners
-from pipeline.delegation import (
+from pipeline.compile.inspect.borders import Border, Crossing
+from pipeline.compile.inspect.delegation import (
     Places,
     Share,
     count_delegation,
@@ -25,13 +24,14 @@ from pipeline.delegation import (
     origins_of,
     told_delegation,
 )
-from pipeline.graphs import graph_modules
-from pipeline.inputs import as_input_sets
-from pipeline.lowering import lower
-from pipeline.partitions import describe
-from pipeline.programs import load_program, save_programs
-from pipeline.quantize import quantize
-from pipeline.reasons import _told
+from pipeline.compile.inspect.reasons import _told
+from pipeline.compile.lower import lower
+from pipeline.compile.module_filter import Confined, confined_partitioners
+from pipeline.compile.preprocess.key import describe
+from pipeline.compile.quantize import quantize
+from pipeline.program.archive import load_program, save_programs
+from pipeline.program.graphs import graph_modules
+from pipeline.program.inputs import as_input_sets
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))  # 96 bytes
 IN_CONTROL_FLOW = "it stands in control flow, which its partitioner does not look into"

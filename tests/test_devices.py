@@ -22,7 +22,7 @@ from pipeline.devices.interface import (
 from pipeline.devices.plans import read_plans
 from pipeline.devices.registry import Registry, devices
 from pipeline.devices.session import Session
-from pipeline.errors import PipelineError
+from pipeline.store.errors import PipelineError
 
 X = torch.tensor([1.0, 2.0, 3.0])
 VECTOR = DeclaredTensor((3,), torch.float32)

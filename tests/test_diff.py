@@ -6,11 +6,11 @@ import subprocess
 import pytest
 from builds import contents, delegation, leaf, manifest, proved, validation
 
-from pipeline.baseline import baseline_text, parse_baseline
-from pipeline.builds import Build, build_of
-from pipeline.columns import columns
-from pipeline.comparison import as_markdown, as_text, compared, verdict
-from pipeline.figures import figures_of
+from pipeline.cli.columns import columns
+from pipeline.validate.gates.baseline import baseline_text, parse_baseline
+from pipeline.validate.gates.builds import Build, build_of
+from pipeline.validate.gates.comparison import as_markdown, as_text, compared, verdict
+from pipeline.validate.gates.figures import figures_of
 
 
 def build(record=None, inside=None, **changes):

@@ -10,8 +10,8 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import digest
-from pipeline.digest import FileDigests
+from pipeline.store import digest
+from pipeline.store.digest import FileDigests
 
 JSON = st.recursive(
     st.none()
@@ -142,7 +142,7 @@ def test_clock_that_jumps_never_makes_a_stale_digest(tmp_path, monkeypatch, jump
 
 
 def test_derived_value_holds_for_what_is_given(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.digest.RACY_NS", -1)
+    monkeypatch.setattr("pipeline.store.digest.RACY_NS", -1)
     path = tmp_path / "file"
     path.write_bytes(b"x")
     digests = FileDigests(tmp_path / "cache")

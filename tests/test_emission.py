@@ -10,15 +10,15 @@ from programs import Shared, Stateful, shared_programs
 from torch import nn
 from torch.export import export
 
-from pipeline.config import EmitConfig, LayoutConfig
-from pipeline.config_models import MemoryPlanning
-from pipeline.emission import emission_config, emit, layout_options, named_data_of
-from pipeline.errors import PipelineError
-from pipeline.link import link
-from pipeline.lowering import lower
-from pipeline.objects import make_object, object_from_json
-from pipeline.runtime import Package
-from pipeline.store import Store
+from pipeline.compile.emit import emission_config, emit, layout_options, named_data_of
+from pipeline.compile.link import link
+from pipeline.compile.lower import lower
+from pipeline.compile.objects import make_object, object_from_json
+from pipeline.config.load import EmitConfig, LayoutConfig
+from pipeline.config.models import MemoryPlanning
+from pipeline.devices.bindings import Package
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
 
 
 class Deep(nn.Module):
@@ -195,14 +195,14 @@ def test_shared_buffers_have_one_place_in_all_methods(tmp_path):
 
 
 def test_an_unknown_operator_is_named():
-    from pipeline.config import EdgeConfig
+    from pipeline.config.load import EdgeConfig
 
     with pytest.raises(PipelineError, match=r"no operator 'aten\.nonsense\.default'"):
         lower(deep(), {"run": ()}, edge=EdgeConfig(preserve_ops=["aten.nonsense.default"]))
 
 
 def test_preserved_operators_stay_whole():
-    from pipeline.config import EdgeConfig
+    from pipeline.config.load import EdgeConfig
 
     names = {}
     for keep in (None, ["aten.linear.default"]):

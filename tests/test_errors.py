@@ -2,13 +2,7 @@ import pickle
 
 import pytest
 
-from pipeline.errors import (
-    ConfigErrors,
-    PipelineError,
-    Problem,
-    SourceError,
-    did_you_mean,
-)
+from pipeline.store.errors import ConfigErrors, PipelineError, Problem, SourceError, did_you_mean
 
 
 @pytest.mark.parametrize(

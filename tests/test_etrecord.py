@@ -16,16 +16,16 @@ from torch import nn
 from torch.export import Dim, export
 
 from pipeline.backends import QUANTIZERS
-from pipeline.emission import emit
-from pipeline.errors import PipelineError
-from pipeline.etrecord import _neutral, current_lines, join, of_method, record
-from pipeline.inputs import InputSet
-from pipeline.link import link
-from pipeline.lowering import lower
-from pipeline.objects import make_object
-from pipeline.programs import load_program, save_programs
-from pipeline.quantize import quantize
-from pipeline.store import Store
+from pipeline.compile.emit import emit
+from pipeline.compile.etrecord import _neutral, current_lines, join, of_method, record
+from pipeline.compile.link import link
+from pipeline.compile.lower import lower
+from pipeline.compile.objects import make_object
+from pipeline.compile.quantize import quantize
+from pipeline.program.archive import load_program, save_programs
+from pipeline.program.inputs import InputSet
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
 
 EDGE = "edge_dialect_exported_program"
 PARTS = ("_state_dict", "_constants", "_example_inputs")
@@ -263,7 +263,7 @@ def test_lines_of_a_quantized_program_are_those_of_its_source_as_it_is():
 
     old = program(("conv", "conv2d", "line 3"), ("q", "quantize", "line 3"), ("relu", "relu", "4"))
     new = program(("conv", "conv2d", "line 5"), ("relu", "gelu", "6"))
-    import pipeline.etrecord as module
+    import pipeline.compile.etrecord as module
 
     original, module.nodes_of = module.nodes_of, lambda program: program.graph.nodes
     try:

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import save_file
 from test_calibration import CALLS, FILES, PROGRAM
 
-from pipeline.digest import of_file
-from pipeline.errors import PipelineError, SourceError
-from pipeline.input_files import read_examples
+from pipeline.program.input_files import read_examples
+from pipeline.store.digest import of_file
+from pipeline.store.errors import PipelineError, SourceError
 
 VALIDATE = "validate pair"
 CONFIG = "partition_configs/pair.yaml"

@@ -6,13 +6,13 @@ import py_compile
 import pytest
 from conftest import bench_of
 
-from pipeline import actions
-from pipeline.errors import SourceError
-from pipeline.export import export
-from pipeline.plan import Plan
-from pipeline.stages import Stages
-from pipeline.status import export_status
-from pipeline.workspace import open_workspace
+from pipeline.plan import actions
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import export_status
+from pipeline.run.export import export
+from pipeline.run.stages import Stages
+from pipeline.store.errors import SourceError
+from pipeline.store.workspace import open_workspace
 
 
 @pytest.fixture

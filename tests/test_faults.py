@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from processes import descendants, gone, has_open, wait_for
 
-from pipeline.store import Store
-from pipeline.upkeep import read_usage
+from pipeline.store.maintenance import read_usage
+from pipeline.store.store import Store
 
 pytestmark = pytest.mark.slow
 

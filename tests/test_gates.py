@@ -3,12 +3,12 @@
 import pytest
 from builds import contents, delegation, manifest, proved, validation
 
-from pipeline.actions import validate_action
-from pipeline.config import parse_config, read_configs
-from pipeline.errors import ConfigErrors
-from pipeline.figures import figures_of
-from pipeline.gates import checked_gates, failed_gates
-from pipeline.mistakes import places_of
+from pipeline.config.load import parse_config, read_configs
+from pipeline.plan.actions import validate_action
+from pipeline.plan.checks import places_of
+from pipeline.store.errors import ConfigErrors
+from pipeline.validate.gates.figures import figures_of
+from pipeline.validate.gates.gates import checked_gates, failed_gates
 
 BASELINE = figures_of(manifest(), contents(), validation())
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.errors import PipelineError
-from pipeline.generate import LONGEST_DIMENSION, MOST_ELEMENTS, generate_inputs
-from pipeline.inputs import InputSet, as_input_sets, load_inputs, save_inputs
-from pipeline.signature import as_exported, check_inputs, flatten
+from pipeline.program.inputs import InputSet, as_input_sets, load_inputs, save_inputs
+from pipeline.program.random_inputs import LONGEST_DIMENSION, MOST_ELEMENTS, generate_inputs
+from pipeline.program.signature import as_exported, check_inputs, flatten
+from pipeline.store.errors import PipelineError
 
 
 class Embed(nn.Module):

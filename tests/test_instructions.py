@@ -9,11 +9,11 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from located import opened, plan_of
 from programs import shared_programs
 
-from pipeline.delegation import nodes_of
-from pipeline.devices.methods import instructions_of
-from pipeline.emission import emit
-from pipeline.instructions import Instructions, recording
-from pipeline.lowering import lower
+from pipeline.compile.emit import emit
+from pipeline.compile.emit_trace import Instructions, recording
+from pipeline.compile.inspect.delegation import nodes_of
+from pipeline.compile.lower import lower
+from pipeline.devices.interpreter.load import instructions_of
 
 
 @cache

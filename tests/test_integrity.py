@@ -6,8 +6,8 @@ from copy import deepcopy
 import pytest
 from patches import patched
 
-from pipeline import digest
-from pipeline.integrity import misfits
+from pipeline.store import digest
+from pipeline.validate.integrity import misfits
 
 CONTENT = b"a package"
 MANIFEST = {
@@ -90,7 +90,7 @@ def validate(action, workspace, stages, always=False):
 def test_a_manifest_of_another_package_fails_the_validation(built, tmp_path):
     """It is put in place of the right one after the plan has looked at it."""
     built.edit("partition_configs/pair.yaml", "model:", "validate: {inputs: 1}\nmodel:")
-    assert built.doit("validate", **patched(tmp_path, "pipeline.perform", SWAP)) == 1
+    assert built.doit("validate", **patched(tmp_path, "pipeline.run.perform", SWAP)) == 1
     sentence = "encode: the manifest names another program than the source's"
     assert sentence in built.output
     record = json.loads(built.bytes_of("pair", "report.json"))

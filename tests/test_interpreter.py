@@ -25,10 +25,10 @@ from torch.export import Dim
 
 from pipeline import backends
 from pipeline.backends import BACKENDS
-from pipeline.config import QuantizeConfig
-from pipeline.delegates import DelegateError, DelegateRuntime, Timing
-from pipeline.devices import methods
+from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime, Timing
+from pipeline.config.load import QuantizeConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.devices.interpreter import load as methods
 from pipeline.devices.registry import devices
 from pipeline.devices.session import Session
 
@@ -175,9 +175,9 @@ def test_int8_is_the_same_to_the_bit():
         def forward(self, x):
             return self.layers(x)
 
-    from pipeline.config import parse_config
-    from pipeline.inputs import InputSet
-    from pipeline.quantize import quantize
+    from pipeline.compile.quantize import quantize
+    from pipeline.config.load import parse_config
+    from pipeline.program.inputs import InputSet
 
     data = {
         "model": "m",

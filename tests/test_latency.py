@@ -7,13 +7,13 @@ import pytest
 import torch
 from test_runtime import Counter, Encoder, exported, lowered, write
 
-from pipeline.config import ValidateConfig
+from pipeline.config.load import ValidateConfig
 from pipeline.devices.interface import PackageFiles
-from pipeline.inputs import InputSet
-from pipeline.reports.markdown import markdown
-from pipeline.validating import latency
-from pipeline.validating.latency import latencies, latency_of, rounded, spread
-from pipeline.validating.validate import validate_package
+from pipeline.program.inputs import InputSet
+from pipeline.report.markdown import markdown
+from pipeline.validate import latency
+from pipeline.validate.latency import latencies, latency_of, rounded, spread
+from pipeline.validate.package import validate_package
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from pipeline.store import Store
-from pipeline.upkeep import read_usage
+from pipeline.store.maintenance import read_usage
+from pipeline.store.store import Store
 
 pytestmark = pytest.mark.slow
 

@@ -15,13 +15,13 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from programs import shared_programs
 from torch.export import export
 
-from pipeline.config import EmitConfig
-from pipeline.emission import emit
-from pipeline.errors import PipelineError
-from pipeline.link import link
-from pipeline.lowering import lower
-from pipeline.objects import Blob, NamedBlob, make_object, object_from_json
-from pipeline.store import MissingBlobError, Store
+from pipeline.compile.emit import emit
+from pipeline.compile.link import link
+from pipeline.compile.lower import lower
+from pipeline.compile.objects import Blob, NamedBlob, make_object, object_from_json
+from pipeline.config.load import EmitConfig
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import MissingBlobError, Store
 
 CONSTANT_METHODS = {"get_vocabulary": ["a", 1, 2.5, True], "get_length": 128}
 
@@ -145,7 +145,7 @@ def test_external_tensors_of_one_name_must_agree(store):
 
 def test_package_of_a_linked_file_runs(store):
     """What is linked is loaded by ExecuTorch and computes what the source computes."""
-    from pipeline.runtime import Package
+    from pipeline.devices.bindings import Package
 
     programs = shared_programs()
     objects = list(objects_of(programs, PARTITIONERS["xnnpack"], False, ("count",), store))
@@ -160,9 +160,9 @@ def test_package_of_a_linked_file_runs(store):
 LINK_ALONE = """
 import json, sys
 from pathlib import Path
-from pipeline.link import link
-from pipeline.objects import object_from_json
-from pipeline.store import Store
+from pipeline.compile.link import link
+from pipeline.compile.objects import object_from_json
+from pipeline.store.store import Store
 
 def peak():
     lines = open("/proc/self/status").read().splitlines()

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline import listing
 from pipeline.backends import BACKENDS, QUANTIZERS
-from pipeline.errors import PipelineError
-from pipeline.listing import list_backends, tell_backend
+from pipeline.cli.verbs import backends as listing
+from pipeline.cli.verbs.backends import list_backends, tell_backend
+from pipeline.store.errors import PipelineError
 
 
 def test_every_backend_has_a_row():
@@ -73,7 +73,7 @@ def test_a_name_that_is_not_there():
 
 def test_no_torch_is_imported():
     code = (
-        "import sys; from pipeline.listing import *; list(list_backends());"
+        "import sys; from pipeline.cli.verbs.backends import *; list(list_backends());"
         "[list(tell_backend(n)) for n in ('xnnpack', 'vgf', 'qualcomm')];"
         "assert not {'torch', 'executorch'} & set(sys.modules)"
     )

@@ -18,11 +18,11 @@ from torch.export import Dim
 
 import pipeline
 from pipeline import load_package
-from pipeline.digest import of_bytes
-from pipeline.errors import DeviceError, PipelineError
-from pipeline.package import MANIFEST
-from pipeline.spec_records import spec_from_json, spec_to_json
-from pipeline.specs import ArgumentError, changes_of, spec_of
+from pipeline.program.method_spec import ArgumentError, changes_of, spec_of
+from pipeline.program.spec_records import spec_from_json, spec_to_json
+from pipeline.report.files import MANIFEST
+from pipeline.store.digest import of_bytes
+from pipeline.store.errors import DeviceError, PipelineError
 
 
 class Nested(nn.Module):

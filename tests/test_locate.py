@@ -16,13 +16,13 @@ from torch import nn
 
 from pipeline.backends import BACKENDS, make_partitioners
 from pipeline.backends.add_sub import runtime as add_sub
-from pipeline.config import parse_config
+from pipeline.config.load import parse_config
 from pipeline.devices import executorch as on_executorch
-from pipeline.devices import prims
-from pipeline.errors import PipelineError
-from pipeline.inputs import InputSet
-from pipeline.locating.culprits import Located
-from pipeline.locating.locate import locate
+from pipeline.devices.interpreter import prims
+from pipeline.program.inputs import InputSet
+from pipeline.store.errors import PipelineError
+from pipeline.validate.locate.case import Located
+from pipeline.validate.locate.locate import locate
 
 
 def noise(*shape, seed=0):

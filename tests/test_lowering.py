@@ -13,9 +13,10 @@ from executorch.exir.backend.test.backend_with_preprocess_all_demo import (
 from executorch.exir.lowered_backend_module import executorch_call_delegate
 from programs import shared_programs
 
-from pipeline import backend_api, lowering
-from pipeline.backend_api import to_backend_multiple
-from pipeline.delegation import count_delegation
+from pipeline.compile import lower as lowering
+from pipeline.compile import to_backend as backend_api
+from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.to_backend import to_backend_multiple
 
 
 @pytest.fixture(scope="module")

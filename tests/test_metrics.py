@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import metrics
-from pipeline.metrics import compare, json_number, within
+from pipeline.validate import metrics
+from pipeline.validate.metrics import compare, json_number, within
 
 NAN, INF = math.nan, math.inf
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pipeline.backends import BACKENDS, QUANTIZERS
-from pipeline.config import read_configs
+from pipeline.config.load import read_configs
 
 PARTITIONERS = {f"{name} partitioner": backend.options for name, backend in BACKENDS.items()}
 QUANTIZER = {f"{name} quantizer": entry.options for name, entry in QUANTIZERS.items()}

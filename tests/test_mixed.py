@@ -12,14 +12,14 @@ from torch.export import export
 
 from pipeline.backends import BACKENDS, QUANTIZERS, make_partitioners
 from pipeline.backends.quantize_options import MixedQuantize
-from pipeline.config import ConfigErrors, parse_config
-from pipeline.emission import emit
-from pipeline.errors import PipelineError
-from pipeline.inputs import InputSet
-from pipeline.lowering import lower
-from pipeline.nodes import modules_of, operator_of
-from pipeline.quantize import quantize
-from pipeline.schema import json_schema
+from pipeline.compile.emit import emit
+from pipeline.compile.lower import lower
+from pipeline.compile.quantize import quantize
+from pipeline.config.load import ConfigErrors, parse_config
+from pipeline.config.schema import json_schema
+from pipeline.program.inputs import InputSet
+from pipeline.program.operators import modules_of, operator_of
+from pipeline.store.errors import PipelineError
 
 MIXED = sorted(name for name, each in QUANTIZERS.items() if issubclass(each.options, MixedQuantize))
 # What a quantizer can't do without.

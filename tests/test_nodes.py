@@ -6,7 +6,7 @@ from executorch.exir import to_edge
 from torch import nn
 from torch.export import export
 
-from pipeline.nodes import modules_of, operator_of
+from pipeline.program.operators import modules_of, operator_of
 
 
 class Twice(nn.Module):

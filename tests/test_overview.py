@@ -6,9 +6,9 @@ import shutil
 import jsonschema
 from junitparser import JUnitXml
 
-from pipeline.overview import read_report
-from pipeline.report_schema import report_schema
-from pipeline.workspace import open_workspace
+from pipeline.report.schema import report_schema
+from pipeline.report.write import read_report
+from pipeline.store.workspace import open_workspace
 
 OVER_ALL = {"index.html", "junit.xml", "summary.md", "timeline.json"}
 

@@ -15,12 +15,12 @@ from torch.utils import _pytree as pytree
 from pipeline import load_package
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import Session
-from pipeline.inputs import load_inputs
-from pipeline.plan import Plan
-from pipeline.programs import load_program
-from pipeline.signature import argument_names
-from pipeline.store import Store
-from pipeline.workspace import Workspace
+from pipeline.plan.plan import Plan
+from pipeline.program.archive import load_program
+from pipeline.program.inputs import load_inputs
+from pipeline.program.signature import argument_names
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 PACKAGES = sorted(path.stem for path in (REPOSITORY / "partition_configs").glob("*.yaml"))
 

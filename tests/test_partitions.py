@@ -34,13 +34,14 @@ from programs import Plain, Shared
 from torch.export import Dim, export
 from torch.export.graph_signature import InputKind, OutputKind
 
-from pipeline.backends import BACKENDS, Sight, xnnpack_sight
+from pipeline.backends import BACKENDS, Sight
 from pipeline.backends.xnnpack import XnnpackQuantize
-from pipeline.lowering import lower
-from pipeline.partitions import describe
-from pipeline.preprocessed import with_handles
-from pipeline.quantize import quantize
-from pipeline.spelling import UndescribableError
+from pipeline.backends.xnnpack import cache_key as xnnpack_sight
+from pipeline.compile.lower import lower
+from pipeline.compile.preprocess.hashing import UndescribableError
+from pipeline.compile.preprocess.key import describe
+from pipeline.compile.preprocess.records import with_handles
+from pipeline.compile.quantize import quantize
 
 EVERYTHING = Sight()
 XNNPACK = BACKENDS["xnnpack"].make_sight()

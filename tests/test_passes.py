@@ -5,9 +5,9 @@ import json
 import pytest
 from lowerable import bench_for
 
-from pipeline.config import PassSpec
-from pipeline.errors import PipelineError
-from pipeline.passes import load_passes, source_files
+from pipeline.config.load import PassSpec
+from pipeline.config.passes import load_passes, source_files
+from pipeline.store.errors import PipelineError
 
 # Multiplies every constant by which a graph multiplies.
 SCALE = """

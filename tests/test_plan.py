@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from conftest import bench_of
 
-from pipeline.errors import ConfigErrors
-from pipeline.plan import Plan
-from pipeline.status import compile_status, export_status, link_status, validate_status
-from pipeline.store import Store
-from pipeline.workspace import Workspace
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import compile_status, export_status, link_status, validate_status
+from pipeline.store.errors import ConfigErrors
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 
 def plan_of(bench):
@@ -74,7 +74,7 @@ def test_reasons_lead_to_the_method_and_the_key(built):
 
 
 def test_another_toolchain_is_a_reason(built, monkeypatch):
-    from pipeline import toolchain
+    from pipeline.store import toolchain
 
     original = toolchain.version_of
     monkeypatch.setattr(
@@ -127,8 +127,8 @@ def test_modules_that_a_method_lacks_are_told(built):
 def test_planning_imports_no_torch(built):
     code = (
         "import json, sys\nfrom pathlib import Path\n"
-        "from pipeline.plan import Plan\nfrom pipeline.status import link_status\n"
-        "from pipeline.workspace import open_workspace\n"
+        "from pipeline.plan.plan import Plan\nfrom pipeline.plan.status import link_status\n"
+        "from pipeline.store.workspace import open_workspace\n"
         "plan = Plan(open_workspace(Path('.')))\n"
         "states = [link_status(plan, p).state for p in plan.packages]\n"
         "print(json.dumps([states, 'torch' in sys.modules]))"

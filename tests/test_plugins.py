@@ -61,7 +61,7 @@ def export_methods():
 
 DEVICE = '''
 
-from pipeline.delegates import DelegateRuntime
+from pipeline.backends.delegate_runtime import DelegateRuntime
 
 
 class AcmeDelegate(DelegateRuntime):
@@ -137,8 +137,8 @@ def test_it_stands_in_catalogue_and_schema_without_torch(site):
         """
         import sys, json
         from pipeline.backends import BACKENDS, PLUGIN_PROBLEMS
-        from pipeline.config import parse_config
-        from pipeline.listing import list_backends, tell_backend
+        from pipeline.config.load import parse_config
+        from pipeline.cli.verbs.backends import list_backends, tell_backend
         acme = BACKENDS["acme"]
         assert acme.plugin == "acme-delegate" and not PLUGIN_PROBLEMS
         assert "acme-delegate" in acme.distributions and acme.machine["facts"]["plugin"]
@@ -146,7 +146,7 @@ def test_it_stands_in_catalogue_and_schema_without_torch(site):
         assert parse_config("p", data, "f").methods["f"].partitioners[0].options.level == 2
         assert any("Acme's accelerator" in line for line in list_backends())
         assert any("level: whole number 0..3 = 1" in line for line in tell_backend("acme"))
-        from pipeline.schema import json_schema
+        from pipeline.config.schema import json_schema
         assert "AcmeOptions" in json_schema()["$defs"]
         print("torch" in sys.modules)
         """,
@@ -191,7 +191,7 @@ def test_models_that_are_called_as_ours_are_told_apart_in_the_schema(site):
         """
         import jsonschema
         from pipeline.backends import PLUGIN_PROBLEMS
-        from pipeline.schema import json_schema
+        from pipeline.config.schema import json_schema
         assert not PLUGIN_PROBLEMS, PLUGIN_PROBLEMS
         schema = json_schema()
         valid = jsonschema.Draft202012Validator(schema).is_valid
@@ -238,8 +238,8 @@ def test_one_that_is_wrong_is_told_where_its_backend_is_asked_for(site, change, 
     out = python(
         site,
         """
-        from pipeline.config import parse_config
-        from pipeline.errors import ConfigErrors
+        from pipeline.config.load import parse_config
+        from pipeline.store.errors import ConfigErrors
         data = {"model": "m", "methods": {"f": {"partitioners": ["acme"]}}}
         try:
             parse_config("p", data, "f.yaml")
@@ -395,7 +395,7 @@ def test_its_device_is_there_by_name(site):
         """
         import sys
         from pipeline.devices.registry import devices
-        from pipeline.errors import PipelineError
+        from pipeline.store.errors import PipelineError
         assert devices().names() == [
             "acme", "acme-delegate.executorch", "executorch", "interpreter", "reference"
         ]

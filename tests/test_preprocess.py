@@ -18,15 +18,16 @@ from executorch.exir.backend.test import backend_with_preprocess_all_demo as dem
 from programs import Plain, Shared, shared_programs
 from torch.export import Dim, export
 
-from pipeline.backend_api import to_backend_multiple
-from pipeline.backends import BACKENDS, xnnpack_sight
+from pipeline.backends import BACKENDS
 from pipeline.backends.xnnpack import XnnpackQuantize
-from pipeline.emission import emit
-from pipeline.lowering import lower
-from pipeline.preprocess import cached_preprocess, counted_preprocess
-from pipeline.quantize import quantize
-from pipeline.spelling import UndescribableError
-from pipeline.store import Store
+from pipeline.backends.xnnpack import cache_key as xnnpack_sight
+from pipeline.compile.emit import emit
+from pipeline.compile.lower import lower
+from pipeline.compile.preprocess.cache import cached_preprocess, counted_preprocess
+from pipeline.compile.preprocess.hashing import UndescribableError
+from pipeline.compile.quantize import quantize
+from pipeline.compile.to_backend import to_backend_multiple
+from pipeline.store.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,7 @@ def test_partition_without_a_digest_is_preprocessed_every_time(edge, store, call
     def refuse(*_):
         raise UndescribableError("something new")
 
-    monkeypatch.setattr("pipeline.preprocess.describe", refuse)
+    monkeypatch.setattr("pipeline.compile.preprocess.cache.describe", refuse)
     for _ in range(2):
         with counted_preprocess() as counts:
             to_backend_multiple(edge, {"plain": XnnpackPartitioner()}, store=store)
@@ -295,8 +296,8 @@ def test_the_debug_handle_map_is_exchanged_too(store, fixed):
 
 
 OTHERWISE = {
-    "toolchain": ("pipeline.preprocess.toolchain", lambda *_: {"torch": "0"}),
-    "code": ("pipeline.preprocess.code", lambda: "other"),
+    "toolchain": ("pipeline.compile.preprocess.cache.toolchain", lambda *_: {"torch": "0"}),
+    "code": ("pipeline.compile.preprocess.cache.code", lambda: "other"),
 }
 
 
@@ -358,7 +359,7 @@ def joint(monkeypatch):
     known = dataclasses.replace(
         BACKENDS["xnnpack"], name="demo", backend_id="FirstBackendWithPreprocessAll", joint=True
     )
-    monkeypatch.setattr("pipeline.preprocess.BACKENDS", {"demo": known})
+    monkeypatch.setattr("pipeline.compile.preprocess.cache.BACKENDS", {"demo": known})
     return seen
 
 
@@ -411,8 +412,8 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import to_edge
 from torch.export import export
-from pipeline.backend_api import to_backend_multiple
-from pipeline.store import Store
+from pipeline.compile.to_backend import to_backend_multiple
+from pipeline.store.store import Store
 
 original = XnnpackBackend.preprocess
 

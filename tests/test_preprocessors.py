@@ -16,14 +16,13 @@ from functions import BACKEND_ID, Linears, Two, entry, payloads
 from torch.export import export
 
 import pipeline
-from pipeline import preprocess, preprocessors
-from pipeline.backend_api import to_backend, to_backend_multiple
 from pipeline.backends import BACKENDS, Backend
-from pipeline.errors import PipelineError
-from pipeline.listing import tell_backend
-from pipeline.lowering import lower
-from pipeline.preprocess import counted_preprocess
-from pipeline.preprocessors import (
+from pipeline.cli.verbs.backends import tell_backend
+from pipeline.compile.lower import lower
+from pipeline.compile.preprocess import cache as preprocess
+from pipeline.compile.preprocess import registry as preprocessors
+from pipeline.compile.preprocess.cache import counted_preprocess
+from pipeline.compile.preprocess.registry import (
     RegisteredTwiceError,
     UnknownBackendError,
     is_registered,
@@ -32,7 +31,9 @@ from pipeline.preprocessors import (
     registered,
     unregister_preprocess,
 )
-from pipeline.store import Store
+from pipeline.compile.to_backend import to_backend, to_backend_multiple
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -297,7 +298,7 @@ def test_the_class_that_an_entry_names_is_the_installed_one(backend: Backend):
 def test_it_is_told_by_doit_backends(monkeypatch):
     def told(**fields):
         table = {"text": entry(**fields)}
-        monkeypatch.setattr("pipeline.listing.BACKENDS", table)
+        monkeypatch.setattr("pipeline.cli.verbs.backends.BACKENDS", table)
         return [" ".join(line.split()) for line in tell_backend("text")]
 
     assert "preprocess: functions:preprocess" in told()

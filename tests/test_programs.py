@@ -10,8 +10,8 @@ import torch
 from torch.export import export
 from torch.export.pt2_archive._package import package_pt2
 
-from pipeline.errors import SourceError
-from pipeline.programs import load_example_inputs, load_program, save_programs
+from pipeline.program.archive import load_example_inputs, load_program, save_programs
+from pipeline.store.errors import SourceError
 
 
 class Scale(torch.nn.Module):

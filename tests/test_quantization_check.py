@@ -7,18 +7,12 @@ import torch
 from torch import nn
 from torch.export import export
 
-from pipeline.inputs import InputSet
-from pipeline.metrics import compare
-from pipeline.validating.judging import Limits
-from pipeline.validating.quantization_check import (
-    MARGIN_DB,
-    MOST_DB,
-    NoiseSettings,
-    checked,
-    noise_floor,
-)
-from pipeline.validating.trial import Settings
-from pipeline.validating.validation import Failure, MethodValidation, Run, Validation
+from pipeline.program.inputs import InputSet
+from pipeline.validate.limits import Limits
+from pipeline.validate.method import Settings
+from pipeline.validate.metrics import compare
+from pipeline.validate.quantization import MARGIN_DB, MOST_DB, NoiseSettings, checked, noise_floor
+from pipeline.validate.results import Failure, MethodValidation, Run, Validation
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 

@@ -28,15 +28,15 @@ from torchao.quantization.pt2e.quantize_pt2e import (
 )
 
 from pipeline.backends import BACKENDS, RECIPES, make_partitioners
-from pipeline.config import parse_config
-from pipeline.delegation import count_delegation
-from pipeline.emission import emit
-from pipeline.errors import ConfigErrors, PipelineError
-from pipeline.inputs import InputSet
-from pipeline.lowering import lower
-from pipeline.programs import load_program, save_programs
-from pipeline.quantize import quantize
-from pipeline.runtime import Package
+from pipeline.compile.emit import emit
+from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.lower import lower
+from pipeline.compile.quantize import quantize
+from pipeline.config.load import parse_config
+from pipeline.devices.bindings import Package
+from pipeline.program.archive import load_program, save_programs
+from pipeline.program.inputs import InputSet
+from pipeline.store.errors import ConfigErrors, PipelineError
 
 
 class Block(torch.nn.Module):
@@ -475,7 +475,7 @@ def test_a_program_that_was_trained_quantized_is_lowered_as_it_is(text, tmp_path
     converted = convert_pt2e(prepared).requires_grad_(False)
     torch.export.save(export(converted, (torch.randn(2, 64),)), tmp_path / "trained.pt2")
     loading = (
-        "import sys\nfrom pathlib import Path\nfrom pipeline.programs import load_program\n"
+        "import sys\nfrom pathlib import Path\nfrom pipeline.program.archive import load_program\n"
         "load_program(Path(sys.argv[1]), 'model')"
     )
     subprocess.run([sys.executable, "-c", loading, tmp_path / "trained.pt2"], check=True)

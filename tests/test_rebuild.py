@@ -5,7 +5,7 @@ import json
 import pytest
 from patches import patched
 
-from pipeline.rebuild import compared, first_difference
+from pipeline.cli.verbs.rebuild import compared, first_difference
 
 BLOB = {"digest": "1" * 64, "size": 4}
 PARTS = {"program": BLOB, "constants": [BLOB, BLOB], "delegates": [BLOB]}
@@ -74,7 +74,7 @@ def test_files_that_come_and_go_are_told(tmp_path):
     [(b"", b"a", 0), (b"ab", b"ab", 2), (b"abc", b"abd", 2), (b"ab", b"abc", 2)],
 )
 def test_the_first_byte_that_differs(tmp_path, monkeypatch, one, other, place):
-    monkeypatch.setattr("pipeline.rebuild._PIECE", 2)
+    monkeypatch.setattr("pipeline.cli.verbs.rebuild._PIECE", 2)
     (tmp_path / "one").write_bytes(one)
     (tmp_path / "other").write_bytes(other)
     assert first_difference(tmp_path / "one", tmp_path / "other") == place
@@ -120,7 +120,7 @@ def load_program(*arguments):
 @pytest.mark.slow
 def test_another_package_is_told_and_fails(built, tmp_path):
     """As if the present one had been compiled from other weights."""
-    changes = patched(tmp_path, "pipeline.compile", OTHER_WEIGHTS)
+    changes = patched(tmp_path, "pipeline.run.compile", OTHER_WEIGHTS)
     assert built.doit("rebuild", "pair", timeout=900, **changes) == 1, built.output
     assert "pair: built again, it is another package" in built.output
     assert "  encode: compiled to another object: constants " in built.output

@@ -29,10 +29,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sites import Site, s3_options
 
-from pipeline import digest, remote
-from pipeline.digest import canonical_json
-from pipeline.errors import PipelineError
-from pipeline.remote import Counts, Remote, RemoteSettings
+from pipeline.store import digest, remote
+from pipeline.store.digest import canonical_json
+from pipeline.store.errors import PipelineError
+from pipeline.store.remote import Counts, Remote, RemoteSettings
 
 MIB = 1 << 20
 KEY = {"kind": "compile", "method": "encode"}
@@ -516,8 +516,8 @@ def test_server_that_is_down_is_given_up(blob_file):
 def test_black_hole_does_not_keep_a_process(tmp_path):
     script = """
 import io, sys, time
-from pipeline.digest import of_bytes
-from pipeline.remote import Remote, RemoteSettings
+from pipeline.store.digest import of_bytes
+from pipeline.store.remote import Remote, RemoteSettings
 
 options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": sys.argv[1]}}
 remote = Remote(RemoteSettings("s3://bucket", options=options, timeout=0.4))
@@ -682,7 +682,7 @@ def test_counts_are_summed():
 def test_nothing_is_imported_before_the_first_use():
     script = """
 import sys
-from pipeline.remote import Remote, RemoteSettings
+from pipeline.store.remote import Remote, RemoteSettings
 Remote(RemoteSettings("s3://bucket", signing_key="key.pem"))
 assert not {"fsspec", "s3fs", "cryptography", "torch"} & set(sys.modules)
 """

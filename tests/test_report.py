@@ -3,7 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline.reports.markdown import markdown
+from pipeline.report.markdown import markdown
 
 SETTINGS = {"atol": 1e-4, "rtol": 0.001, "min_sqnr": 40.0, "inputs": 1, "seed": 7, "steps": 2}
 
@@ -241,7 +241,7 @@ def test_every_row_has_as_many_cells_as_its_head():
 
 def test_a_report_needs_no_torch():
     code = (
-        "import json, sys; from pipeline.reports.markdown import markdown; "
+        "import json, sys; from pipeline.report.markdown import markdown; "
         "markdown(json.load(sys.stdin)); sys.exit('torch' in sys.modules)"
     )
     root = Path(__file__).resolve().parent.parent

@@ -6,7 +6,7 @@ import sys
 from conftest import REPOSITORY
 from test_report import GOLDEN, MANIFEST, PASSED
 
-from pipeline.reports.markdown import markdown
+from pipeline.report.markdown import markdown
 
 
 def tensor(name, size, **changes):
@@ -162,7 +162,7 @@ def test_without_contents_there_is_nothing_of_it():
 def test_reading_a_package_needs_no_torch(built):
     """So that tools may ask what is in a package."""
     code = (
-        "import sys; from pathlib import Path; from pipeline.contents.record import contents_of; "
+        "import sys; from pathlib import Path; from pipeline.compile.inspect.contents import contents_of; "
         "contents_of({'pair.pte': Path(sys.argv[1])}); "
         "sys.exit(bool({'torch', 'executorch', 'numpy', 'pydantic'} & set(sys.modules)))"
     )

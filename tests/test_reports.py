@@ -16,11 +16,11 @@ import pytest
 from conftest import REPOSITORY
 from junitparser import Error, Failure, JUnitXml, Skipped
 
-from pipeline.report_schema import DIALECT, report_schema
-from pipeline.reports import Entry, render, render_all
-from pipeline.reports.excerpts import excerpts, files, places
-from pipeline.reports.figures import Place, place
-from pipeline.reports.tables import MOST_ROWS
+from pipeline.report.formatting import Place, place
+from pipeline.report.html.excerpts import excerpts, files, places
+from pipeline.report.html.tables import MOST_ROWS
+from pipeline.report.render import Entry, render, render_all
+from pipeline.report.schema import DIALECT, report_schema
 
 RECORDS = golden.records()
 FULL = RECORDS["seq2seq-int8"]
@@ -67,11 +67,11 @@ def test_a_report_is_as_it_was(name, rendered):
 
 
 def test_the_schema_is_current():
-    run = [sys.executable, "-m", "pipeline.schema", "report"]
+    run = [sys.executable, "-m", "pipeline.config.schema", "report"]
     printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
     path = REPOSITORY / "docs" / "report.schema.json"
     assert path.read_text(encoding="utf-8") == printed.stdout, (
-        "run `python -m pipeline.schema report > docs/report.schema.json`"
+        "run `python -m pipeline.config.schema report > docs/report.schema.json`"
     )
 
 
@@ -211,7 +211,7 @@ def test_failures_stand_before_figures_and_the_verdict_before_both():
 
 def test_the_tasks_need_neither_templates_nor_charts():
     code = (
-        "import sys, pipeline.tasks;"
+        "import sys, pipeline.cli.tasks;"
         "sys.exit(bool({'jinja2', 'vl_convert', 'markupsafe'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
@@ -381,7 +381,7 @@ def test_what_failed_comes_first_everywhere():
 def test_a_summary_fits_where_github_takes_it():
     record = {**FULL, "failures": ["x" * 10_000] * 50}
     entries = [Entry(f"package-{n}", {**record, "package": f"package-{n}"}) for n in range(800)]
-    from pipeline.reports.summary import summary
+    from pipeline.report.summary import summary
 
     text = summary(entries)
     assert len(text.encode()) < 1 << 20

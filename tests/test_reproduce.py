@@ -8,14 +8,14 @@ import pytest
 import torch
 from test_locate import X, damaged_weight, portable
 
-from pipeline.actions import Action
-from pipeline.config import ValidateConfig
-from pipeline.inputs import InputSet
-from pipeline.measure import reproductions
-from pipeline.package import clean, install
-from pipeline.reports.markdown import markdown
-from pipeline.store import Store
-from pipeline.workspace import Workspace
+from pipeline.config.load import ValidateConfig
+from pipeline.plan.actions import Action
+from pipeline.program.inputs import InputSet
+from pipeline.report.markdown import markdown
+from pipeline.run.install import clean, install
+from pipeline.run.measure import reproductions
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 LIMITS = ValidateConfig(atol=1e-5, rtol=1e-5)
 

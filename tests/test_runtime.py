@@ -13,11 +13,11 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, export
 
+from pipeline.devices.bindings import DeclaredTensor, ExecutorchError, Package, runtime_log
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.plans import read_input_orders
 from pipeline.devices.session import Session
-from pipeline.errors import PipelineError
-from pipeline.runtime import DeclaredTensor, ExecutorchError, Package, runtime_log
+from pipeline.store.errors import PipelineError
 
 CONSTANTS = {"get_length": 128, "get_rate": 0.5, "get_flags": [True, 3]}
 
@@ -349,7 +349,7 @@ def test_what_others_write_to_stderr_is_passed_on(capfd):
 
 def in_a_process_of_its_own(code):
     """Where neither exir nor the quantized operators are there already; the exit status."""
-    code = f"import sys; from pathlib import Path; from pipeline.runtime import Package; {code}"
+    code = f"import sys; from pathlib import Path; from pipeline.devices.bindings import Package; {code}"
     root = Path(__file__).resolve().parent.parent
     return subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pipeline.config import ConfigErrors, parse_config, read_configs
-from pipeline.schema import DIALECT, json_schema
+from pipeline.config.load import ConfigErrors, parse_config, read_configs
+from pipeline.config.schema import DIALECT, json_schema
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SCHEMA = json_schema()
@@ -32,11 +32,11 @@ def test_it_is_a_schema():
 
 
 def test_the_file_is_current():
-    run = [sys.executable, "-m", "pipeline.schema"]
+    run = [sys.executable, "-m", "pipeline.config.schema"]
     printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
     path = REPOSITORY / "partition_configs" / "schema.json"
     assert path.read_text(encoding="utf-8") == printed.stdout, (
-        "run `python -m pipeline.schema > partition_configs/schema.json`"
+        "run `python -m pipeline.config.schema > partition_configs/schema.json`"
     )
     assert json.loads(printed.stdout) == SCHEMA
 

@@ -15,11 +15,11 @@ from torch.export.pt2_archive._package import package_pt2
 
 from pipeline import to_backend, to_backend_multiple
 from pipeline.backends.xnnpack import XnnpackQuantize
-from pipeline.confine import outline_of
-from pipeline.errors import PipelineError
-from pipeline.quantize import quantize
-from pipeline.selection import mistakes, outline_from_json, outline_of_archive
-from pipeline.sources import describe_archive
+from pipeline.compile.module_filter import outline_of
+from pipeline.compile.quantize import quantize
+from pipeline.program.module_paths import mistakes, outline_from_json, outline_of_archive
+from pipeline.program.sources import describe_archive
+from pipeline.store.errors import PipelineError
 
 
 class Block(nn.Module):

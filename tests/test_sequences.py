@@ -13,15 +13,15 @@ from test_runtime import lowered, write
 from torch import nn
 from torch.export import export
 
-from pipeline.config import ValidateConfig, parse_config
+from pipeline.config.load import ValidateConfig, parse_config
 from pipeline.devices import interpreter
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.devices.session import INTERPRETER, Session
-from pipeline.eager import Source, common_buffers, sources_with_common_state
-from pipeline.inputs import InputSet
-from pipeline.validating.sequences import rounds, usual_sequences
-from pipeline.validating.validate import validate_package
+from pipeline.program.eager import Source, common_buffers, sources_with_common_state
+from pipeline.program.inputs import InputSet
+from pipeline.validate.package import validate_package
+from pipeline.validate.sequences import rounds, usual_sequences
 
 
 class State(nn.Module):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.settings import VARIABLES, read_settings
+from pipeline.store.errors import PipelineError
+from pipeline.store.settings import VARIABLES, read_settings
 
 HEAD = "[tool.pte-pipeline]\n"
 

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.remote import RemoteSettings
-from pipeline.store import MissingBlobError, Store
+from pipeline.store.remote import RemoteSettings
+from pipeline.store.store import MissingBlobError, Store
 
 KEY = {"kind": "compile", "n": 1}
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sizes import human_size, parse_size
+from pipeline.store.sizes import human_size, parse_size
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.source_lines import source_line, told
+from pipeline.program.source_lines import source_line, told
 
 
 def node(trace, *modules):

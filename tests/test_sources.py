@@ -12,10 +12,15 @@ import torch
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
-from pipeline import digest
-from pipeline.digest import of_file
-from pipeline.errors import SourceError
-from pipeline.sources import archive_from_json, describe_archive, find_sources, method_sources
+from pipeline.program.sources import (
+    archive_from_json,
+    describe_archive,
+    find_sources,
+    method_sources,
+)
+from pipeline.store import digest
+from pipeline.store.digest import of_file
+from pipeline.store.errors import SourceError
 
 
 class Scale(torch.nn.Module):
@@ -292,7 +297,7 @@ def test_sources_do_not_import_torch(models):
     archive(models / "m.pt2", a=program())
     code = (
         "import sys, pathlib\n"
-        "from pipeline.sources import describe_archive, find_sources, method_sources\n"
+        "from pipeline.program.sources import describe_archive, find_sources, method_sources\n"
         "found, _ = find_sources(pathlib.Path(sys.argv[1]))\n"
         "print(list(method_sources(found['m'], describe_archive)))\n"
         "assert 'torch' not in sys.modules\n"

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import digest
-from pipeline.store import MissingBlobError, Store, default_root
+from pipeline.store import digest
+from pipeline.store.store import MissingBlobError, Store, default_root
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ import pytest
 from conftest import Bench
 from processes import descendants, gone
 
-from pipeline.digest import Digest
-from pipeline.store import MissingBlobError, Store
+from pipeline.store.digest import Digest
+from pipeline.store.store import MissingBlobError, Store
 
 pytestmark = pytest.mark.slow
 
 SABOTAGE = """
 import shutil
-from pipeline.tasks import *
+from pipeline.cli.tasks import *
 from pipeline import pool
 
 _run = pool.Pool.run
@@ -71,7 +71,7 @@ def test_what_vanishes_between_check_and_read_is_a_miss_not_an_error(
     assert built.doit() == 0, built.output
     assert built.outcomes()[f"{kind} pair" + "/decode" * (kind == "compile")] == "built"
     assert built.bytes_of("pair", "pair.pte") == per_operator
-    (built.root / "dodo.py").write_text("from pipeline.tasks import *\n")
+    (built.root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
     assert built.doit() == 0, built.output
     assert built.outcomes()["link pair"] == "up-to-date"
 
@@ -84,8 +84,8 @@ def test_eviction_all_the_time_only_costs_time(built):
     evicting = subprocess.Popen(
         [
             sys.executable, "-c",
-            "import sys; from pathlib import Path; from pipeline.store import Store\n"
-            "from pipeline.upkeep import evict\n"
+            "import sys; from pathlib import Path; from pipeline.store.store import Store\n"
+            "from pipeline.store.maintenance import evict\n"
             "while True: evict(Store(Path(sys.argv[1])), 0)",
             str(built.store),
         ],
@@ -183,12 +183,12 @@ NO_PICKLE = """
 import pickle, sys
 from pathlib import Path
 from pipeline import perform as performing
-from pipeline.perform import perform
-from pipeline.plan import Plan
-from pipeline.preprocess import counted_preprocess
-from pipeline.stages import Stages
-from pipeline.status import export_status
-from pipeline.workspace import open_workspace
+from pipeline.run.perform import perform
+from pipeline.plan.plan import Plan
+from pipeline.compile.preprocess.cache import counted_preprocess
+from pipeline.run.stages import Stages
+from pipeline.plan.status import export_status
+from pipeline.store.workspace import open_workspace
 
 workspace = open_workspace(Path("."))
 for action in Plan(workspace).quantizes("pair").values():
@@ -235,7 +235,7 @@ def test_nothing_is_unpickled_where_store_and_artifacts_are_read(built):
 
 EDIT = """
 from pathlib import Path
-from pipeline.tasks import *
+from pipeline.cli.tasks import *
 from pipeline import pool
 
 _run = pool.Pool.run
@@ -264,7 +264,7 @@ def test_archive_edited_while_the_build_runs_is_not_recorded_for_either_content(
     assert "one.pt2: changed while the build ran; run again" in workspace.output
     assert b'"kind":"compile"' not in b"".join(p.read_bytes() for p in stored(workspace))
     path.write_bytes(first)
-    (workspace.root / "dodo.py").write_text("from pipeline.tasks import *\n")
+    (workspace.root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
     assert workspace.doit("lower:one") == 0, workspace.output
 
 
@@ -278,6 +278,6 @@ def test_config_edited_while_the_build_runs_is_stale_in_the_next(built, per_oper
     (built.root / "dodo.py").write_text(hooked)
     assert built.doit("lower") == 0, built.output
     assert built.bytes_of("pair", "pair.pte") == per_operator
-    (built.root / "dodo.py").write_text("from pipeline.tasks import *\n")
+    (built.root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
     assert built.doit("plan") == 0
     assert "partitioners" in built.output and "1 waits" in built.output

@@ -7,8 +7,8 @@ import torch
 from test_control_flow import Cond, Map, lowered
 from torch import nn
 
-from pipeline.delegation import count_delegation
-from pipeline.stretches import stretches
+from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.inspect.segments import stretches
 
 
 class Between(nn.Module):

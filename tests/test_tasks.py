@@ -60,7 +60,7 @@ def test_torch_is_not_imported_when_nothing_is_to_be_done(built, command):
         "from doit.doit_cmd import DoitMain\n"
         "assert DoitMain().run(sys.argv[1:]) == 0\n"
         "heavy = {'torch', 'executorch', 'joblib', 'rich', 'numpy', 'pydantic', 'yaml', 'fsspec'}\n"
-        "heavy |= {'pipeline.config', 'pipeline.explain'}\n"
+        "heavy |= {'pipeline.config.load', 'pipeline.cli.explain'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run(
@@ -281,7 +281,7 @@ def test_archives_of_both_kinds(bench):
 
 def test_other_tasks_of_the_same_dodo_file_run_as_ever(built):
     (built.root / "dodo.py").write_text(
-        "from pipeline.tasks import *\n"
+        "from pipeline.cli.tasks import *\n"
         "def task_copy():\n"
         "    return {'actions': ['cp build/pair/pair.pte shipped.pte'],\n"
         "            'file_dep': ['build/pair/pair.pte'], 'targets': ['shipped.pte']}\n"

@@ -1,9 +1,9 @@
 import json
 
-from pipeline.overview import read_report, write_overview, write_reports
-from pipeline.store import Store
-from pipeline.timeline import Hit, Span, read_timeline, trace, write_timeline
-from pipeline.workspace import Workspace
+from pipeline.report.timeline import Hit, Span, read_timeline, trace, write_timeline
+from pipeline.report.write import read_report, write_overview, write_reports
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 T = 1_700_000_000.0
 
@@ -161,7 +161,7 @@ def test_a_package_that_failed_validation_is_told_by_its_report(tmp_path):
 
 def test_rendering_again_leaves_the_recorded_files_current(tmp_path):
     """Or the next run would take them for edited."""
-    from pipeline.digest import of_file
+    from pipeline.store.digest import of_file
 
     space = workspace(tmp_path)
     put(space, "pack", "report.json", REPORT)

@@ -19,12 +19,13 @@ from functions import BACKEND_ID, Linears, Two, payloads
 from programs import shared_programs
 from torch.export import export
 
-from pipeline import preprocessors, to_backend, to_backend_multiple, validation_disabled
-from pipeline.config import parse_config
-from pipeline.confine import confined_partitioners
-from pipeline.errors import PipelineError
-from pipeline.preprocess import counted_preprocess
-from pipeline.store import Store
+from pipeline import to_backend, to_backend_multiple, validation_disabled
+from pipeline.compile.module_filter import confined_partitioners
+from pipeline.compile.preprocess import registry as preprocessors
+from pipeline.compile.preprocess.cache import counted_preprocess
+from pipeline.config.load import parse_config
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
 
 FAST, SMALL = CompileSpec("mode", b"fast"), CompileSpec("mode", b"small")
 

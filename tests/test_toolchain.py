@@ -6,7 +6,7 @@ import grimp
 import pytest
 
 import pipeline
-from pipeline import toolchain
+from pipeline.store import toolchain
 
 FOLDER = Path(pipeline.__file__).parent
 DECIDING = (*toolchain._BUILDING, *toolchain._MEASURING, *toolchain._REPORTING)

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import upkeep
-from pipeline.store import Store, references
-from pipeline.upkeep import Usage, add_usage, evict, lease, read_usage, statistics, verify
+from pipeline.store import maintenance as upkeep
+from pipeline.store.maintenance import (
+    Usage,
+    add_usage,
+    evict,
+    lease,
+    read_usage,
+    statistics,
+    verify,
+)
+from pipeline.store.store import Store, references
 
 
 @pytest.fixture
@@ -55,8 +63,8 @@ def test_damaged_counts_begin_anew(store, content):
 
 def _count(root, times):
     code = (
-        "import sys; from pathlib import Path; from pipeline.store import Store\n"
-        "from pipeline.upkeep import Usage, add_usage\n"
+        "import sys; from pathlib import Path; from pipeline.store.store import Store\n"
+        "from pipeline.store.maintenance import Usage, add_usage\n"
         "for _ in range(int(sys.argv[2])):\n"
         "    add_usage(Store(Path(sys.argv[1])), {'link': Usage(hits=1)})\n"
     )
@@ -196,8 +204,8 @@ def test_put_of_what_is_there_counts_as_use(store):
 
 
 HOLDER = (
-    "import sys, time; from pathlib import Path; from pipeline.store import Store\n"
-    "from pipeline.upkeep import lease\n"
+    "import sys, time; from pathlib import Path; from pipeline.store.store import Store\n"
+    "from pipeline.store.maintenance import lease\n"
     "with lease(Store(Path(sys.argv[1]))):\n"
     "    print('held', flush=True); time.sleep(60)\n"
 )

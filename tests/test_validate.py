@@ -20,11 +20,11 @@ from test_runtime import (
 from torch import nn
 from torch.export import Dim
 
-from pipeline.config import ValidateConfig
-from pipeline.eager import Source
-from pipeline.inputs import InputSet
-from pipeline.reports.markdown import markdown
-from pipeline.validating.validate import validate_package
+from pipeline.config.load import ValidateConfig
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet
+from pipeline.report.markdown import markdown
+from pipeline.validate.package import validate_package
 
 LIMITS = {"atol": 1e-5, "rtol": 1e-5, "steps": 3}
 sources = cache(programs)

@@ -10,11 +10,13 @@ import pytest
 import yaml
 from conftest import bench_of
 
-from pipeline.backends import BACKENDS, by_passes, describe, mediatek, qualcomm, samsung
-from pipeline.errors import PipelineError
-from pipeline.plan import Plan
-from pipeline.store import Store
-from pipeline.workspace import Workspace
+from pipeline.backends import BACKENDS, describe
+from pipeline.backends import cortex_m as by_passes
+from pipeline.backends.vendors import mediatek, qualcomm, samsung
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 REQUIRED = {
     "qualcomm": {"soc_model": "SM8750"},
@@ -120,7 +122,7 @@ def test_parts_are_refused_before_anything_is_imported(name):
     script = (
         "import sys\n"
         "from pipeline.backends import BACKENDS\n"
-        "from pipeline.errors import PipelineError\n"
+        "from pipeline.store.errors import PipelineError\n"
         f"entry, options = BACKENDS[{name!r}], {REQUIRED.get(name, {})!r}\n"
         "try:\n    entry.make_partitioner(entry.options(**options))\n"
         "except PipelineError as error:\n    print(error)\n"

@@ -10,16 +10,16 @@ from test_locate import Chain, Net, V, X, line_of
 from test_runtime import exported
 from torch.export.pt2_archive._package import package_pt2
 
-from pipeline import digest
-from pipeline.actions import validate_action
 from pipeline.backends.add_sub import runtime as add_sub
-from pipeline.errors import PipelineError
-from pipeline.locating.reproduce import main
-from pipeline.perform import perform
-from pipeline.plan import Plan
-from pipeline.stages import Stages
-from pipeline.store import Store
-from pipeline.workspace import Workspace
+from pipeline.plan.actions import validate_action
+from pipeline.plan.plan import Plan
+from pipeline.run.perform import perform
+from pipeline.run.stages import Stages
+from pipeline.store import digest
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+from pipeline.validate.locate.reproduce import main
 
 CONFIG = """
 model: net

@@ -26,7 +26,7 @@ def written(tmp_path_factory):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    (root / "dodo.py").write_text("from pipeline.tasks import *\n")
+    (root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
     site = root / "site"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     install += ["--no-build-isolation", "--target", str(site), str(root / "acme-sums")]
@@ -83,7 +83,7 @@ def test_an_operator_that_the_partitioner_should_not_have_taken_is_told_with_its
     code = """
         import torch
         from executorch.exir import to_edge
-        from pipeline.errors import PipelineError
+        from pipeline.store.errors import PipelineError
         from acme_sums.compiler import preprocess
         from models.balance import export_methods
         try:

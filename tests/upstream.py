@@ -56,7 +56,7 @@ class Outcomes(unittest.TestResult):
 
 def put_ours(calls: Counter[str], folder: str) -> None:
     from pipeline import to_backend
-    from pipeline.store import Store
+    from pipeline.store.store import Store
 
     store = Store(Path(folder))
 

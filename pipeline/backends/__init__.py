@@ -13,29 +13,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import (
-    add_sub,
-    aoti,
-    apple,
-    by_passes,
-    coreml,
-    ethos_u,
-    mediatek,
-    nxp,
-    openvino,
-    qualcomm,
-    samsung,
-    torchao,
-    tosa,
-    vgf,
-    vulkan,
-    xnnpack,
-)
+from pipeline.backends import add_sub, apple, coreml, openvino, torchao, vulkan, xnnpack
+from pipeline.backends import cortex_m as by_passes
+from pipeline.backends.arm import ethos_u, tosa, vgf
 from pipeline.backends.entry import Backend, Quantization, Requirement, Sight
 from pipeline.backends.options import Modules, Options
 from pipeline.backends.plugins import find_plugins
 from pipeline.backends.quantize_options import QuantizeConfig
 from pipeline.backends.recipes import RECIPES, Recipe
+from pipeline.backends.vendors import aoti, mediatek, nxp, qualcomm, samsung
 from pipeline.backends.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:

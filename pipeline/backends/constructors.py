@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.backends.entry import Backend, Constructor
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import OVERRIDES, QuantizeConfig
-from pipeline.errors import did_you_mean
+from pipeline.store.errors import did_you_mean
 
 # Options of quantizers that are this package's own: no constructor takes them.
 OURS = frozenset({*QuantizeConfig.model_fields, *OVERRIDES}) - {"dynamic"}

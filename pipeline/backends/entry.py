@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
-    from pipeline.delegates import DelegateRuntime
+    from pipeline.backends.delegate_runtime import DelegateRuntime
 
 Remap = Callable[[bytes, Mapping[int, int]], bytes | None]
 # Of a partitioner and the program that it is about to be asked about.

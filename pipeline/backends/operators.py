@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from pipeline.errors import PipelineError, did_you_mean
+from pipeline.store.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
     from executorch.exir.dialects.edge._ops import EdgeOpOverload

@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from pipeline.backends.entry import Backend
-from pipeline.digest import of_file, of_json
+from pipeline.store.digest import of_file, of_json
 
 GROUP = "pte_pipeline.backends"
 

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.backends.options import Options
 from pipeline.backends.workspace_files import InputFiles
-from pipeline.nodes import modules_of, operator_of
+from pipeline.program.operators import modules_of, operator_of
 
 if TYPE_CHECKING:
     from torch.fx import Node

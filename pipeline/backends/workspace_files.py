@@ -89,7 +89,7 @@ class WorkspaceFiles:
         )
 
 
-# Files of input sets, as pipeline/input_files.py reads them.
+# Files of input sets, as pipeline/program/input_files.py reads them.
 InputFiles = Annotated[
     tuple[str, ...],
     Field(min_length=1),

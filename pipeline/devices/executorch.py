@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from pipeline.devices.bindings import Package
 from pipeline.devices.interface import (
     Computation,
     Declared,
@@ -20,7 +21,6 @@ from pipeline.devices.interface import (
     Runtime,
 )
 from pipeline.devices.plans import Orders, read_input_orders, read_plans
-from pipeline.runtime import Package
 
 
 class ExecutorchRuntime(Runtime):

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from pipeline.errors import DeviceError, PipelineError
-from pipeline.runtime import Declared, DeclaredTensor
+from pipeline.devices.bindings import Declared, DeclaredTensor
+from pipeline.store.errors import DeviceError, PipelineError
 
 __all__ = [
     "Computation",

@@ -17,8 +17,8 @@ from pipeline.devices.interface import (
     Runtime,
     Shape,
 )
-from pipeline.eager import Source, outputs_of, sources_with_common_state
-from pipeline.signature import bounds, expression, signature
+from pipeline.program.eager import Source, outputs_of, sources_with_common_state
+from pipeline.program.signature import bounds, expression, signature
 
 
 class ReferenceRuntime(Runtime):

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import PipelineError, did_you_mean
+from pipeline.store.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
     from pipeline.devices.interface import DeviceId, Runtime

@@ -110,7 +110,7 @@ class Session:
         used = set(self._delegates.get(method, ()))
         if not used:
             return EXECUTORCH
-        from pipeline.runtime import registered_backends
+        from pipeline.devices.bindings import registered_backends
 
         lacking = used - registered_backends()
         if not lacking:

@@ -24,21 +24,21 @@ from typing import Any
 
 import torch
 
-from pipeline.config_validate import ValidateConfig
-from pipeline.delegation import Places, nodes_of
+from pipeline.compile.inspect.delegation import Places, nodes_of
+from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
-from pipeline.eager import outputs_of
-from pipeline.errors import PipelineError
-from pipeline.generate import generate_inputs
-from pipeline.inputs import InputSet
-from pipeline.locating.culprits import Evidence, Made
-from pipeline.locating.locate import locate_failures
-from pipeline.metrics import compare
-from pipeline.signature import flatten
-from pipeline.validating.quantization_check import checked
-from pipeline.validating.validate import validate_package
-from pipeline.validating.validation import Validation
+from pipeline.program.eager import outputs_of
+from pipeline.program.inputs import InputSet
+from pipeline.program.random_inputs import generate_inputs
+from pipeline.program.signature import flatten
+from pipeline.store.errors import PipelineError
+from pipeline.validate.locate.case import Evidence, Made
+from pipeline.validate.locate.locate import locate_failures
+from pipeline.validate.metrics import compare
+from pipeline.validate.package import validate_package
+from pipeline.validate.quantization import checked
+from pipeline.validate.results import Validation
 
 from .parts import Culprit, Damage
 from .registry import DAMAGES, damaged

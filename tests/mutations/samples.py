@@ -21,12 +21,12 @@ from torch._higher_order_ops.map import map as torch_map
 from torch.export import Dim, ExportedProgram, export
 
 from pipeline.backends import make_partitioners
-from pipeline.config import EmitConfig, ValidateConfig, parse_config
-from pipeline.emission import emit
-from pipeline.inputs import InputSet
-from pipeline.instructions import Emission, recording
-from pipeline.lowering import lower
-from pipeline.quantize import quantize
+from pipeline.compile.emit import emit
+from pipeline.compile.emit_trace import Emission, recording
+from pipeline.compile.lower import lower
+from pipeline.compile.quantize import quantize
+from pipeline.config.load import EmitConfig, ValidateConfig, parse_config
+from pipeline.program.inputs import InputSet
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
 
-    from pipeline.delegates import DelegateRuntime
+    from pipeline.backends.delegate_runtime import DelegateRuntime
 
 BACKEND_ID = "AddSubBackend"
 

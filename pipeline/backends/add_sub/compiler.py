@@ -18,10 +18,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx import Node
 
-from pipeline import digest
 from pipeline.backends.add_sub import text
-from pipeline.errors import PipelineError
-from pipeline.source_lines import told
+from pipeline.program.source_lines import told
+from pipeline.store import digest
+from pipeline.store.errors import PipelineError
 
 _OPERATIONS: dict[Any, text.Operation] = {
     ops.edge.aten.add.Tensor: "add",

@@ -15,8 +15,8 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from pipeline.backends.add_sub.compiler import is_copy, refusal
-from pipeline.errors import PipelineError
-from pipeline.source_lines import told
+from pipeline.program.source_lines import told
+from pipeline.store.errors import PipelineError
 
 _TAG = "delegation_tag"
 

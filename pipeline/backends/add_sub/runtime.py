@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pipeline.backends.add_sub import text
 from pipeline.backends.add_sub.text import PayloadError
-from pipeline.delegates import DelegateError, DelegateRuntime, Timing
+from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime, Timing
 
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in text.DTYPES}
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from pipeline.delegates import DelegateError
+from pipeline.backends.delegate_runtime import DelegateError
 
 FORMAT = "add_sub 1"
 # By torch's names, those that both ExecuTorch's portable kernels and eager mode add.

@@ -1,1 +1,1 @@
-from pipeline.tasks import *
+from pipeline.cli.tasks import *

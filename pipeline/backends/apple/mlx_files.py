@@ -1,0 +1,116 @@
+"""MLX's delegate in Python, whose generated half ExecuTorch's wheel leaves out.
+
+The wheel has the generator (executorch/backends/mlx/serialization/generate.py), the schema and
+flatc. What they make is imported from a temporary folder; nothing is written where packages are
+installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from io import StringIO
+from pathlib import Path
+from pkgutil import walk_packages
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from pipeline.store.errors import PipelineError
+
+_PACKAGE = "executorch.backends.mlx.serialization"
+
+
+def installed() -> bool:
+    """Whether everything is there to lower to MLX, without importing it."""
+    root = _root()
+    return root is not None and (_is_whole(root) or _flatc(root).is_file())
+
+
+def provide() -> None:
+    """Makes `executorch.backends.mlx` importable, once in a process. Takes about 2 s.
+
+    Raises:
+        PipelineError: flatc fails.
+    """
+    root = _root()
+    if root is None or _is_whole(root) or _PACKAGE in sys.modules:
+        return
+    with tempfile.TemporaryDirectory(prefix="pte-mlx-") as folder:
+        path = Path(folder, "mlx", "serialization")
+        skipped = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(_serialization(root), path, ignore=skipped)
+        _generate(path, _flatc(root))
+        package = ModuleType(_PACKAGE)
+        package.__path__ = [str(path)]
+        sys.modules[_PACKAGE] = package
+        try:
+            importlib.import_module("executorch.backends.mlx")
+            # Some are imported when they are first used, and by then the folder is gone.
+            for module in walk_packages([str(path / "_generated")], f"{_PACKAGE}._generated."):
+                importlib.import_module(module.name)
+        except BaseException:
+            del sys.modules[_PACKAGE]
+            raise
+
+
+def _generate(path: Path, flatc: Path) -> None:
+    """What `main` of the generator does, without the C++ files, whose templates are missing."""
+    spec = spec_from_file_location("pte_mlx_generate", path / "generate.py")
+    assert spec is not None and spec.loader is not None
+    generator = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses look there
+    said = StringIO()
+    try:
+        with redirect_stdout(said):
+            spec.loader.exec_module(generator)
+            schema = generator.parse_fbs(generator.SCHEMA_FBS)
+            generator.RUNTIME_DIR.mkdir()
+            made = generator.run_flatc(str(flatc))
+            generator._fixup_flatc_imports()
+    finally:
+        del sys.modules[spec.name]
+    if not made:
+        raise PipelineError(f"mlx: flatc failed: {said.getvalue().strip()}")
+    generator.GENERATED_SCHEMA_PY.write_text(generator.generate_python_schema(schema))
+    generator.GENERATED_SERIALIZERS.write_text(generator.generate_python_serializers(schema))
+
+
+@contextmanager
+def reproducible() -> Iterator[None]:
+    """Within it, names of constants do not depend on where a model's source stands: upstream
+    begins them with a hash of the program's listing, in which comments name files and lines."""
+    from executorch.backends.mlx import preprocess
+
+    def sha256(listing: bytes) -> Any:
+        lines = listing.splitlines(keepends=True)
+        return hashlib.sha256(b"".join(x for x in lines if not x.lstrip().startswith(b"#")))
+
+    original = preprocess.hashlib
+    preprocess.hashlib = SimpleNamespace(sha256=sha256)
+    try:
+        yield
+    finally:
+        preprocess.hashlib = original
+
+
+def _root() -> Path | None:
+    spec = find_spec("executorch")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(places[0]) if places else None
+
+
+def _serialization(root: Path) -> Path:
+    return root / "backends" / "mlx" / "serialization"
+
+
+def _is_whole(root: Path) -> bool:
+    return (_serialization(root) / "mlx_graph_schema.py").is_file()
+
+
+def _flatc(root: Path) -> Path:
+    return root / "data" / "bin" / "flatc"

@@ -1,0 +1,94 @@
+"""Arm's emulation layers, with which any Vulkan driver runs VGF, and what of them is missing.
+
+`eval "$(python -m pipeline.backends.arm.emulation FOLDER)"` sets them up for a shell.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shlex
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+# Instance layers in the order in which calls go through them, and their folders' names.
+LAYERS = {"VK_LAYER_ML_Graph_Emulation": "graph", "VK_LAYER_ML_Tensor_Emulation": "tensor"}
+_SETUP = 'eval "$(python -m pipeline.backends.arm.emulation FOLDER)" sets it up'
+_DRIVERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vulkan/icd.d")
+
+
+def missing() -> str:
+    """Why this machine can't run VGF, or "". Looks, and runs nothing: a driver that is too old
+    shows when a method is run."""
+    with suppress(OSError):
+        ctypes.CDLL("libvulkan.so.1")
+        layers = os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)
+        if not _driver():
+            return "it takes a Vulkan driver, such as mesa's lavapipe, version 25 or later"
+        if not all(name in layers for name in LAYERS):
+            names = " and ".join(LAYERS)
+            return f"VK_INSTANCE_LAYERS lacks {names}; {_SETUP}"
+        if not set(LAYERS) <= _manifests():
+            return f"VK_LAYER_PATH leads to no manifests of the emulation layers; {_SETUP}"
+        return ""
+    return "it takes the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
+
+
+def _driver() -> bool:
+    named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
+    if named:
+        return any(os.path.exists(path) for path in named.split(os.pathsep))
+    return any(path for folder in _DRIVERS for path in Path(folder).glob("*.json"))
+
+
+def _manifests() -> set[str]:
+    """The names of the layers that the loader finds where it is told to look."""
+    folders = [
+        folder
+        for variable in ("VK_LAYER_PATH", "VK_ADD_LAYER_PATH")
+        for folder in os.environ.get(variable, "").split(os.pathsep)
+        if folder
+    ]
+    found = set()
+    for path in (path for folder in folders for path in Path(folder).glob("*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found.add(json.loads(path.read_text(encoding="utf-8"))["layer"]["name"])
+    return found
+
+
+def set_up(folder: Path) -> dict[str, str]:
+    """Writes the layers' manifests, each into a folder of its own, and gives the variables that
+    make the Vulkan loader use them.
+
+    The wheel's manifests name their libraries without a folder, so that only LD_LIBRARY_PATH,
+    which acts on every library, would lead to them.
+
+    Raises FileNotFoundError where the wheel is not installed.
+    """
+    spec = find_spec("emulation_layer")
+    places = spec.submodule_search_locations if spec is not None else None
+    if not places:
+        raise FileNotFoundError("no emulation layers: pip install 'pte-pipeline[vgf]'")
+    deployed = Path(next(iter(places))) / "deploy"
+    for path in sorted((deployed / "share" / "vulkan" / "explicit_layer.d").glob("*.json")):
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        layer = manifest["layer"]
+        layer["library_path"] = str(deployed / "lib" / layer["library_path"])
+        target = folder / LAYERS[layer["name"]] / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(manifest), encoding="utf-8")
+    paths = (str(folder.absolute() / name) for name in LAYERS.values())
+    return {
+        "VK_LAYER_PATH": os.pathsep.join(paths),
+        "VK_INSTANCE_LAYERS": os.pathsep.join(reversed(LAYERS)),
+    }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m pipeline.backends.arm.emulation FOLDER")
+    for name, value in set_up(Path(sys.argv[1])).items():
+        print(f"export {name}={shlex.quote(value)}")

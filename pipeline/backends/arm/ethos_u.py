@@ -1,0 +1,193 @@
+"""Ethos-U, NPUs of microcontrollers, through vela: executorch/backends/arm/ethosu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic_core import PydanticCustomError
+
+from pipeline.backends.arm import (
+    FLAG_SCHEMA,
+    TOSA_TOOLS,
+    ArmQuantize,
+    PassOptions,
+    backend,
+    constructors,
+    flag,
+    rule,
+)
+from pipeline.backends.entry import extra
+from pipeline.backends.options import Distinct, Options
+from pipeline.backends.workspace_files import WorkspaceFiles
+from pipeline.store.errors import did_you_mean
+
+# vela's accelerator configurations: an NPU and its multiply-accumulates in a cycle.
+# fmt: off
+EthosUTarget = Literal[
+    "ethos-u55-32", "ethos-u55-64", "ethos-u55-128", "ethos-u55-256",
+    "ethos-u65-256", "ethos-u65-512",
+    "ethos-u85-128", "ethos-u85-256", "ethos-u85-512", "ethos-u85-1024", "ethos-u85-2048",
+]
+# What Arm/vela.ini, which vela brings, defines.
+OWN_INI = "Arm/vela.ini"
+EthosUSystem = Literal[
+    "Ethos_U55_Deep_Embedded", "Ethos_U55_High_End_Embedded",
+    "Ethos_U65_Embedded", "Ethos_U65_Mid_End", "Ethos_U65_High_End", "Ethos_U65_Client_Server",
+    "Ethos_U85_SYS_Flash_Low", "Ethos_U85_SYS_Flash_High", "Ethos_U85_SYS_DRAM_Low",
+    "Ethos_U85_SYS_DRAM_Mid", "Ethos_U85_SYS_DRAM_High",
+]
+EthosUMemory = Literal[
+    "Sram_Only", "Shared_Sram", "Dedicated_Sram", "Dedicated_Sram_256KB", "Dedicated_Sram_384KB",
+    "Dedicated_Sram_512KB",
+]
+# fmt: on
+# What executorch takes of them by default, by NPU.
+ETHOS_U_DEFAULTS = {
+    "u55": ("Ethos_U55_High_End_Embedded", "Shared_Sram"),
+    "u65": ("Ethos_U65_High_End", "Dedicated_Sram_384KB"),
+    "u85": ("Ethos_U85_SYS_DRAM_Mid", "Sram_Only"),
+}
+# How the sections of such a file begin (ethosu/vela/architecture_features.py).
+_SECTIONS = {"system_config": "System_Config.", "memory_mode": "Memory_Mode."}
+VelaFlag = Annotated[
+    str,
+    flag(
+        (
+            "--accelerator-config",
+            "--config",
+            "--system-config",
+            "--memory-mode",
+            "--output-dir",
+            "--output-format",
+            "--list-config-files",
+            "--list-configs",
+            "--supported-ops-report",
+            "--help",
+            "--version",
+            "--api-version",
+        )
+    ),
+    FLAG_SCHEMA,
+]
+
+
+class _EthosUTarget(Options):
+    target: EthosUTarget = Field(
+        description="The NPU and its multiply-accumulates in a cycle, such as ethos-u55-128."
+    )
+
+
+def _defined(names: Any) -> AfterValidator:
+    """A name that vela's own file defines, or any, where another file is named before it."""
+
+    def check(value: str | None, info: ValidationInfo) -> str | None:
+        known = get_args(names)
+        if value is not None and info.data.get("config_ini") == OWN_INI and value not in known:
+            raise PydanticCustomError("unknown", "unknown", {"known": known})
+        return value
+
+    return AfterValidator(check)
+
+
+def _suggested(names: Any) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"enum": list(get_args(names))}, {"type": "string"}]})
+
+
+def _undefined_sections(options: EthosUOptions, path: Path) -> Iterator[tuple[str, str, str]]:
+    """What options ask for and a file of the user's own does not define. vela prints so, and what
+    fails then is that ExecuTorch finds no output of it."""
+    ini = ConfigParser()
+    try:
+        ini.read_string(path.read_text(encoding="utf-8"))
+    except (ConfigParserError, UnicodeDecodeError) as error:
+        yield "config_ini", f"is no .ini file: {' '.join(str(error).split())}", ""
+        return
+    system, memory = ETHOS_U_DEFAULTS[options.target.split("-")[1]]
+    asked = {
+        "system_config": options.system_config or system,
+        "memory_mode": options.memory_mode or memory,
+    }
+    for option, name in asked.items():
+        start = _SECTIONS[option]
+        known = [each.removeprefix(start) for each in ini.sections() if each.startswith(start)]
+        if name not in known:
+            what = f"is '{name}', but {options.config_ini} has no section [{start}{name}]"
+            yield option, what, did_you_mean(name, known)
+
+
+class EthosUOptions(PassOptions, _EthosUTarget):
+    """Options of `EthosUPartitioner`: those of its `EthosUCompileSpec`."""
+
+    config_ini: Annotated[
+        str, WorkspaceFiles((".ini",), brought=(OWN_INI,), misfits=_undefined_sections)
+    ] = Field(
+        default=OWN_INI,
+        description="The file that defines systems and memory modes: Arm/vela.ini, which vela "
+        "brings, or one of your own, by its path in the workspace.",
+    )
+    system_config: Annotated[str | None, _defined(EthosUSystem), _suggested(EthosUSystem)] = Field(
+        default=None,
+        description="The system that vela compiles for, of those that config_ini defines. By "
+        "default Ethos_U55_High_End_Embedded, Ethos_U65_High_End or Ethos_U85_SYS_DRAM_Mid.",
+    )
+    memory_mode: Annotated[str | None, _defined(EthosUMemory), _suggested(EthosUMemory)] = Field(
+        default=None,
+        description="What the NPU's memories are used for, of what config_ini defines. By "
+        "default Shared_Sram for U55, Dedicated_Sram_384KB for U65, Sram_Only for U85.",
+    )
+    extra_flags: Distinct[VelaFlag] | None = Field(
+        default=None,
+        description="Further flags of vela, such as --optimise=Size or --arena-cache-size=400000.",
+    )
+
+    @field_validator("system_config")
+    @classmethod
+    def _is_the_targets(cls, value: str | None, info: ValidationInfo) -> str | None:
+        family = str(info.data.get("target", "")).rpartition("-")[0].replace("-", "_")
+        own = info.data.get("config_ini") == OWN_INI  # another file may call its systems otherwise
+        if own and value is not None and family and not value.lower().startswith(family):
+            raise rule("must be a system with the target's NPU")
+        return value
+
+
+class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
+    """Options of an `EthosUQuantizer`."""
+
+    quantizer: Literal["ethos-u"]
+    partitioners_own = ("target", *ArmQuantize.partitioners_own)
+
+
+@contextmanager
+def _with_own_inis() -> Iterator[None]:
+    from pipeline.backends.arm import build as arm_parts
+
+    with arm_parts.own_inis():
+        yield
+
+
+ENTRIES = (
+    backend(
+        name="ethos-u",
+        backend_id="EthosUBackend",
+        details="executorch.backends.arm.ethosu.backend:EthosUBackend",
+        summary="Ethos-U55, U65, U85: NPUs of microcontrollers, quantized operators only",
+        options=EthosUOptions,
+        quantizer=EthosUQuantize,
+        distributions=(*TOSA_TOOLS, "ethos-u-vela"),
+        requirements=(extra("ethos-u", "ethosu", "tosa_serializer"),),
+        constructors=constructors(
+            "ethosu.compile_spec:EthosUCompileSpec",
+            "ethosu.partitioner:EthosUPartitioner",
+            "EthosUQuantizer(compile_spec)",
+            tools=("system_config", "memory_mode", "extra_flags", "config_ini"),
+        ),
+        around_preprocess=_with_own_inis,
+        cannot_run=lambda: "it takes an Ethos-U NPU, and ExecuTorch has no model of one",
+    ),
+)

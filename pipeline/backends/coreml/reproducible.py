@@ -1,0 +1,196 @@
+"""Core ML's preprocess function, made to give the same bytes for the same programs.
+
+Upstream (executorch/backends/apple/coreml/compiler/coreml_preprocess.py, coremltools) names every
+model by a random identifier, gives a package's manifest random ids, writes the date of the
+conversion, lays out protobuf's maps in the order of their hashes and files in the order of the
+folder. Within `reproducible` the identifier and the ids come from the content, there is no date,
+maps are sorted by key and files by name. What a package means stays as it was.
+
+A device keeps compiled models under their identifier (ETCoreMLModelManager.mm), so models that
+differ in anything must differ in it, and those that differ in nothing may share it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from blake3 import blake3
+
+from pipeline.store.errors import PipelineError
+
+_METADATA, _MANIFEST, _MODEL = "metadata.json", "Manifest.json", "*.mlmodel"
+_DATE = "com.github.apple.coremltools.conversion_date"
+_OPTION = "multimethod_weight_sharing_strategy"
+_SINGLE = ("ios15", "ios16", "ios17")  # whose models have one function
+_REFERENCE = b"CMJR"  # begins a payload that names the model of several methods
+
+
+@contextmanager
+def reproducible() -> Iterator[None]:
+    """Within it, `CoreMLBackend` gives the same bytes for the same programs, and tells what it
+    can't do in words of a config."""
+    from executorch.backends.apple.coreml.compiler import coreml_preprocess as upstream
+
+    backend = upstream.CoreMLBackend
+    original, flattener = vars(backend)["preprocess_multimethod"], upstream.executorchcoreml
+    identifiers: dict[str, str] = {}
+
+    def preprocess_multimethod(
+        cls: type[Any], programs: Mapping[str, Sequence[Any]], specs: Mapping[str, Sequence[Any]]
+    ) -> dict[str, list[Any]]:
+        _check_sharing(cls, programs, specs)
+        results = original.__func__(cls, programs, specs)
+        return {
+            method: [_renamed(result, identifiers) for result in made]
+            for method, made in results.items()
+        }
+
+    backend.preprocess_multimethod = classmethod(preprocess_multimethod)
+    upstream.executorchcoreml = SimpleNamespace(
+        flatten_directory_contents=partial(_flatten, identifiers)
+    )
+    try:
+        yield
+    finally:
+        backend.preprocess_multimethod = original
+        upstream.executorchcoreml = flattener
+
+
+def _check_sharing(
+    backend: type[Any], programs: Mapping[str, Sequence[Any]], specs: Mapping[str, Sequence[Any]]
+) -> None:
+    """Raises PipelineError where methods can't be joined in the way that their configs say.
+
+    Upstream takes the strategy of the first method for that of all, and raises the deployment
+    target of joined methods to iOS 18 without a word.
+    """
+    if len(programs) < 2:
+        return
+    strategies = {
+        method: backend.multimethod_weight_sharing_strategy_from_compile_specs(own[0]).value
+        for method, own in specs.items()
+    }
+    if len(set(strategies.values())) > 1:
+        raise PipelineError(
+            f"coreml: {_OPTION} must be the same in every method: {_listed(strategies)}"
+        )
+    if "disabled" in strategies.values():
+        return
+    counts = {method: len(own) for method, own in programs.items()}
+    if len(set(counts.values())) > 1:
+        raise PipelineError(
+            "coreml: methods share weights partition by partition, and these differ in how many "
+            f"they have: {_listed(counts)}; set `{_OPTION}: disabled` in every method"
+        )
+    targets = {m: backend.min_deployment_target_from_compile_specs(s[0]) for m, s in specs.items()}
+    if old := {m: t.name.lower() for m, t in targets.items() if t and t.name.lower() in _SINGLE}:
+        raise PipelineError(
+            f"coreml: methods that share weights need ios18 or later: {_listed(old)}; raise "
+            f"minimum_deployment_target, or set `{_OPTION}: disabled` in every method"
+        )
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _renamed(result: Any, identifiers: Mapping[str, str]) -> Any:
+    """A result that refers to its model by the identifier that it has now."""
+    data, payload = result.data_store_output, result.processed_bytes
+    if data is None or not payload.startswith(_REFERENCE):
+        return result
+    names = {f"coreml_{old}": f"coreml_{new}" for old, new in identifiers.items()}
+    reference = json.loads(payload.removeprefix(_REFERENCE))
+    reference["key"] = names[reference["key"]]
+    return replace(
+        result,
+        processed_bytes=_REFERENCE + json.dumps(reference).encode(),
+        data_store_output=replace(
+            data, pte_data={names[key]: entry for key, entry in data.pte_data.items()}
+        ),
+    )
+
+
+def _flatten(identifiers: dict[str, str], path: str) -> bytes:
+    """Instead of `flatten_directory_contents`: a folder that holds a model and its metadata as one
+    payload. Notes which identifier took the place of which."""
+    folder = Path(path)
+    for manifest in folder.rglob(_MANIFEST):
+        _steady_manifest(manifest)
+    for model in folder.rglob(_MODEL):
+        _steady_model(model)
+    metadata = json.loads((folder / _METADATA).read_text())
+    random = metadata["identifier"]
+    metadata["identifier"] = ""
+    (folder / _METADATA).write_text(json.dumps(metadata))
+    metadata["identifier"] = identifiers[random] = f"executorch_{_content_id(folder)}"
+    (folder / _METADATA).write_text(json.dumps(metadata))
+    return archive(folder)
+
+
+def _steady_manifest(path: Path) -> None:
+    """Gives the items of a model package ids that come from what they are."""
+    manifest = json.loads(path.read_text())
+    items = sorted(manifest["itemInfoEntries"].items(), key=lambda item: item[1]["path"])
+    ids = {old: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for old, item in items}
+    manifest["itemInfoEntries"] = {ids[old]: item for old, item in items}
+    manifest["rootModelIdentifier"] = ids[manifest["rootModelIdentifier"]]
+    path.write_text(json.dumps(manifest, indent=4, sort_keys=True))
+
+
+def _steady_model(path: Path) -> None:
+    from coremltools.proto import Model_pb2
+
+    model = Model_pb2.Model()
+    model.ParseFromString(path.read_bytes())
+    model.description.metadata.userDefined.pop(_DATE, None)
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _content_id(folder: Path) -> uuid.UUID:
+    """Of the names and the bytes of all files, 122 bits."""
+    hasher = blake3()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes()):
+            hasher.update(len(part).to_bytes(8, "little") + part)
+    return uuid.UUID(bytes=hasher.digest(length=16), version=5)
+
+
+def archive(folder: Path) -> bytes:
+    """The files of a folder as Core ML's delegate reads them: one after another, and then, read
+    backwards, a JSON text of where each begins and which folder holds it, every child before its
+    folder (backends/apple/coreml/runtime/inmemoryfs/inmemory_filesystem.cpp)."""
+    nodes: list[dict[str, Any]] = []
+    data = bytearray()
+
+    def add(path: Path) -> int:
+        children: dict[str, int] = {}
+        region = {"offset": 0, "size": 0}
+        if path.is_dir():
+            children = {child.name: add(child) for child in sorted(path.iterdir())}
+        else:
+            content = path.read_bytes()
+            region = {"offset": len(data), "size": len(content)}
+            data.extend(content)
+        nodes.append(
+            {
+                "children": children,
+                "dataRegion": region,
+                "kind": int(path.is_dir()),
+                "name": path.name,
+            }
+        )
+        return len(nodes) - 1
+
+    add(folder)
+    table = json.dumps({"nodes": nodes}, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    data.extend(table.encode()[::-1])
+    return bytes(data)

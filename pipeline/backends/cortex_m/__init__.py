@@ -1,0 +1,120 @@
+"""Backends that ExecuTorch lowers to by graph passes, not a partitioner: Cortex-M and Cadence.
+
+Their operators are kernels that the device's runtime links, not a delegate: nothing is partitioned
+or preprocessed, and a program must have been quantized their way before. Cortex-M's passes go over
+a method's edge program where others have partitioners; Cadence is refused at plan time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from pipeline.backends.arm import TOSA_TOOLS, rule
+from pipeline.backends.entry import Backend, Constructor, built, extra
+from pipeline.backends.options import Options
+from pipeline.backends.quantize_options import QuantizeConfig, Static
+from pipeline.backends.vendors import NO_DYNAMIC
+from pipeline.store.errors import PipelineError
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.partitioner import Partitioner
+    from executorch.exir.pass_base import ExportedProgramPassBase
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+# The instructions of each core beside SCALAR (cortex_m/target_config.py).
+_INSTRUCTIONS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("M4", "M7", "M33", "M35P"), ("DSP",)),
+    **dict.fromkeys(("M55", "M85"), ("DSP", "MVE")),
+}
+# Those that upstream's tester keeps whole (cortex_m/test/tester.py): the passes look for them.
+_WHOLE = ("linear", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "silu")
+
+
+class CortexMOptions(Options):
+    """Fields of `CortexMTargetConfig`."""
+
+    cpu: Literal["M0", "M0PLUS", "M3", "M4", "M7", "M23", "M33", "M35P", "M55", "M85"] = Field(
+        default="M55", description="The core that the package runs on."
+    )
+    isa: Literal["SCALAR", "DSP", "MVE"] | None = Field(
+        default=None, description="The instructions it has, where its options are not the usual."
+    )
+
+    @field_validator("isa")
+    @classmethod
+    def _is_the_cpus(cls, isa: str | None, info: ValidationInfo) -> str | None:
+        cpu = info.data.get("cpu")
+        known = ("SCALAR", *_INSTRUCTIONS.get(str(cpu), ()))
+        if isa is not None and cpu is not None and isa not in known:
+            raise rule(f"must be one of those that {cpu} has: {', '.join(known)}")
+        return isa
+
+
+class CortexMQuantize(QuantizeConfig):
+    """`CortexMQuantizer`, which takes no options: int8, convolutions by channel."""
+
+    quantizer: Literal["cortex_m"]
+    dynamic: Static = False
+
+
+class CadenceOptions(Options):
+    """No options."""
+
+
+def _no_partitioner(options: Any) -> Partitioner:
+    raise PipelineError("lowered by passes; there is no partitioner")
+
+
+def _passes(options: CortexMOptions) -> Sequence[ExportedProgramPassBase]:
+    from pipeline.backends.cortex_m.passes import LowerToCortexM
+
+    return [LowerToCortexM(options.cpu, options.isa)]
+
+
+def _quantizer(config: CortexMQuantize) -> Quantizer:
+    from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
+
+    return CortexMQuantizer()
+
+
+ENTRIES = (
+    Backend(
+        name="cortex_m",
+        backend_id="CortexMBackend",
+        summary="Cortex-M cores, by CMSIS-NN kernels; quantized operators only",
+        options=CortexMOptions,
+        quantizer=CortexMQuantize,
+        make_partitioner=_no_partitioner,
+        make_passes=_passes,
+        make_quantizer=_quantizer,
+        kernels="cortex_m",
+        preserve_ops=tuple(f"aten.{name}.default" for name in _WHOLE),
+        edge_operators=("aten.max_pool2d.default",),
+        distributions=TOSA_TOOLS,
+        requirements=(
+            extra("tosa", "tosa_serializer"),
+            built(
+                "executorch.backends.cortex_m.library._cmsis_nn.cmsis_nn",
+                "take a wheel of executorch that brings it, as those for Linux on x86-64 do",
+            ),
+        ),
+        cannot_run=lambda: "its kernels are for Cortex-M cores, and ExecuTorch's wheel has none",
+        constructors=(
+            Constructor("executorch.backends.cortex_m.target_config:CortexMTargetConfig"),
+        ),
+        beyond=NO_DYNAMIC,
+    ),
+    Backend(
+        name="cadence",
+        backend_id="CadenceBackend",
+        summary="Xtensa DSPs",
+        options=CadenceOptions,
+        make_partitioner=_no_partitioner,
+        unsupported="is not supported: ExecuTorch lowers to it by graph passes "
+        "(executorch.backends.cadence.aot.compiler, which needs Python 3.12), and this package by "
+        "partitioners; use `partitioners: []`",
+    ),
+)

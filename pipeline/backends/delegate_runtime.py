@@ -1,0 +1,83 @@
+"""Python runtimes of delegates: what runs a partition where ExecuTorch's runtime has no backend.
+
+A backend gives one by `Backend.make_runtime` (pipeline/backends/entry.py), as does a plugin. The
+interpreter (pipeline/devices/interpreter.py) hands it every delegate of its backend: the bytes that
+stand in the `.pte`, not those that preprocessing made. No torch here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.store.errors import PipelineError
+
+
+class DelegateError(PipelineError):
+    """A delegate refused its bytes or a call. `what` is the message; `debug_handle` is that of the
+    instruction that failed, where the delegate knows: a number that `debug_handle_map` of the
+    preprocess result leads back to a node."""
+
+    def __init__(self, what: str, debug_handle: int | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.debug_handle = debug_handle
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.debug_handle)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one instruction of a delegate took. `debug_handle` is None where it has none."""
+
+    name: str
+    seconds: float
+    debug_handle: int | None = None
+
+
+class DelegateRuntime(ABC):
+    """Runs the delegates of one backend. `init` is called once for each delegate of a method that
+    is loaded, `execute` for each call, `destroy` when the method is given up.
+
+    A handle is whatever the runtime makes of a delegate. State that a delegate keeps between calls
+    belongs in it: two loaded methods never share one.
+    """
+
+    @abstractmethod
+    def init(
+        self,
+        processed_bytes: bytes,
+        compile_specs: Sequence[tuple[str, bytes]],
+        named_data: Mapping[str, bytes],
+    ) -> Any:
+        """A handle of a delegate.
+
+        Args:
+            compile_specs: key and value of each, in their order.
+            named_data: all that the package and its `.ptd` files hold, by key.
+
+        Raises:
+            DelegateError: the bytes are not what the backend makes.
+        """
+
+    @abstractmethod
+    def execute(self, handle: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of one call, in the order of the partition's.
+
+        Inputs are tensors, or the numbers of dynamic sizes. They are not to be changed; what is
+        returned must not share memory with them, nor with the handle.
+
+        Raises:
+            DelegateError: an instruction failed.
+        """
+
+    def timings(self, handle: Any) -> Iterable[Timing]:
+        """Of the last call, instruction by instruction; none where it keeps none."""
+        return ()
+
+    def destroy(self, handle: Any) -> None:
+        """Gives up a handle, which is not used again."""
+        return None

@@ -1,0 +1,219 @@
+"""Quantization for OpenVINO, through NNCF: executorch/backends/openvino/quantizer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from pipeline.backends.options import ModuleName, Options
+from pipeline.backends.quantize_options import MixedQuantize, Static
+from pipeline.program.operators import modules_of
+from pipeline.store.errors import PipelineError
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule, Node
+    from torchao.quantization.pt2e.quantizer import Quantizer
+
+# The members of executorch's QuantizationMode, by value.
+OpenvinoMode = Literal[
+    "int8_sym",
+    "int8_mixed",
+    "int8_transformer",
+    "int8wo_sym",
+    "int8wo_asym",
+    "int4wo_sym",
+    "int4wo_asym",
+]
+
+
+def _for_modes(prefix: str, kind: str) -> AfterValidator:
+    def check(value: Any, info: ValidationInfo) -> Any:
+        mode = info.data.get("mode")
+        weight_only = mode is not None and "wo" in mode
+        if mode is not None and not (mode.startswith(prefix) and weight_only == ("wo" in kind)):
+            raise PydanticCustomError(
+                "rule", "which mode {mode} does not have; {kind} do", {"mode": mode, "kind": kind}
+            )
+        return value
+
+    return AfterValidator(check)
+
+
+_OBSERVING = _for_modes("int8", "int8_sym, int8_mixed and int8_transformer")
+_WEIGHT_ONLY_INT4 = _for_modes("int4wo", "int4wo_sym and int4wo_asym")
+
+
+# What NNCF quantizes the inputs or the weights of, and by itself.
+OpenvinoOperator = Literal[
+    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "add", "addmm", "avg_pool2d", "avg_pool3d", "bmm",
+    "conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d", "div", "embedding",
+    "layer_norm", "linear", "matmul", "mean", "mm", "mul", "pixel_shuffle", "round",
+]  # fmt: skip
+
+
+class OpenvinoScheme(Options):
+    """No option of NNCF's can differ within a method."""
+
+
+class OpenvinoQuantize(MixedQuantize):
+    """Options of `OpenVINOQuantizer`, and of NNCF's `quantize_pt2e` and `compress_pt2e` that apply
+    it. int8 of weights and activations, or weights only in int8 or int4 (modes with `wo`)."""
+
+    scheme: ClassVar[type[Options]] = OpenvinoScheme
+
+    quantizer: Literal["openvino"]
+    dynamic: Static = False
+    mode: OpenvinoMode = Field(
+        default="int8_sym",
+        description="int8_sym: weights and activations symmetric; int8_mixed: activations "
+        "asymmetric; int8_transformer: for transformers; int8wo_ and int4wo_: weights only.",
+    )
+    smooth_quant: Annotated[bool, _OBSERVING] = Field(
+        default=False, description="Move the spread of activations into weights (SmoothQuant)."
+    )
+    fast_bias_correction: Annotated[bool, _OBSERVING] = Field(
+        default=True,
+        description="Correct biases by a quick estimate. If false, by running the model again "
+        "for every layer: slower and more accurate.",
+    )
+    subset_size: Annotated[int, _OBSERVING] = Field(
+        default=300, ge=1, description="How many calibration inputs are observed at most."
+    )
+    group_size: Annotated[int, _WEIGHT_ONLY_INT4] = Field(
+        default=128,
+        ge=-1,
+        description="How many weights of a channel share a scale; -1: the whole channel.",
+    )
+    all_layers: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
+        default=False,
+        description="Give embeddings and the last layer int4 as well, instead of int8.",
+    )
+    awq: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
+        default=False, description="Scale weights by their activations first (AWQ)."
+    )
+    scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
+        default=False, description="Choose scales by the outputs on calibration inputs."
+    )
+
+    modules: dict[ModuleName, Literal["none"]] = Field(
+        default={},
+        description="`none` leaves the operators of a module, by its qualified name, as they are.",
+    )
+    operators: dict[OpenvinoOperator, Literal["none"]] = Field(
+        default={}, description="`none` leaves operators of a type as they are."
+    )
+
+    @field_validator("modules", "operators")
+    @classmethod
+    def _is_left_alone(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if overrides and info.data.get("smooth_quant"):
+            raise PydanticCustomError(
+                "rule", "can't stand beside smooth_quant, which changes what they leave as well"
+            )
+        return overrides
+
+    @property
+    def weight_only(self) -> bool:
+        return "wo" in self.mode
+
+    @property
+    def calibrates(self) -> bool:
+        return not self.weight_only or self.scale_estimation
+
+
+def make_quantizer(config: OpenvinoQuantize, **given: Any) -> Quantizer:
+    _say_nothing_to_the_vendor()
+    from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
+
+    if config.mode.startswith("int4"):
+        given |= {"group_size": config.group_size, "all_layers": config.all_layers}
+    return OpenVINOQuantizer(mode=QuantizationMode(config.mode), **given)
+
+
+def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
+    """What NNCF leaves as it is, if anything. It does not find what it fuses before it looks, such
+    as batch norms, which is no mistake."""
+    import nncf
+
+    calls = (node for node in module.graph.nodes if node.op == "call_function")
+    names = [node.name for node in calls if config.which(node) is None]
+    return {"ignored_scope": nncf.IgnoredScope(names=names, validate=False)} if names else {}
+
+
+def apply_quantizer(
+    module: GraphModule, config: OpenvinoQuantize, batches: Sequence[tuple[Any, ...]]
+) -> GraphModule:
+    """NNCF's own flow: what `convert_pt2e` leaves, OpenVINO's frontend does not take.
+
+    Raises:
+        PipelineError: the method has control flow, or its sizes are computed with while it is
+            observed.
+    """
+    _refuse_control_flow(module)
+    _say_nothing_to_the_vendor()
+    import nncf
+    import torch
+    from executorch.backends.openvino.quantizer import QuantizationMode, quantize_model
+    from nncf.experimental.torch.fx import compress_pt2e
+
+    with torch.no_grad(), _observing_tensors_only():
+        if not config.weight_only:
+            return quantize_model(
+                module,
+                batches,
+                mode=QuantizationMode(config.mode),
+                subset_size=config.subset_size,
+                fast_bias_correction=config.fast_bias_correction,
+                smooth_quant=config.smooth_quant,
+                extra_quantizer_options=_ignored(module, config),
+            )
+        return compress_pt2e(
+            module,
+            make_quantizer(config, **_ignored(module, config)),
+            dataset=nncf.Dataset(batches) if config.calibrates else None,
+            awq=config.awq,
+            scale_estimation=config.scale_estimation,
+        )
+
+
+def place_of(node: Node) -> str:
+    """` in module decoder.loop`, as far as it is known."""
+    name = next(reversed(modules_of(node)), "")
+    return f" in module {name}" if name else ""
+
+
+def _refuse_control_flow(module: GraphModule) -> None:
+    """NNCF takes a branch for a constant, and asks for its shape."""
+    branches = {name for name, each in module.named_modules() if name and hasattr(each, "graph")}
+    for node in module.graph.nodes:
+        if any(n.op == "get_attr" and n.target in branches for n in node.all_input_nodes):
+            place = place_of(node)
+            raise PipelineError(
+                f"openvino: NNCF quantizes no method with control flow, and it has {node.target}"
+                f"{place}; leave out `quantize` for it, or take another quantizer"
+            )
+
+
+@contextmanager
+def _observing_tensors_only() -> Iterator[None]:
+    """Raises PipelineError where NNCF would observe a size, a number, as if it were a tensor."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if "isempty" not in str(error):
+            raise
+        raise PipelineError(
+            "openvino: NNCF can't observe a method that computes with its dynamic sizes; export it "
+            "with fixed sizes, or take a weight-only mode such as int8wo_sym"
+        ) from error
+
+
+def _say_nothing_to_the_vendor() -> None:
+    """NNCF reports what it is used for to its maker unless it is told, before its import, that it
+    runs in CI."""
+    os.environ.setdefault("NNCF_CI", "1")

@@ -1,0 +1,157 @@
+"""torchao's schemes on an exported program, where there is no `nn.Linear` any more: the weights of
+its linears are quantized by `quantize_` all the same, and put back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.exir.passes import _quant_patterns_and_replacements  # noqa: F401  (embedding ops)
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torchao.quantization import Int8DynamicActivationIntxWeightConfig, IntxWeightOnlyConfig
+from torchao.quantization.granularity import PerAxis, PerGroup
+from torchao.quantization.quant_api import quantize_
+from torchao.quantization.quantize_.workflows import IntxUnpackedToInt8Tensor
+from torchao.utils import unwrap_tensor_subclass
+
+from pipeline.store.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pipeline.backends.torchao import EmbeddingOptions, TorchaoQuantize
+
+_DTYPES = {"int4": torch.int4, "int8": torch.int8}
+
+
+def quantize_weights(program: ExportedProgram, config: TorchaoQuantize) -> GraphModule:
+    """An ATen module in which linears and embeddings compute with quantized weights.
+
+    Raises:
+        PipelineError: there is nothing that the config would quantize.
+    """
+    module = program.module(check_guards=False)
+    found = 0
+    if config.scheme is not None:
+        found += _quantize_linears(module, config)
+    if config.embedding is not None:
+        found += _quantize_embeddings(module, config.embedding)
+    if not found:
+        raise PipelineError(
+            "torchao quantizes nothing in it: there is no linear or embedding with a constant "
+            "weight whose row is a whole number of groups"
+        )
+    unwrap_tensor_subclass(module)
+    module.graph.eliminate_dead_code()
+    module.delete_all_unused_submodules()
+    module.recompile()
+    return module
+
+
+class _Linear(torch.nn.Linear):
+    """A linear with its quantized weight, and with the bias that it had in the graph."""
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return torch.nn.functional.linear(x, self.weight, bias)
+
+
+def _weights(module: GraphModule, operator: Any, place: int) -> dict[str, list[Node]]:
+    """The calls of an operator by the attribute that their argument at `place` is."""
+    calls: dict[str, list[Node]] = {}
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target is operator:
+            weight = node.args[place]
+            if isinstance(weight, Node) and weight.op == "get_attr":
+                calls.setdefault(str(weight.target), []).append(node)
+    return calls
+
+
+def _attribute(module: GraphModule, target: str) -> torch.Tensor:
+    owner, _, name = target.rpartition(".")
+    return getattr(module.get_submodule(owner), name)
+
+
+def _linear_config(config: TorchaoQuantize) -> Any:
+    scheme = str(config.scheme)
+    dtype = _DTYPES["int4" if "int4" in scheme else "int8"]
+    granularity = PerGroup(config.group_size) if config.group_size else PerAxis(0)
+    if scheme.startswith("int8_dynamic"):
+        return Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=dtype,
+            weight_granularity=granularity,
+            intx_choose_qparams_algorithm=config.algorithm,
+        )
+    return IntxWeightOnlyConfig(
+        weight_dtype=dtype,
+        granularity=granularity,
+        intx_choose_qparams_algorithm=config.algorithm,
+    )
+
+
+def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
+    """Each quantized weight gets a module of its own, since embeddings may share the old one."""
+    recipe = _linear_config(config)
+    found = 0
+    for target, calls in _weights(module, torch.ops.aten.linear.default, 1).items():
+        weight = _attribute(module, target)
+        if config.group_size and weight.shape[1] % config.group_size:
+            continue
+        holder = _Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        holder.weight = torch.nn.Parameter(weight.detach(), requires_grad=False)
+        quantize_(torch.nn.Sequential(holder), recipe)
+        name = _free_name(module, target)
+        module.add_submodule(name, holder)
+        for call in calls:
+            with module.graph.inserting_before(call):
+                taken = (call.args[0], *call.args[2:])
+                new = module.graph.call_module(name, taken, dict(call.kwargs))
+            new.meta = dict(call.meta)
+            call.replace_all_uses_with(new)
+            module.graph.erase_node(call)
+        found += 1
+    return found
+
+
+def _free_name(module: GraphModule, target: str) -> str:
+    name = target.replace(".", "_") + "_quantized"
+    while hasattr(module, name):
+        name += "_"
+    return name
+
+
+def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
+    """Each lookup becomes that of ExecuTorch's quantized kernels, which take a row's values and
+    scales and give floats; of 4 bits, two values stand in a byte."""
+    dtype = _DTYPES[f"int{config.bits}"]
+    least, greatest = -(2 ** (config.bits - 1)), 2 ** (config.bits - 1) - 1
+    lookup = (
+        torch.ops.quantized_decomposed.embedding_byte.default
+        if config.bits == 8
+        else torch.ops.quantized_decomposed.embedding_4bit.default
+    )
+    found = 0
+    for target, calls in _weights(module, torch.ops.aten.embedding.default, 0).items():
+        table = _attribute(module, target).detach()
+        width = table.shape[1]
+        if table.dtype is not torch.float32 or width % (config.group_size or 2):
+            continue
+        group = config.group_size or width
+        quantized = IntxUnpackedToInt8Tensor.from_hp(table, (1, group), dtype)
+        data, scales = quantized.qdata, quantized.scale.reshape(len(table), -1)
+        if config.bits == 4:
+            data = torch.ops.quant_fusion._pack_embedding_weight(data, 4)
+        name = _free_name(module, target)
+        module.register_buffer(name, data)
+        module.register_buffer(f"{name}_scales", scales.squeeze(1) if group == width else scales)
+        for call in calls:
+            with module.graph.inserting_before(call):
+                parts = [module.graph.get_attr(each) for each in (name, f"{name}_scales")]
+                new = module.graph.call_function(
+                    lookup, (*parts, None, least, greatest, call.args[1])
+                )
+            new.meta = dict(call.meta)
+            call.replace_all_uses_with(new)
+            module.graph.erase_node(call)
+        found += 1
+    return found

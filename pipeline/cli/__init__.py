@@ -1,0 +1,1 @@
+"""The doit tasks, the doit runner, the console and the verbs."""

@@ -1,0 +1,241 @@
+"""`doit rebuild`: compiles packages again without any cache, and compares the bytes.
+
+A store of its own, empty and gone afterwards, takes the place of the user's, and so does a folder
+the place of `build/`; the sources are exported and quantized again too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.console import progress_on
+from pipeline.plan.actions import Action
+from pipeline.plan.key_diff import differences, shown_value
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import Status, link_status
+from pipeline.report.files import MANIFEST, read_record
+from pipeline.run.batch import Batch, Waiting, Wanted
+from pipeline.run.pool import Pool
+from pipeline.run.steps import Step
+from pipeline.run.worker import log_path
+from pipeline.store import digest
+from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+
+_MOST = 5  # differences of a manifest that are told
+_PIECE = 1 << 20
+_PREFIX = ".rebuild-"
+
+
+def rebuild(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Builds packages, by default all, again; a line for each, and more where bytes differ.
+
+    Raises:
+        PipelineError: where bytes differ, where a package can't be built again, and for packages
+            that are not current: then nothing is built.
+    """
+    packages = _current(plan, words)
+    with _folder(plan.workspace.build) as folder:
+        build = folder / "build"
+        workspace = replace(plan.workspace, store=Store(folder / "store"), build_folder=build)
+        build.mkdir()
+        failed = _Rebuild(plan.workspace, workspace).run(packages)
+        differing = []
+        for package in packages:
+            if package in failed:
+                continue
+            names = list(plan.workspace.state(package)["link"]["files"])
+            lines = list(compared(plan.workspace.package(package), build / package, names))
+            if lines:
+                differing.append(package)
+                yield f"{package}: built again, it is another package"
+                yield from (f"  {line}" for line in lines)
+            else:
+                yield f"{package}: built again, the same bytes in {len(names)} files"
+    wrong = [f"{package}: {failed[package]}" for package in packages if package in failed]
+    if differing:
+        number = f"{len(differing)} of {len(packages)} packages"
+        wrong.append(f"{number} can't be built again as they are: {', '.join(differing)}")
+    if wrong:
+        raise PipelineError("\n".join(wrong))
+
+
+@contextmanager
+def _folder(parent: Path) -> Iterator[Path]:
+    """One that goes at the end of the block. It is locked, so that those of killed processes, which
+    go now, are known."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError), open(path / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its process lives
+            shutil.rmtree(path, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder,
+        open(Path(folder) / "lock", "w") as lock,
+    ):
+        with suppress(OSError):  # a filesystem without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Path(folder)
+
+
+def _current(plan: Plan, words: Sequence[str]) -> list[str]:
+    """The packages that are meant. Raises PipelineError for those that are not built as they would
+    be now, with which there is nothing to compare."""
+    packages = list(words or plan.packages)
+    stale = []
+    for package in packages:
+        if package not in plan.packages:
+            raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
+        plan.check(package)
+        status = link_status(plan, package)
+        if not status.current:
+            stale.append(f"{package}: {status.reason}; run `doit lower:{package}` first")
+    if stale:
+        raise PipelineError("\n".join(stale))
+    return packages
+
+
+class _Rebuild:
+    """A build of its own; `ours` is the user's workspace, to which only logs of failures go."""
+
+    def __init__(self, ours: Workspace, workspace: Workspace) -> None:
+        self._ours = ours
+        self._workspace = workspace
+        self._plan = Plan(workspace)
+        self._failed: dict[str, str] = {}  # by the digest of an action
+
+    def run(self, packages: Sequence[str]) -> dict[str, str]:
+        """What went wrong, by package."""
+        plan = self._plan
+        told: dict[str, str] = {}
+        pool = Pool(self._workspace, self._workspace.jobs, always=False)
+        batch = Batch(plan, pool, _progress, lambda kind, usage: None)
+        try:
+            exports = [model for model in map(plan.exporter, packages) if model is not None]
+            self._do(batch, [(plan.models.export(m), Step(plan, "export", m)) for m in exports])
+            for model in exports:
+                plan.forget(model)
+            for kind in ("quantize", "compile", "link"):
+                steps = [step for p in packages if p not in told for step in self._steps(kind, p)]
+                self._do(batch, steps)
+                for action, step in steps:
+                    if action.digest in self._failed:
+                        told.setdefault(str(step.package), self._failed[action.digest])
+        finally:
+            pool.close()
+        return told
+
+    def _steps(self, kind: str, package: str) -> Iterator[tuple[Action, Step]]:
+        plan = self._plan
+        if kind == "link":
+            link = plan.link(package)
+            yield from [(link, Step(plan, kind, plan.model(package), package))] if link else []
+            return
+        found: Iterable[Action] = (
+            (plan.quantizes(package) or {}).values()
+            if kind == "quantize"
+            else plan.compiles(package) or ()
+        )
+        for action in found:
+            unit = tuple(str(action.method).split("+"))
+            yield action, Step(plan, kind, plan.model(package), package, unit)
+
+    def _do(self, batch: Batch, steps: Iterable[tuple[Action, Step]]) -> None:
+        """Raises PipelineError where a model can't be exported, on which all else rests."""
+        wanted: dict[str, Wanted] = {}
+        for action, step in steps:
+            each = wanted.setdefault(action.digest, Wanted(action, []))
+            each.tasks.append(Waiting(None, step, Status("stale", "built again")))
+        for each, report in batch.run(list(wanted.values())):
+            if not report.error:
+                continue
+            what = f"{each.action.title} failed: {report.error}{self._log(each.action)}"
+            if each.action.kind == "export":
+                raise PipelineError(what)
+            self._failed[each.action.digest] = what
+
+    def _log(self, action: Action) -> str:
+        """Where the log of a failure is, which would go with the folder."""
+        there = log_path(action, self._workspace)
+        here = log_path(action, self._ours)
+        here = here.with_name(f"rebuild-{here.name}")
+        with suppress(OSError):
+            here.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(there, here)
+            return f"\n  log: {here.relative_to(self._ours.root)}"
+        return ""
+
+
+def _progress(actions: Sequence[Action], steps: Any) -> Any:
+    return progress_on(sys.stdout, actions, steps)
+
+
+def compared(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[str]:
+    """What differs between two folders of a package, the files of these names in ours: lines for
+    files, then for the objects of methods, then for the manifests."""
+    rebuilt = {path.name for path in theirs.iterdir()} if theirs.is_dir() else set()
+    manifests = [read_record(folder / MANIFEST) or {} for folder in (ours, theirs)]
+    for name in sorted({*names, *rebuilt}):
+        if name not in rebuilt or not (ours / name).is_file():
+            yield f"{name} is {'made no more' if name not in rebuilt else 'new'}"
+        elif digest.of_file(ours / name) != digest.of_file(theirs / name):
+            sizes = [(folder / name).stat().st_size for folder in (ours, theirs)]
+            place = first_difference(ours / name, theirs / name)
+            yield f"{name}: {sizes[0]} bytes, now {sizes[1]}; differs from byte {place} on"
+    yield from _objects(*(manifest.get("objects", {}) for manifest in manifests))
+    before, after = (
+        {key: value for key, value in manifest.items() if key not in ("objects", "files")}
+        for manifest in manifests
+    )
+    told = [
+        f"manifest: {'.'.join(each.path)}: {shown_value(each.old)}, now {shown_value(each.new)}"
+        for each in differences(before, after)
+    ]
+    yield from told[:_MOST]
+    if len(told) > _MOST:
+        yield f"manifest: and {len(told) - _MOST} more differences"
+
+
+def _objects(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
+    for unit in sorted(ours.keys() | theirs.keys()):
+        if unit not in ours or unit not in theirs:
+            yield f"{unit}: only one of the builds compiles it"
+        elif ours[unit]["object"] != theirs[unit]["object"]:
+            parts = list(_parts(ours[unit]["parts"], theirs[unit]["parts"]))
+            yield f"{unit}: compiled to another object: {', '.join(parts)}"
+
+
+def _parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
+    for kind in sorted(ours.keys() | theirs.keys()):
+        a, b = ours.get(kind), theirs.get(kind)
+        if a == b:
+            continue
+        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            places = [str(n) for n, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+            yield f"{kind} {', '.join(places)} of {len(a)}"
+        elif isinstance(a, list) and isinstance(b, list):
+            yield f"{len(a)} {kind}, now {len(b)}"
+        else:
+            yield kind
+
+
+def first_difference(one: Path, other: Path) -> int:
+    """The offset of the first byte in which two files differ, or at which the shorter one ends."""
+    place = 0
+    with open(one, "rb") as a, open(other, "rb") as b:
+        while True:
+            x, y = a.read(_PIECE), b.read(_PIECE)
+            if x != y:
+                same = (n for n, (m, o) in enumerate(zip(x, y, strict=False)) if m != o)
+                return place + next(same, min(len(x), len(y)))
+            if not x:
+                return place
+            place += len(x)

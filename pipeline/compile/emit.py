@@ -1,0 +1,124 @@
+"""From a lowered program to an emitted one: ExecuTorch's `to_executorch`, as a config asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from executorch.exir import (
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+)
+from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
+from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy, naive
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from executorch.exir.passes.sym_shape_eval_pass import (
+    ConstraintBasedSymShapeEvalPass,
+    HintBasedSymShapeEvalPass,
+)
+from executorch.exir.program._program import collect_named_data_store_from_exported_program
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.compile.control_flow import refuse_views_of_carries
+from pipeline.config.load import EmitConfig, LayoutConfig
+
+_ALGORITHMS = {"greedy": greedy, "naive": naive}
+_SHAPES = {
+    "constraint_based": ConstraintBasedSymShapeEvalPass,
+    "hint_based": HintBasedSymShapeEvalPass,
+}
+_DEFAULT_FILE = "_default_external_constant"  # exir/passes/external_constants_pass.py
+
+
+def emit(
+    lowered: EdgeProgramManager,
+    settings: EmitConfig | None = None,
+    passes: Sequence[Callable[..., Any]] = (),
+) -> ExecutorchProgramManager:
+    """`to_executorch`: memory planning and emission. Consumes `lowered`.
+
+    Args:
+        passes: those of `settings`, loaded.
+
+    Raises:
+        PipelineError: ExecuTorch would emit something else than the program.
+    """
+    settings = settings or EmitConfig()
+    programs = {name: lowered.exported_program(name) for name in lowered.methods}
+    if settings.remove_view_copy:
+        refuse_views_of_carries(programs)
+    return lowered.to_executorch(emission_config(settings, passes, programs))
+
+
+def emission_config(
+    settings: EmitConfig,
+    passes: Sequence[Callable[..., Any]],
+    programs: Mapping[str, ExportedProgram],
+) -> ExecutorchBackendConfig:
+    """What ExecuTorch is given for `settings`.
+
+    Mutable buffers begin undefined on a device but for those whose initial values are stored
+    (`InitializedMutableBufferPass`).
+    """
+    own: list[Any] = list(passes)
+    if settings.initialized_buffers:
+        own.append(InitializedMutableBufferPass(list(settings.initialized_buffers)))
+    planning = settings.memory_planning
+    return ExecutorchBackendConfig(
+        passes=own,
+        memory_planning_pass=MemoryPlanningPass(
+            memory_planning_algo=MemoryPlanningAlgorithmSuite([_ALGORITHMS[planning.algorithm]]),
+            allow_lifetime_and_storage_overlap=planning.allow_lifetime_and_storage_overlap,
+            alloc_graph_input=planning.alloc_graph_input,
+            alloc_graph_output=planning.alloc_graph_output,
+            share_mutable_buffers=planning.share_mutable_buffers,
+            alignment=planning.alignment,
+        ),
+        sym_shape_eval_pass=_SHAPES[settings.sym_shape_eval](),
+        emit_stacktrace=settings.emit_stacktrace,
+        remove_view_copy=settings.remove_view_copy,
+        do_quant_fusion_and_const_prop=settings.do_quant_fusion_and_const_prop,
+        run_reinplace_pass=settings.run_reinplace_pass,
+        external_constants=_external(settings, programs),
+        **layout_options(settings.layout),
+    )
+
+
+def layout_options(layout: LayoutConfig) -> dict[str, Any]:
+    """The options of `ExecutorchBackendConfig` that only serialization reads."""
+    return {name: getattr(layout, name) for name in type(layout).model_fields}
+
+
+def _external(
+    settings: EmitConfig, programs: Mapping[str, ExportedProgram]
+) -> bool | Callable[[Node], str | None]:
+    """Where each constant goes: the first file with a pattern that its qualified name matches."""
+    if not settings.external_files:
+        return settings.external_constants
+    names = {
+        name: target
+        for program in programs.values()
+        for spec in program.graph_signature.input_specs
+        if (name := getattr(spec.arg, "name", None)) and (target := spec.target)
+    }
+    rest = _DEFAULT_FILE if settings.external_constants else None
+
+    def file_of(node: Node) -> str | None:
+        name = names.get(node.name, node.name)
+        for file, patterns in settings.external_files.items():
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                return file
+        return rest
+
+    return file_of
+
+
+def named_data_of(program: ExportedProgram) -> NamedDataStoreOutput:
+    """The named data of a lowered method's delegates, as `EdgeProgramManager` collects them."""
+    store = NamedDataStore()
+    collect_named_data_store_from_exported_program(program, store)
+    return store.get_named_data_store_output()

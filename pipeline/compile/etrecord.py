@@ -1,0 +1,260 @@
+"""ETRecords: how ExecuTorch's `Inspector` knows the lines and modules of a package's instructions.
+
+ExecuTorch writes one while all methods are lowered in one call. Here each compile unit keeps the
+entries of its own, and linking joins them: the instructions of a method and its debug handles are
+numbered within the method, and linking changes neither. What differs from run to run, the ids of
+graphs in memory and the paths of a machine, is exchanged.
+Source: executorch/devtools/etrecord/_etrecord.py, executorch/exir/serde/serialize.py.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from executorch.exir import ExecutorchProgramManager
+from executorch.exir.serde.export_serialize import SerializeError
+from torch.export import ExportedProgram
+
+from pipeline.compile.inspect.delegation import nodes_of
+from pipeline.compile.objects import Blob, put
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import BlobWriter, Store
+
+if TYPE_CHECKING:
+    from executorch.devtools.etrecord import ETRecord
+
+FILE = "etrecord.bin"
+_IDENTIFIER = "ETRECORD_V0"
+_EXPORTED, _EDGE = "exported_program", "edge_dialect_exported_program"
+# By method each; in the order in which ExecuTorch writes them.
+_MAPS = ("debug_handle_map", "delegate_map", "instruction_id_to_num_outs_map")
+_GRAPH_ID = "export_graph_id"
+_PARTS = ("_state_dict", "_constants", "_example_inputs")  # of a program, beside its graph
+# Stand for the id of the exported program's graph, which `Inspector` looks for, and for those of
+# graphs on the way to the edge program: addresses, and one may be several graphs' in turn.
+_OWN_GRAPH, _OTHER_GRAPH = 1, 0
+_FILE = re.compile(r'File "([^"\n]+)"')
+_TIME = (1980, 1, 1, 0, 0, 0)  # the least that a zip file holds
+
+Lines = Mapping[str, str]
+
+
+def record(
+    manager: ExecutorchProgramManager, store: Store, lines: Mapping[str, Lines]
+) -> dict[str, Any]:
+    """Commits the entries of a compile unit's ETRecord, which was lowered with `generate_etrecord`,
+    and returns their blobs by name, as JSON.
+
+    Args:
+        lines: by method, for those that were quantized, as `current_lines` gives them.
+
+    Raises:
+        PipelineError: ExecuTorch would not read the record of such a method.
+    """
+    etrecord = manager.get_etrecord()
+    programs = etrecord.edge_dialect_program
+    if isinstance(programs, ExportedProgram):  # whose method would be called `forward`
+        (method,) = manager.methods
+        etrecord.edge_dialect_program = {method: programs}
+    for method in manager.methods:
+        if method.endswith(_PARTS):
+            raise PipelineError(
+                f"{method}: ExecuTorch reads no ETRecord of a method whose name ends in "
+                f"{', '.join(_PARTS)}; rename it, or leave `emit.etrecord` out"
+            )
+    file = io.BytesIO()
+    try:
+        etrecord.save(file)
+    except SerializeError as error:  # as of control flow with constants of its own
+        reason = str(_first(error)).partition("\n")[0]
+        raise PipelineError(
+            f"{', '.join(sorted(manager.methods))}: ExecuTorch can't write the program into an "
+            f"ETRecord ({reason}); leave `emit.etrecord` out"
+        ) from error
+    found = {}
+    with zipfile.ZipFile(file) as entries:
+        names = entries.namelist()
+        for name in names:
+            content = entries.read(name)
+            if f"{name}{_PARTS[0]}" in names:
+                method = name.partition("/")[2] or "forward"
+                content = _neutral(content, etrecord.export_graph_id, lines.get(method))
+            elif name == _GRAPH_ID:
+                content = json.dumps(_OWN_GRAPH).encode()
+            blob = put(store, content)
+            found[name] = {"digest": blob.digest, "size": blob.size}
+    return found
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error that others were raised from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def current_lines(quantized: ExportedProgram, source: ExportedProgram) -> dict[str, str]:
+    """What to tell for each stack trace of a quantized program: that of the same node in its source
+    as it is now. The quantized program may be of an earlier export, whose lines were others."""
+    now = {(node.name, str(node.target)): node.meta.get("stack_trace") for node in nodes_of(source)}
+    found: dict[str, str] = {}
+    for node in nodes_of(quantized):
+        old, new = node.meta.get("stack_trace"), now.get((node.name, str(node.target)))
+        if old and new:
+            found.setdefault(old, new)
+    return found
+
+
+def _neutral(serialized: bytes, own_graph: int | None, lines: Lines | None) -> bytes:
+    """A serialized program without ids of this process and paths of this machine."""
+    program = json.loads(serialized)
+    for metadata in _metadata(program):
+        if trace := metadata.pop("stack_trace", None):
+            trace = trace if lines is None else lines.get(trace)
+            if trace:
+                metadata["stack_trace"] = _FILE.sub(_named, trace)
+        if origin := metadata.get("from_node"):
+            ancestors = json.loads(origin)
+            _renumber(ancestors, own_graph)
+            metadata["from_node"] = json.dumps(ancestors)
+    return json.dumps(program).encode()
+
+
+def _metadata(value: Any) -> Iterator[dict[str, Any]]:
+    """That of every node, also of graphs in arguments, as control flow has them."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key == "metadata" and isinstance(each, dict):
+                yield each
+            else:
+                yield from _metadata(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _metadata(each)
+
+
+def _renumber(ancestors: Sequence[dict[str, Any]], own_graph: int | None) -> None:
+    for each in ancestors:
+        each["graph_id"] = _OWN_GRAPH if each["graph_id"] == own_graph else _OTHER_GRAPH
+        _renumber(each["from_node"], own_graph)
+
+
+def _named(path: re.Match[str]) -> str:
+    """A file by its name in its package, or else by its last two parts; generated code without its
+    number in this process."""
+    if path[1].startswith("<"):
+        return f'File "{path[1].partition(">")[0]}>"'
+    parts = PurePath(path[1]).parts
+    for installed in ("site-packages", "dist-packages"):
+        if installed in parts:
+            parts = parts[parts.index(installed) + 1 :]
+            return f'File "{"/".join(parts)}"'
+    return f'File "{"/".join(parts[-2:])}"'
+
+
+def join(records: Iterable[Mapping[str, Any]], order: Sequence[str], store: Store) -> Blob:
+    """Joins the entries of all units into one file and commits it.
+
+    Args:
+        order: the model's methods.
+
+    Raises:
+        MissingBlobError: the store lost an entry.
+    """
+    entries: dict[str, Mapping[str, Any]] = {}
+    maps: dict[str, dict[str, Any]] = {}
+    for found in records:
+        for name, blob in found.items():
+            if name in _MAPS:
+                maps.setdefault(name, {}).update(json.loads(store.read(blob["digest"])))
+            else:
+                entries[name] = blob
+    with store.writer() as file, zipfile.ZipFile(_Writing(file), "w") as made:
+        own_graph = entries.pop(_GRAPH_ID, None)
+        for name in sorted(entries, key=lambda name: _place(name, order)):
+            with made.open(_info(name, entries[name]["size"]), "w") as entry:
+                for chunk in store.stream(entries[name]["digest"]):
+                    entry.write(chunk)
+        # By name, as the emitter goes through the methods.
+        told: dict[str, Any] = {name: dict(sorted(maps.get(name, {}).items())) for name in _MAPS}
+        for name, value in (told if own_graph is None else {**told, _GRAPH_ID: _OWN_GRAPH}).items():
+            content = json.dumps(value).encode()
+            with made.open(_info(name, len(content)), "w") as entry:
+                entry.write(content)
+    return Blob(file.digest, file.size)
+
+
+def _place(name: str, order: Sequence[str]) -> tuple[Any, ...]:
+    """As ExecuTorch orders entries: the identifier, the exported program, the programs in edge
+    dialect and those after passes, both in the order of the methods."""
+    kind, _, rest = name.partition("/")
+    suffix = next((part for part in _PARTS if name.endswith(part)), "")
+    part = _PARTS.index(suffix) + 1 if suffix else 0
+    kinds = (_IDENTIFIER, _EXPORTED, _EDGE)
+    bare = kind.removesuffix(suffix) if not rest else kind
+    method = rest.removesuffix(suffix)
+    return (
+        kinds.index(bare) if bare in kinds else len(kinds),
+        bare,
+        order.index(method) if method in order else -1,
+        part,
+    )
+
+
+def _info(name: str, size: int) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, _TIME)
+    info.file_size = size
+    return info
+
+
+class _Writing:
+    """A blob being written, as `zipfile` wants a file that can't be sought in."""
+
+    def __init__(self, blob: BlobWriter) -> None:
+        self._blob = blob
+
+    def write(self, data: bytes, /) -> int:
+        return self._blob.write(data)
+
+    def flush(self) -> None:
+        """The blob's own file is flushed when it is complete."""
+
+    def close(self) -> None:
+        """Whoever opened the blob closes it."""
+
+
+def of_method(path: str | Path, method: str) -> ETRecord:
+    """The ETRecord of one method of a package, for `Inspector(etrecord=...)`, which looks for the
+    method `forward` alone. Profile one method a run.
+
+    Raises:
+        PipelineError: the package has no such method.
+    """
+    from executorch.devtools.etrecord import ETRecord, parse_etrecord
+
+    whole = parse_etrecord(str(path))
+    handles = whole._debug_handle_map or {}
+    if method not in handles:
+        known = ", ".join(sorted(handles)) or "none"
+        raise PipelineError(f"{path}: has no method '{method}'; it has {known}")
+    edge = whole.edge_dialect_program
+    ends = f"/{method}"
+    return ETRecord(
+        exported_program=whole.exported_program if method == "forward" else None,
+        export_graph_id=whole.export_graph_id,
+        edge_dialect_program=edge[method] if isinstance(edge, dict) else edge,
+        graph_map={
+            n: program for n, program in (whole.graph_map or {}).items() if n.endswith(ends)
+        },
+        _debug_handle_map={"forward": handles[method]},
+        _delegate_map={"forward": (whole._delegate_map or {}).get(method, {})},
+        _instruction_id_to_num_outs_map={
+            "forward": (whole._instruction_id_to_num_outs_map or {}).get(method, {})
+        },
+    )

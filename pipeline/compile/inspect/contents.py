@@ -1,0 +1,176 @@
+"""What is in a package: which bytes of its files are what, for whom, under what name, how often.
+
+Everything is read off the files themselves, each mapped into memory and gone through once. Names
+of tensors come from the compile actions, by the digests of their bytes (constant_names.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.compile.inspect.package_view import File, View, by_segment, listed
+from pipeline.compile.inspect.stored_tensors import shared, tensors_of, twice
+from pipeline.program.flatbuffer import Span
+from pipeline.program.pte import PlanFacts, ProgramFile
+from pipeline.report.records import ContentsRecord, MethodContents, SegmentKind, SegmentRecord
+from pipeline.store.errors import PipelineError
+
+
+def contents_of(
+    files: Mapping[str, Path],
+    constants: Mapping[str, Mapping[str, Any]] | None = None,
+    keys: Mapping[str, Collection[str]] | None = None,
+) -> ContentsRecord:
+    """What is in a package of these files, one `.pte` and any number of `.ptd`, by their names.
+
+    Args:
+        constants: by method, what `constant_names.constants_of` tells of its program.
+        keys: by method, the keys of the named data that its delegates use.
+
+    Raises:
+        PipelineError: a file is not what it should be; the first line says which, and how.
+    """
+    package = View(files, constants or {}, keys or {})
+    segments = [segment for file in package.files for segment in _segments(package, file)]
+    tensors = tensors_of(package)
+    return {
+        "size": sum(len(file.data) for file in package.files),
+        "segments": segments,
+        "methods": {plan.name: _method(package, plan) for plan in package.plans},
+        "tensors": [tensor.record for tensor in tensors],
+        "shared": list(shared(package, tensors)),
+        "twice": list(twice(tensors)),
+    }
+
+
+def contents_bytes(contents: ContentsRecord) -> bytes:
+    return (json.dumps(contents, indent=1, sort_keys=True) + "\n").encode()
+
+
+@dataclass
+class _Claim:
+    """What a stretch of a file is for."""
+
+    kind: SegmentKind
+    names: set[str] = field(default_factory=set)
+    methods: set[str] = field(default_factory=set)
+    backends: set[str] = field(default_factory=set)
+
+
+def _segments(view: View, file: File) -> Iterator[SegmentRecord]:
+    """Those of a file, which cover it. Raises PipelineError where two overlap."""
+    claims = _claims(view, file)
+    end = 0
+    for span, claim in sorted(claims.items()):
+        if span.offset < end:
+            raise PipelineError(
+                f"{file.name}: is corrupt: what is at {span.offset} overlaps what ends at {end}"
+            )
+        yield from _between(view, file, Span(end, span.offset - end))
+        yield _segment(view, file, span, claim)
+        end = span.end
+    yield from _between(view, file, Span(end, len(file.data) - end))
+
+
+def _between(view: View, file: File, gap: Span) -> Iterator[SegmentRecord]:
+    """What nothing claims: the flatbuffer, around the data within it, and padding."""
+    if not gap.size:
+        return
+    inside = max(0, min(gap.end, file.layout.program.end) - gap.offset)
+    if inside:
+        yield _segment(view, file, Span(gap.offset, inside), _Claim("program"))
+    if inside < gap.size:
+        rest = Span(gap.offset + inside, gap.size - inside)
+        unused = bytes(file.data[rest.offset : rest.end]).strip(b"\0")
+        yield _segment(view, file, rest, _Claim("padding", {"unused"} if unused else set()))
+
+
+def _segment(view: View, file: File, span: Span, claim: _Claim) -> SegmentRecord:
+    named = claim.names
+    if claim.kind == "named_data":
+        known = view.lookup(file.digest(span), claim.methods)
+        named = set(known.names) if known is not None else named
+    return {
+        "file": file.name,
+        "kind": claim.kind,
+        "name": listed(named),
+        "offset": span.offset,
+        "size": span.size,
+        "digest": "" if claim.kind == "padding" else file.digest(span),
+        "methods": sorted(claim.methods),
+        "backend": ", ".join(sorted(claim.backends)) or None,
+    }
+
+
+def _claims(view: View, file: File) -> dict[Span, _Claim]:
+    claims: dict[Span, _Claim] = {}
+
+    def claim(span: Span, kind: SegmentKind, methods: Iterable[str] = (), name: str = "") -> _Claim:
+        own = claims.setdefault(span, _Claim(kind))
+        own.methods.update(methods)
+        own.names.update([name] if name else [])
+        return own
+
+    for segment, keys in by_segment(file.layout).items():
+        for key in keys:
+            span = file.layout.segments[segment]
+            claim(span, "named_data", view.users.get(key, ()), key)
+    layout = file.layout
+    if isinstance(layout, ProgramFile):
+        stored: tuple[tuple[SegmentKind, bool, Any, Any], ...] = (
+            ("constants", False, layout.constants, layout.constant_segments),
+            ("mutable", True, layout.mutable, layout.mutable_segments),
+        )
+        for kind, planned, spans, segments in stored:
+            used = view.indices(planned)
+            for segment in segments:
+                methods = {m for _, own in used.values() for m in own}
+                claim(layout.segments[segment], kind, methods)
+            for index, span in enumerate(() if segments else spans):
+                claim(span, kind, used[index][1] if index in used else ())
+        for span, users in view.payloads.items():
+            own = claim(span, "delegate", (method for method, _, _ in users))
+            own.backends.update(backend for _, _, backend in users)
+    for number, span in enumerate(layout.segments):
+        if span not in claims:
+            claim(span, "padding", name=f"unused segment {number}")
+    return {span: own for span, own in claims.items() if span.size}
+
+
+def _method(view: View, plan: PlanFacts) -> MethodContents:
+    external = {key for key, methods in view.external.items() if plan.name in methods}
+    payloads = {each.payload for each in plan.delegates if each.payload is not None}
+    constants = sum(
+        known.size if known.item else view.layout.constants[index].size
+        for index, (known, methods) in view.indices(False).items()
+        if plan.name in methods
+    )
+    delegated = sum(payload.size for payload in payloads)
+    for file in view.files:
+        for segment, keys in by_segment(file.layout).items():
+            size = file.layout.segments[segment].size
+            if external.intersection(keys):
+                constants += size
+            elif any(plan.name in view.users.get(key, ()) for key in keys):
+                delegated += size
+    return {
+        "instructions": plan.instructions,
+        "delegates": [
+            {
+                "backend": delegate.backend,
+                "index": number,
+                "size": delegate.payload.size if delegate.payload is not None else 0,
+                "digest": view.pte.digest(delegate.payload) if delegate.payload else "",
+            }
+            for number, delegate in enumerate(plan.delegates)
+        ],
+        "planned_memory": [
+            {"arena": number, "size": size} for number, size in enumerate(plan.arenas, 1)
+        ],
+        "constants": constants,
+        "delegated": delegated,
+    }

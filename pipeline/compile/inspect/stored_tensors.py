@@ -1,0 +1,198 @@
+"""The tensors of a package, what its methods share of them, and what it holds twice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.compile.inspect.package_view import File, Known, View, by_segment, listed
+from pipeline.program.flatbuffer import Span
+from pipeline.program.pte import DataFile, TensorType
+from pipeline.report.records import SharedRecord, TensorRecord, TwiceRecord
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
+
+_LEAST = 64  # bytes of what is told as stored twice: scalars are equal by chance
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file, or one that went into the payload of a delegate. `place` tells where it
+    stands from any other place, `portable` whether portable operators use it or delegates do."""
+
+    record: TensorRecord
+    names: frozenset[str]
+    base: Digest
+    place: tuple[str, int]
+    where: str
+    portable: bool = False
+    backend: str = ""
+
+
+def tensors_of(view: View) -> list[Stored]:
+    """The largest first."""
+    found = [*_in_plans(view, False), *_in_plans(view, True), *_named(view)]
+    stored = {
+        (method, name)
+        for tensor in found
+        if tensor.record["where"] == "named_data"
+        for method in tensor.record["methods"]
+        for name in tensor.names
+    }
+    found += _in_delegates(view, stored)
+    return sorted(found, key=_rank)
+
+
+def _in_plans(view: View, planned: bool) -> Iterator[Stored]:
+    spans = view.layout.mutable if planned else view.layout.constants
+    where = "mutable" if planned else "constants"
+    for index, (known, methods) in sorted(view.indices(planned).items()):
+        if index >= len(spans):
+            what = f"it refers to number {index} of its {where}, of {len(spans)}"
+            raise PipelineError(f"{view.pte.name}: is corrupt: {what}")
+        span = spans[index]
+        if known.size > span.size:
+            what = f"a tensor of {known.size} bytes has {span.size}"
+            raise PipelineError(f"{view.pte.name}: is corrupt: {what}")
+        content = Span(span.offset, known.size if known.item else span.size)
+        yield _stored(view, view.pte, content, where, methods, known)
+
+
+def _named(view: View) -> Iterator[Stored]:
+    for file in view.files:
+        layouts: dict[int, TensorType] = {}
+        if isinstance(file.layout, DataFile):
+            layouts = {s: known for _, s, known in file.layout.named if known is not None}
+        for segment, keys in by_segment(file.layout).items():
+            users = {method for key in keys for method in view.users.get(key, ())}
+            span, known = file.layout.segments[segment], layouts.get(segment)
+            if known is not None and known.item and known.size <= span.size:
+                span = Span(span.offset, known.size)
+            key = listed(set(keys))
+            yield _stored(view, file, span, "named_data", users, known, key, keys)
+
+
+def _stored(
+    view: View,
+    file: File,
+    span: Span,
+    where: str,
+    methods: Collection[str],
+    known: TensorType | None,
+    key: str = "",
+    keys: Sequence[str] = (),
+) -> Stored:
+    found = view.lookup(file.digest(span), methods)
+    # The key of a tensor of portable operators is its name.
+    own = [each for each in keys if each in view.external]
+    names = found.names if found is not None else own
+    dtype, shape = "", tuple[int, ...]()
+    if known is not None:
+        dtype, shape = known.dtype, known.shape
+    elif found is not None:
+        dtype, shape = found.dtype, found.shape
+    record: TensorRecord = {
+        "name": listed(set(names)),
+        "key": key,
+        "dtype": dtype,
+        "shape": list(shape),
+        "size": span.size,
+        "file": file.name,
+        "where": where,
+        "methods": sorted(methods),
+    }
+    base = found.base if found is not None else file.digest(span)
+    what = f"{file.name}: {where.replace('_', ' ')}"
+    users = f" ({', '.join(sorted(methods))})" if methods else ""
+    place = (file.name, span.offset)
+    portable = where != "named_data" or bool(own)
+    return Stored(record, frozenset(names), base, place, what + users, portable)
+
+
+def _in_delegates(view: View, stored: Collection[tuple[str, str]]) -> Iterator[Stored]:
+    """What went into payloads. A backend that keeps weights as named data keeps all there."""
+    for span, users in view.payloads.items():
+        payload = view.pte.digest(span)
+        consumed: dict[Digest, tuple[Known, set[str]]] = {}
+        for method in sorted({method for method, _, _ in users}):
+            own = view.consumed(method, payload)
+            if any((method, name) in stored for known in own for name in known.names):
+                continue
+            for known in own:
+                consumed.setdefault(known.base, (known, set()))[1].add(method)
+        method, number, backend = users[0]
+        for known, methods in consumed.values():
+            record: TensorRecord = {
+                "name": listed(set(known.names)),
+                "key": "",
+                "dtype": known.dtype,
+                "shape": list(known.shape),
+                "size": known.size,
+                "file": view.pte.name,
+                "where": "delegate",
+                "methods": sorted(methods),
+            }
+            where = f"delegate {number} of {method} ({backend})"
+            names = frozenset(known.names)
+            yield Stored(record, names, known.base, (payload, 0), where, backend=backend)
+
+
+def shared(view: View, tensors: Sequence[Stored]) -> Iterator[SharedRecord]:
+    found: list[SharedRecord] = [
+        {"what": _label(t.record), "size": t.record["size"], "methods": t.record["methods"]}
+        for t in tensors
+        if len(t.record["methods"]) > 1 and t.record["where"] != "delegate"
+    ]
+    for span, users in view.payloads.items():
+        methods = sorted({method for method, _, _ in users})
+        if len(methods) > 1:
+            what = f"payload of {listed({backend for _, _, backend in users})}"
+            found.append({"what": what, "size": span.size, "methods": methods})
+    yield from sorted(found, key=lambda s: (-s["size"], s["what"], s["methods"]))
+
+
+def twice(tensors: Sequence[Stored]) -> Iterator[TwiceRecord]:
+    groups: dict[Digest, dict[tuple[str, int], Stored]] = {}
+    for tensor in tensors:
+        if tensor.record["size"] >= _LEAST:
+            groups.setdefault(tensor.base, {}).setdefault(tensor.place, tensor)
+    found: list[TwiceRecord] = [
+        {
+            "what": _label(next(iter(places.values())).record),
+            "size": max(tensor.record["size"] for tensor in places.values()),
+            "times": len(places),
+            "where": sorted(tensor.where for tensor in places.values()),
+            "advice": _advice(list(places.values())),
+        }
+        for places in groups.values()
+        if len(places) > 1
+    ]
+    yield from sorted(found, key=lambda t: (-t["size"] * (t["times"] - 1), t["what"]))
+
+
+def _rank(tensor: Stored) -> tuple[int, str, str, tuple[str, int]]:
+    return (-tensor.record["size"], tensor.record["name"], tensor.record["key"], tensor.place)
+
+
+def _label(tensor: TensorRecord) -> str:
+    """A tensor in a sentence."""
+    kind = f"{tensor['dtype']}{tensor['shape']}" if tensor["dtype"] else "bytes"
+    name = tensor["name"] or (f"named data {tensor['key'][:16]}" if tensor["key"] else "unnamed")
+    return f"{name} {kind}"
+
+
+def _advice(places: Sequence[Stored]) -> str:
+    backends = sorted({tensor.backend for tensor in places if tensor.backend})
+    if len({tensor.portable for tensor in places}) > 1:
+        return (
+            "portable operators and a delegate keep one each; it is stored once where all that "
+            "uses it is lowered to the same backend"
+        )
+    if backends:
+        return (
+            f"each delegate of {' and '.join(backends)} keeps weights of its own; delegates share "
+            "those that their backend stores as named data, as XNNPACK does"
+        )
+    if len({tensor.record["file"] for tensor in places}) > 1:
+        return "two files hold it; `emit.external_files` can send it to one file in every method"
+    return "it is kept in two layouts; what wants the same one shares it"

@@ -1,0 +1,282 @@
+"""Link: join objects into one multi-method `.pte`, each constant, weight and payload stored once.
+
+The result equals, byte for byte, what ExecuTorch writes when it emits all methods together. Its
+emitter goes through the methods by name and gives every new constant the next index; linking walks
+the plans in the same order and gives the same indices (exir/emit/_emit_program.py, `emit_program`,
+and exir/emit/_emitter.py, `_tensor_spec_to_evalue` and `_emit_delegate`). The file is laid out by
+ExecuTorch's own serializer, to which a blob of the store stands in for its bytes, so that the
+weights of a package are streamed and never held in memory together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from executorch.exir import ExecutorchBackendConfig
+from executorch.exir._serialize._cord import Cord
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
+from executorch.exir._serialize._serialize import serialize_for_executorch
+from executorch.exir._serialize.data_serializer import DataEntry
+from executorch.exir.emit import EmitterOutput
+from executorch.exir.emit._emitter import _Emitter
+from executorch.exir.schema import (
+    BackendDelegateInlineData,
+    Buffer,
+    ExecutionPlan,
+    Program,
+    SubsegmentOffsets,
+    Tensor,
+    TensorDataLocation,
+)
+from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
+from executorch.extension.flat_tensor.serialize.serialize import (
+    FlatTensorConfig,
+    FlatTensorSerializer,
+)
+
+from pipeline.compile.objects import (
+    Blob,
+    MethodObject,
+    NamedBlob,
+    layout_from_tuple,
+    program_from_bytes,
+)
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
+
+
+@dataclass(frozen=True)
+class Linked:
+    """The files of a package as blobs: the `.pte`, and `.ptd` files by their stem."""
+
+    pte: Blob
+    ptds: Mapping[str, Blob]
+
+
+class BlobBytes(bytes):
+    """Stands in for the bytes of a blob while ExecuTorch's serializer lays a file out.
+
+    The serializer needs a buffer's length and whether two buffers are equal, never its content.
+    Slices give the digest, so that its deduplication by length, first bytes and hash
+    (`NamedDataStore`) compares digests. It can go when `Cord` takes buffers that are read late.
+    """
+
+    blob: Blob
+
+    def __new__(cls, blob: Blob) -> BlobBytes:
+        self = super().__new__(cls, bytes.fromhex(blob.digest))
+        self.blob = blob
+        return self
+
+    def __len__(self) -> int:
+        return self.blob.size
+
+    def __deepcopy__(self, memo: object) -> BlobBytes:
+        return self
+
+
+def link(
+    objects: Sequence[MethodObject],
+    constant_methods: Mapping[str, Any],
+    store: Store,
+    order: Sequence[str] = (),
+    layout: Mapping[str, Any] | None = None,
+) -> Linked:
+    """Links objects and commits the files.
+
+    Named data are merged in the order of the model's methods, as ExecuTorch merges them in the
+    order of the methods dict; everything else goes by method name.
+
+    Args:
+        objects: in the order of the model's methods, by the first method of each.
+        order: the model's methods, where an object has several.
+        layout: options of `ExecutorchBackendConfig` that say how the file is laid out.
+
+    Raises:
+        MissingBlobError: the store lost something that an object refers to.
+        PipelineError: two methods give different data for one name.
+    """
+    config = ExecutorchBackendConfig(**(layout or {}))
+    output, named = _join(objects, constant_methods, store, order)
+    if not config.extract_delegate_segments:  # then payloads stand in the flatbuffer itself
+        for payload in output.program.backend_delegate_data:
+            if isinstance(payload.data, BlobBytes):
+                payload.data = store.read(payload.data.blob.digest)
+    serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
+    pte, ptds = serialize_for_executorch(output, config, serializer, named)
+    return Linked(
+        pte=_stream(pte, store),
+        ptds={tag.removesuffix(".ptd"): _stream(cord, store) for tag, cord in sorted(ptds.items())},
+    )
+
+
+@dataclass
+class _Table:
+    """Blobs in the order of their first use; `index` is that of the emitter's own table."""
+
+    blobs: list[Blob] = field(default_factory=list)
+    _known: dict[Digest, int] = field(default_factory=dict)
+
+    def index(self, blob: Blob) -> int:
+        if blob.digest not in self._known:
+            self._known[blob.digest] = len(self.blobs)
+            self.blobs.append(blob)
+        return self._known[blob.digest]
+
+
+@dataclass
+class _Tables:
+    """What the emitter's `_ProgramState` holds for all methods. Index 0 of constants and mutable
+    data is reserved for tensors without data; it is not found by content."""
+
+    constants: _Table = field(default_factory=_Table)
+    mutable: _Table = field(default_factory=_Table)
+    delegates: _Table = field(default_factory=_Table)
+    external_constants: _Table = field(default_factory=_Table)
+    external: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def relocate(self, plan: ExecutionPlan, owner: MethodObject) -> None:
+        """Points the indices in a plan, in place, from its object's tables to these."""
+        tags = {name: tag for tag, entries in owner.external.items() for name, _ in entries}
+        for value in plan.values:
+            if isinstance(value.val, Tensor):
+                self._relocate_tensor(value.val, owner, tags)
+        for delegate in plan.delegates:
+            payload = owner.delegates[delegate.processed.index]
+            delegate.processed.index = self.delegates.index(payload)
+
+    def _relocate_tensor(self, tensor: Tensor, owner: MethodObject, tags: dict[str, str]) -> None:
+        index, extra = tensor.data_buffer_idx, tensor.extra_tensor_info
+        if extra is not None and extra.location is TensorDataLocation.EXTERNAL:
+            name = extra.fully_qualified_name or ""
+            tensor.data_buffer_idx = self.external_constants.index(owner.external_constants[index])
+            self._add_external(tags[name], name, tensor.data_buffer_idx)
+        elif index > 0 and tensor.allocation_info is not None:
+            tensor.data_buffer_idx = 1 + self.mutable.index(owner.mutable[index])
+        elif index > 0:
+            tensor.data_buffer_idx = 1 + self.constants.index(owner.constants[index])
+
+    def _add_external(self, tag: str, name: str, index: int) -> None:
+        if self.external.setdefault(tag, {}).setdefault(name, index) != index:
+            raise PipelineError(
+                f"external tensor '{name}' differs between methods, and {tag}.ptd holds one tensor "
+                "of a name; leave `emit.external_constants` out"
+            )
+
+
+def _join(
+    objects: Sequence[MethodObject],
+    constant_methods: Mapping[str, Any],
+    store: Store,
+    order: Sequence[str],
+) -> tuple[EmitterOutput, NamedDataStoreOutput]:
+    owned = [
+        (plan, owner)
+        for owner in objects
+        for plan in program_from_bytes(store.read(owner.program.digest)).execution_plan
+    ]
+    tables = _Tables()
+    plans = []
+    for plan, owner in sorted(owned, key=lambda pair: pair[0].name):
+        tables.relocate(plan, owner)
+        plans.append(plan)
+    plans += _constant_plans(constant_methods)
+    reserved = Buffer(storage=b"")
+    mutable = [reserved, *map(_buffer, tables.mutable.blobs)]
+    output = EmitterOutput(
+        program=Program(
+            version=EXECUTORCH_SCHEMA_VERSION,
+            execution_plan=plans,
+            constant_buffer=[reserved, *map(_buffer, tables.constants.blobs)],
+            backend_delegate_data=[
+                BackendDelegateInlineData(data=_stand_in(blob)) for blob in tables.delegates.blobs
+            ],
+            segments=[],
+            constant_segment=SubsegmentOffsets(segment_index=0, offsets=[]),
+        ),
+        debug_handle_map={},
+        method_to_delegate_debug_id_map={},
+        instruction_id_to_num_outs_map={},
+        mutable_data=mutable if len(mutable) > 1 else None,
+        external_constant_buffer=[_stand_in(blob) for blob in tables.external_constants.blobs],
+        external_constant_map=tables.external,
+    )
+    return output, _merge_named_data(_by_method(objects, order))
+
+
+def _buffer(blob: Blob) -> Buffer:
+    return Buffer(storage=_stand_in(blob))
+
+
+def _stand_in(blob: Blob) -> bytes:
+    return BlobBytes(blob) if blob.size else b""
+
+
+def _constant_plans(constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
+    """Plans that return a constant each. The emitter's method reads no state of the emitter as
+    long as the values are not tensors, which a config can't hold."""
+    return _Emitter._emit_prim_getters(None, dict(constant_methods))  # type: ignore[arg-type]
+
+
+def _by_method(
+    objects: Sequence[MethodObject], order: Sequence[str]
+) -> Iterator[tuple[MethodObject, Sequence[str] | None]]:
+    """Objects, and the keys of the named data that each method has of them; None for all."""
+    owner_of = {method: owner for owner in objects for method in owner.keys}
+    if not owner_of:
+        yield from ((owner, None) for owner in objects)
+        return
+    singles = iter([owner for owner in objects if not owner.keys])
+    for method in order:
+        owner = owner_of.get(method)
+        yield (next(singles), None) if owner is None else (owner, owner.keys[method])
+
+
+def _merge_named_data(
+    objects: Iterable[tuple[MethodObject, Sequence[str] | None]],
+) -> NamedDataStoreOutput:
+    """Does what `NamedDataStore.merge_named_data_store` does, by digest instead of content."""
+    table = _Table()
+    of_key: dict[str, Digest] = {}
+    pte: dict[str, DataEntry] = {}
+    external: dict[str, dict[str, DataEntry]] = {}
+
+    def add(entries: dict[str, DataEntry], entry: NamedBlob) -> None:
+        if of_key.setdefault(entry.key, entry.blob.digest) != entry.blob.digest:
+            raise PipelineError(f"named data '{entry.key}' differs between methods")
+        if entry.key not in known:
+            known.add(entry.key)
+            layout = layout_from_tuple(entry.layout)
+            entries[entry.key] = DataEntry(table.index(entry.blob), entry.alignment, layout)
+
+    known: set[str] = set()
+    for owner, keys in objects:
+        for entry in _chosen(owner.named, keys):
+            add(pte, entry)
+        for tag, group in owner.named_external.items():
+            for entry in _chosen(group, keys):
+                add(external.setdefault(tag, {}), entry)
+    buffers: list[bytes] = [_stand_in(blob) for blob in table.blobs]
+    return NamedDataStoreOutput(buffers, pte, {t: e for t, e in external.items() if e})
+
+
+def _chosen(entries: Sequence[NamedBlob], keys: Sequence[str] | None) -> Iterable[NamedBlob]:
+    if keys is None:
+        return entries
+    by_key = {entry.key: entry for entry in entries}
+    return [by_key[key] for key in keys if key in by_key]
+
+
+def _stream(cord: Cord, store: Store) -> Blob:
+    """Writes a laid-out file to the store, reading each blob, verified, as its turn comes."""
+    with store.writer() as file:
+        for piece in cord._buffers:
+            if isinstance(piece, BlobBytes):
+                for chunk in store.stream(piece.blob.digest):
+                    file.write(chunk)
+            else:
+                file.write(piece)
+    return Blob(file.digest, file.size)

@@ -1,0 +1,150 @@
+"""From ATen programs to lowered edge programs.
+
+The engine is ExecuTorch's `to_edge_transform_and_lower`; this module hands it every method's
+partitioners and passes, and hands its lowering to `to_backend_multiple`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.backend.backend_api import MethodProgramsPartitionerSpec
+from executorch.exir.backend.partitioner import Partitioner
+from executorch.exir.program import _program
+from torch.export import ExportedProgram
+
+from pipeline.backends import Backend
+from pipeline.compile.control_flow import refuse_unsupported, telling_what_torch_fails_on
+from pipeline.compile.module_filter import (
+    SharedConstantsError,
+    refuse_wrong_modules,
+    separate_constants,
+)
+from pipeline.compile.to_backend import to_backend_multiple
+from pipeline.config.load import EdgeConfig
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
+
+
+def lower(
+    programs: Mapping[str, ExportedProgram],
+    method_to_partitioners: Mapping[str, Sequence[Partitioner]],
+    constant_methods: Mapping[str, Any] | None = None,
+    store: Store | None = None,
+    edge: EdgeConfig | None = None,
+    edge_operators: Sequence[str] = (),
+    passes: Mapping[str, Sequence[Callable[..., Any]]] | None = None,
+    etrecord: bool = False,
+) -> EdgeProgramManager:
+    """`to_edge_transform_and_lower`, with `to_backend_multiple` as its way to the backends.
+
+    A constant that both a delegate and a branch want is given to each, where ExecuTorch gives up.
+
+    Args:
+        edge: how the programs become edge programs; all of them in the same way.
+        edge_operators: what may be left beyond that, since a backend takes it.
+        passes: those over each method's edge program, loaded.
+        etrecord: keeps copies of the programs on their way for an ETRecord.
+
+    Raises:
+        PipelineError: a partitioner is confined to a module that is not there, an operator of
+            `edge` is unknown, or a program has control flow that ExecuTorch doesn't emit or torch
+            can't lower.
+    """
+    refuse_unsupported(programs)
+    refuse_wrong_modules(programs, method_to_partitioners)
+    own = dict(programs)
+    with (
+        _lowering_through_to_backend_multiple(store),
+        telling_what_torch_fails_on(programs),
+        _telling_what_passes_say(),
+    ):
+        while True:
+            try:
+                return to_edge_transform_and_lower(
+                    own,
+                    partitioner={n: list(each) for n, each in method_to_partitioners.items()},
+                    constant_methods=dict(constant_methods) if constant_methods else None,
+                    compile_config=edge_config(edge or EdgeConfig(), edge_operators),
+                    transform_passes=_passes(passes),
+                    generate_etrecord=etrecord,
+                )
+            except SharedConstantsError as shared:
+                own = {n: separate_constants(each, shared.names) for n, each in own.items()}
+
+
+@contextmanager
+def _lowering_through_to_backend_multiple(store: Store | None) -> Iterator[None]:
+    """`EdgeProgramManager.to_backend` finds its `to_backend` in its own module, and takes no
+    other. This can go when it does."""
+
+    def through(spec: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
+        programs, partitioners = spec.method_to_edge_program, spec.method_to_partitioner
+        return to_backend_multiple(programs, partitioners, store=store)
+
+    original = _program.to_backend
+    _program.to_backend = through
+    try:
+        yield
+    finally:
+        _program.to_backend = original
+
+
+@contextmanager
+def _telling_what_passes_say() -> Iterator[None]:
+    """ExecuTorch raises an exception of its own, with a list of passes, for whatever one raises."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error.__cause__, PipelineError):
+            raise error.__cause__ from error
+        raise
+
+
+def edge_for(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:
+    """`settings`, with what backends that lower by passes want: operators left whole, and no check,
+    which knows none of the operators that they make."""
+    own = [backend for backend in backends if backend.make_passes is not None]
+    if not own:
+        return settings
+    wanted = [*(settings.preserve_ops or ()), *(op for each in own for op in each.preserve_ops)]
+    return settings.model_copy(
+        update={"preserve_ops": tuple(dict.fromkeys(wanted)), "check_ir_validity": False}
+    )
+
+
+def edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> EdgeCompileConfig:
+    """What ExecuTorch is given for `settings`, and for operators beyond Core ATen that backends
+    take. Raises PipelineError for an unknown operator."""
+    return EdgeCompileConfig(
+        _check_ir_validity=settings.check_ir_validity,
+        _skip_dim_order=settings.skip_dim_order,
+        _core_aten_ops_exception_list=[
+            _operator(name)
+            for name in dict.fromkeys([*(settings.core_aten_ops_exceptions or ()), *operators])
+        ],
+        preserve_ops=[_operator(name) for name in settings.preserve_ops or ()],
+    )
+
+
+def _operator(name: str) -> torch._ops.OpOverload:
+    namespace, packet, overload = name.split(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    except AttributeError as error:
+        raise PipelineError(f"edge: no operator '{name}' in this torch") from error
+
+
+def _passes(
+    passes: Mapping[str, Sequence[Callable[..., Any]]] | None,
+) -> dict[str, Sequence[Callable[..., Any]]] | None:
+    given = {name: own for name, own in (passes or {}).items() if own}
+    return given or None

@@ -1,0 +1,212 @@
+"""Objects: compiled methods that are not linked yet, as C compilers make them.
+
+An object is ExecuTorch's emitted Program with its data taken out: the flatbuffer of its execution
+plans, and the digests of the constants, delegate payloads and named data that the plans refer to by
+index. The data stand in the store, once for all methods and packages that share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from executorch.exir import ExecutorchProgramManager
+from executorch.exir._serialize._flatbuffer_program import (
+    _flatbuffer_to_program,
+    _program_to_flatbuffer,
+)
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
+from executorch.exir._serialize.data_serializer import DataEntry
+from executorch.exir.scalar_type import ScalarType
+from executorch.exir.schema import Program, Tensor
+from executorch.exir.tensor import ALIGNMENT
+from executorch.exir.tensor_layout import TensorLayout
+
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A blob of the store: content digest and size in bytes."""
+
+    digest: Digest
+    size: int
+
+
+@dataclass(frozen=True)
+class NamedBlob:
+    """One entry of a delegate's named data; `layout` is (scalar type, sizes, dim order) or None."""
+
+    key: str
+    blob: Blob
+    alignment: int
+    layout: tuple[int, tuple[int, ...], tuple[int, ...]] | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class MethodObject:
+    """One compile unit: a method, or a joint group of them.
+
+    `constants` and `mutable` have the reserved empty entry at index 0, as ExecuTorch's emitter
+    has; indices in the program's plans refer to these tuples. `external` maps a tag, which names a
+    `.ptd` file, to (fully qualified name, index into `external_constants`) pairs. `keys` are those
+    of each method's named data, in their order, where the unit has several methods.
+    """
+
+    program: Blob
+    constants: tuple[Blob, ...]
+    mutable: tuple[Blob, ...]
+    delegates: tuple[Blob, ...]
+    external_constants: tuple[Blob, ...]
+    external: Mapping[str, tuple[tuple[str, int], ...]]
+    named: tuple[NamedBlob, ...]
+    named_external: Mapping[str, tuple[NamedBlob, ...]] = field(default_factory=dict)
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def blobs(self) -> Iterable[Blob]:
+        """Every blob that linking reads."""
+        yield self.program
+        for group in (self.constants, self.mutable, self.delegates, self.external_constants):
+            yield from group
+        for entries in (self.named, *self.named_external.values()):
+            yield from (entry.blob for entry in entries)
+
+    def keys_of(self, method: str) -> list[str]:
+        """The keys of the named data that a method's delegates use, sorted."""
+        if self.keys:
+            return sorted(self.keys[method])
+        entries = (entry for own in (self.named, *self.named_external.values()) for entry in own)
+        return sorted({entry.key for entry in entries})
+
+
+def object_from_json(data: Mapping[str, Any]) -> MethodObject:
+    """The inverse of `to_json`, after the record has been through JSON."""
+    named = {tag: named_from_json(entries) for tag, entries in data["named_external"].items()}
+    return MethodObject(
+        program=Blob(**data["program"]),
+        constants=_blobs_from_json(data["constants"]),
+        mutable=_blobs_from_json(data["mutable"]),
+        delegates=_blobs_from_json(data["delegates"]),
+        external_constants=_blobs_from_json(data["external_constants"]),
+        external={tag: tuple((n, i) for n, i in v) for tag, v in data["external"].items()},
+        named=named_from_json(data["named"]),
+        named_external=named,
+        keys={method: tuple(keys) for method, keys in data["keys"].items()},
+    )
+
+
+def _blobs_from_json(data: Iterable[Mapping[str, Any]]) -> tuple[Blob, ...]:
+    return tuple(Blob(**blob) for blob in data)
+
+
+def named_from_json(data: Iterable[Mapping[str, Any]]) -> tuple[NamedBlob, ...]:
+    return tuple(
+        NamedBlob(
+            key=entry["key"],
+            blob=Blob(**entry["blob"]),
+            alignment=entry["alignment"],
+            layout=entry["layout"] and (entry["layout"][0], *map(tuple, entry["layout"][1:])),
+        )
+        for entry in data
+    )
+
+
+def make_object(
+    manager: ExecutorchProgramManager,
+    store: Store,
+    named_of: Mapping[str, NamedDataStoreOutput] | None = None,
+) -> MethodObject:
+    """Takes an emitted program apart and commits every part to the store.
+
+    Args:
+        named_of: the named data of each method, for a unit of several.
+    """
+    output = manager._emitter_output
+    _refuse_named_mutable_buffers(output.program)
+    data = manager._named_data or NamedDataStoreOutput([], {}, {})
+    named = [put(store, buffer) for buffer in data.buffers]
+    return MethodObject(
+        program=put(store, program_to_bytes(output.program)),
+        constants=tuple(put(store, b.storage) for b in output.program.constant_buffer),
+        mutable=tuple(put(store, b.storage) for b in output.mutable_data or ()),
+        delegates=tuple(put(store, d.data) for d in output.program.backend_delegate_data),
+        external_constants=tuple(put(store, b) for b in output.external_constant_buffer),
+        external={t: tuple(v.items()) for t, v in (output.external_constant_map or {}).items()},
+        named=named_blobs(data.pte_data, named),
+        named_external={t: named_blobs(v, named) for t, v in data.external_data.items()},
+        keys={
+            method: (*own.pte_data, *(key for v in own.external_data.values() for key in v))
+            for method, own in (named_of or {}).items()
+        },
+    )
+
+
+def put(store: Store, data: bytes) -> Blob:
+    return Blob(store.put(data), len(data))
+
+
+def named_blobs(entries: Mapping[str, DataEntry], blobs: list[Blob]) -> tuple[NamedBlob, ...]:
+    return tuple(
+        NamedBlob(key, blobs[e.buffer_index], e.alignment, _layout_to_tuple(e.tensor_layout))
+        for key, e in entries.items()
+    )
+
+
+def _layout_to_tuple(
+    layout: TensorLayout | None,
+) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+    if layout is None:
+        return None
+    return int(layout.scalar_type), tuple(layout.sizes), tuple(layout.dim_order)
+
+
+def layout_from_tuple(
+    layout: tuple[int, tuple[int, ...], tuple[int, ...]] | None,
+) -> TensorLayout | None:
+    if layout is None:
+        return None
+    return TensorLayout(ScalarType(layout[0]), list(layout[1]), list(layout[2]))
+
+
+def program_to_bytes(program: Program) -> bytes:
+    """The flatbuffer of a program's plans, without its data; checked to read back the same."""
+    bare = replace(program, constant_buffer=[], backend_delegate_data=[])
+    flatbuffer = _program_to_flatbuffer(
+        bare, constant_tensor_alignment=ALIGNMENT, delegate_alignment=ALIGNMENT
+    )
+    data = bytes(flatbuffer.data)
+    if program_from_bytes(data) != bare:
+        raise PipelineError(
+            "the emitted program does not survive ExecuTorch's flatbuffer round trip, so it "
+            "cannot be kept as an object; please report the model"
+        )
+    return data
+
+
+def program_from_bytes(data: bytes) -> Program:
+    return _flatbuffer_to_program(data)
+
+
+def tensors(program: Program) -> Iterable[Tensor]:
+    for plan in program.execution_plan:
+        for value in plan.values:
+            if isinstance(value.val, Tensor):
+                yield value.val
+
+
+def _refuse_named_mutable_buffers(program: Program) -> None:
+    """ExecuTorch looks named mutable buffers up among the constants (exir/emit/_emitter.py,
+    `_tensor_spec_to_evalue`), so an index of theirs does not say which table it is into."""
+    for tensor in tensors(program):
+        planned = tensor.allocation_info is not None and tensor.data_buffer_idx > 0
+        if planned and tensor.extra_tensor_info is not None:
+            raise PipelineError("mutable buffers with emitted names cannot be linked")

@@ -1,0 +1,1 @@
+"""The registry of preprocess functions and their cache."""

@@ -1,0 +1,1 @@
+"""Package configs: files, composition, models and their checks. No torch."""

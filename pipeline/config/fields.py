@@ -1,0 +1,110 @@
+"""Types of a config's fields: which texts and numbers they take, and what is said of others."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from pipeline.backends.options import MODULE_PATTERN, Distinct
+from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
+
+_INT64 = range(-(2**63), 2**63)
+NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
+METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+# Of an operator, or of several: `*` stands for any characters.
+OPERATORS_PATTERN = r"^[A-Za-z_*][A-Za-z0-9_.*]*$"
+SHARE_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,9})? ?%$"
+DIGEST_PATTERN = r"^[0-9a-f]{64}$"
+LABEL_PATTERN = r"^[^\x00-\x1f\x7f]+$"
+OPERATOR_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
+REFERENCE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
+# What a text that does not match one of these should be.
+RULES = {
+    NAME_PATTERN: "must be letters, digits, '_', '-' and single dots inside",
+    METHOD_PATTERN: "must be letters, digits and '_', and not begin with a digit",
+    OPERATOR_PATTERN: "must be an operator with its overload, such as aten.linear.default",
+    OPERATORS_PATTERN: "must be an operator such as aten.add.Tensor, or a pattern such as aten.*",
+    REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu",
+    DIGEST_PATTERN: "must be a BLAKE3 digest: 64 hexadecimal digits",
+    LABEL_PATTERN: "must be text, not empty, without control characters",
+    MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
+}
+
+
+def _size(value: Any) -> Any:
+    parsed = parse_size(value) if isinstance(value, str) else None
+    size = value if parsed is None else parsed
+    if not isinstance(size, int) or size not in _INT64 or size < 1:
+        units = ", ".join(UNITS)
+        raise PydanticCustomError(
+            "rule", "must be a size such as 40MB; units: {units}", {"units": units}
+        )
+    return size
+
+
+def _portion(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
+        value = float(Decimal(value.rstrip("% ")) / 100)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise PydanticCustomError("rule", "must be a share such as 0.02 or 2%")
+    return float(value)
+
+
+def _power_of_two(value: int) -> int:
+    if value < 1 or value & (value - 1):
+        raise PydanticCustomError("rule", "must be a power of two")
+    return value
+
+
+def _constant(value: Any) -> Any:
+    """A plan holds 64-bit numbers and texts that end at the first NUL."""
+    for leaf in value if isinstance(value, list) else [value]:
+        if not isinstance(leaf, int | float | str):
+            raise PydanticCustomError(
+                "rule", "must be a number, text, true, false or a list of these"
+            )
+        if isinstance(leaf, int) and leaf not in _INT64:
+            raise PydanticCustomError("rule", "must be a number of at most 64 bits")
+        if isinstance(leaf, float) and not math.isfinite(leaf):
+            raise PydanticCustomError("rule", "must be a finite number")
+        if isinstance(leaf, str) and re.search(r"[\0\ud800-\udfff]", leaf):
+            raise PydanticCustomError("rule", "must be text without NUL and lone surrogates")
+    return value
+
+
+_LEAF = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+MethodName = Annotated[str, Field(pattern=METHOD_PATTERN)]
+Label = Annotated[str, Field(pattern=LABEL_PATTERN)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Portion = Annotated[
+    float,
+    BeforeValidator(_portion),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": SHARE_PATTERN}]}
+    ),
+]
+Operator = Annotated[str, Field(pattern=OPERATOR_PATTERN)]
+PowerOfTwo = Annotated[int, AfterValidator(_power_of_two), WithJsonSchema({"type": "integer"})]
+Operators = Annotated[
+    tuple[Annotated[str, Field(pattern=OPERATORS_PATTERN)], ...], Field(strict=False)
+]
+Patterns = Distinct[Label]
+Constant = Annotated[
+    bool | int | float | str | list[bool | int | float | str],
+    PlainValidator(_constant),
+    WithJsonSchema({"anyOf": [*_LEAF, {"type": "array", "items": {"anyOf": _LEAF}}]}),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]}
+    ),
+]

@@ -1,0 +1,285 @@
+"""The models of a package config: what can stand in it, with which limits and defaults.
+
+They are also what the JSON schema is made from, so descriptions are written for people who edit a
+config. How the YAML spelling becomes these models, `pipeline.config.load` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
+from pipeline.backends.options import Distinct, Modules
+from pipeline.backends.workspace_files import files_of, located
+from pipeline.config.fields import (
+    REFERENCE_PATTERN,
+    Constant,
+    Label,
+    MethodName,
+    Name,
+    Operator,
+    Patterns,
+    PowerOfTwo,
+)
+from pipeline.config.validation import Cases, ValidateConfig
+from pipeline.store.errors import join
+
+
+class PassSpec(Options):
+    """A pass over the graph, by import path, and the options that it is made with."""
+
+    reference: Annotated[str, Field(pattern=REFERENCE_PATTERN)]
+    options: dict[str, Any] = Field(default={})
+
+
+class EdgeConfig(Options):
+    """How a method becomes a program in edge dialect: `EdgeCompileConfig`, and passes over it
+    before anything is delegated."""
+
+    check_ir_validity: bool = Field(
+        default=True, description="Check that only core ATen operators and known types are left."
+    )
+    skip_dim_order: bool = Field(
+        default=False, description="Leave operators that know memory formats but not dim orders."
+    )
+    preserve_ops: Distinct[Operator] | None = Field(
+        default=None,
+        description="Operators that are not decomposed, such as aten.linear.default.",
+    )
+    core_aten_ops_exceptions: Distinct[Operator] | None = Field(
+        default=None, description="Operators that may be left though they are not core ATen."
+    )
+    passes: tuple[PassSpec, ...] = Field(
+        default=(),
+        description="Passes over the edge program, in this order, as module:name of a class or "
+        "function in passes/ or an installed package.",
+    )
+
+
+class MethodConfig(Options):
+    """How one method is lowered."""
+
+    partitioners: tuple[PartitionerSpec, ...] = Field(
+        description="The delegates that the method is lowered to, tried in this order. An empty "
+        "list means portable operators only, said on purpose."
+    )
+    modules: Modules | None = Field(
+        default=None,
+        description="No partitioner delegates what stands in none of these sub-modules.",
+    )
+    edge: EdgeConfig = EdgeConfig()
+    quantize: SerializeAsAny[QuantizeConfig] | None = Field(
+        default=None,
+        description="How the method is quantized before it is lowered; by default not at all.",
+    )
+
+    @field_validator("quantize")
+    @classmethod
+    def _is_for_the_same_device(
+        cls, quantize: QuantizeConfig | None, info: ValidationInfo
+    ) -> QuantizeConfig | None:
+        for spec in info.data.get("partitioners", ()):
+            if quantize is None or spec is None or spec.name != quantize.quantizer:
+                continue
+            for name in quantize.partitioners_own:
+                ours, theirs = getattr(quantize, name), getattr(spec.options, name)
+                if ours != theirs:
+                    raise PydanticCustomError(
+                        "disagreement",
+                        "has {name} {ours}, the partitioner {theirs}; give both the same",
+                        {"name": name, "ours": ours, "theirs": theirs},
+                    )
+        return quantize
+
+    @model_validator(mode="after")
+    def _keeps_its_weights_quantized(self) -> Self:
+        scheme = getattr(self.quantize, "scheme", None)
+        here = any(each.name == "xnnpack" for each in self.partitioners)
+        if here and isinstance(scheme, str) and scheme.endswith("_weight_only"):
+            raise PydanticCustomError(
+                "rule",
+                "must not quantize by `{scheme}`: XNNPACK computes on float weights then, and "
+                "stores them so; take int8_dynamic_activation_int4_weight or ..._int8_weight",
+                {"scheme": scheme},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _takes_the_whole_method(self) -> Self:
+        """Passes go over a whole method, before any partitioner looks at it."""
+        for spec in self.partitioners:
+            if spec is None or spec.backend.make_passes is None:
+                continue
+            what = {"name": spec.name}
+            if len(self.partitioners) > 1:
+                raise PydanticCustomError(
+                    "rule", "must have no partitioner beside {name}, which lowers by passes", what
+                )
+            if self.modules is not None or spec.modules is not None:
+                raise PydanticCustomError(
+                    "rule", "must not hold `modules`: {name} lowers whole methods by passes", what
+                )
+        return self
+
+    def parts_with_options(self) -> Iterator[tuple[str, Options]]:
+        """The options of its quantizer and of its partitioners, and where they stand in it."""
+        if self.quantize is not None:
+            yield "quantize", self.quantize
+        for number, spec in enumerate(self.partitioners):
+            yield join(join("partitioners", number), spec.name), spec.options
+
+    def located(self, root: Path) -> list[PartitionerSpec]:
+        """Its partitioners, with the whole paths of files of the workspace at `root`."""
+        return [
+            spec.model_copy(update={"options": located(spec.options, root)})
+            for spec in self.partitioners
+        ]
+
+    @property
+    def files(self) -> dict[str, tuple[str, ...]]:
+        """The files of the workspace that it names, by the option's place in it."""
+        return {
+            join(place, option): paths
+            for place, options in self.parts_with_options()
+            for option, paths in files_of(options).items()
+        }
+
+
+class MemoryPlanning(Options):
+    """How memory is planned: options of `MemoryPlanningPass`."""
+
+    algorithm: Literal["greedy", "naive"] = Field(
+        default="greedy",
+        description="greedy lets tensors that don't live at the same time share memory; naive "
+        "gives each its own.",
+    )
+    alignment: PowerOfTwo = Field(default=16, description="Of every tensor, in bytes.")
+    allow_lifetime_and_storage_overlap: bool = Field(
+        default=False, description="Accept plans in which tensors that live together overlap."
+    )
+    alloc_graph_input: bool = Field(
+        default=True, description="Plan memory for inputs; otherwise the caller's is used."
+    )
+    alloc_graph_output: bool = Field(
+        default=True, description="Plan memory for outputs; otherwise the caller's is used."
+    )
+    share_mutable_buffers: bool = Field(
+        default=False,
+        description="Methods that change a buffer of the same name change the same memory, such "
+        "as the cache that prefill fills and decode reads. All methods are then compiled together.",
+    )
+
+
+class LayoutConfig(Options):
+    """How the file is laid out; no method is compiled again for it."""
+
+    extract_delegate_segments: bool = Field(
+        default=True,
+        description="Keep payloads of delegates in segments of their own, so that a runtime can "
+        "free them.",
+    )
+    segment_alignment: PowerOfTwo = Field(default=128, description="Of every segment, in bytes.")
+    constant_tensor_alignment: PowerOfTwo | None = Field(
+        default=None, description="Of every constant, in bytes; by default the schema's, 16."
+    )
+    delegate_alignment: PowerOfTwo | None = Field(
+        default=None, description="Of every payload, in bytes; by default the schema's, 16."
+    )
+
+
+class EmitConfig(Options):
+    """How the package is written: `ExecutorchBackendConfig`."""
+
+    external_constants: bool = Field(
+        default=False, description="Store the constants of portable operators in a .ptd file."
+    )
+    external_files: dict[Name, Patterns] = Field(
+        default={},
+        description="By the name of a .ptd file: patterns such as decoder.* of the qualified names "
+        "of constants that go there, whatever external_constants says of the others.",
+    )
+    initialized_buffers: tuple[Label, ...] = Field(
+        default=(),
+        strict=False,
+        description="Mutable buffers whose names hold one of these have their initial values "
+        "stored in the package; the others begin undefined.",
+    )
+    passes: tuple[PassSpec, ...] = Field(
+        default=(), description="Passes over the lowered program, before memory is planned."
+    )
+    memory_planning: MemoryPlanning = MemoryPlanning()
+    remove_view_copy: bool = Field(
+        default=True, description="Make copies that only change the shape views."
+    )
+    do_quant_fusion_and_const_prop: bool = Field(
+        default=False, description="Fuse quantized operators and fold constants after lowering."
+    )
+    run_reinplace_pass: bool = Field(
+        default=False, description="Let operators write to their input where nothing else reads it."
+    )
+    sym_shape_eval: Literal["constraint_based", "hint_based"] = Field(
+        default="constraint_based",
+        description="What dynamic sizes are planned for: their upper bounds, or the sizes of the "
+        "export.",
+    )
+    emit_stacktrace: bool = Field(
+        default=False, description="Store with each instruction where in Python it came from."
+    )
+    etrecord: bool = Field(
+        default=False,
+        description="Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows "
+        "the lines and modules of what was profiled on a device. The package stays the same.",
+    )
+    layout: LayoutConfig = LayoutConfig()
+
+
+class PackageConfig(Options):
+    """A package: which model it is made of, and how each method is lowered."""
+
+    package: str
+    model: Name = Field(
+        description="The model source: models/<model>.pt2, models/<model>.py or models/<model>/."
+    )
+    target: Label | None = Field(default=None, description="A label for people and reports.")
+    methods: dict[MethodName, MethodConfig] = Field(
+        min_length=1, description="Every method of the model, and how it is lowered."
+    )
+    constant_methods: dict[MethodName, Constant] = Field(
+        default={}, description="Methods that return a constant, and what they return."
+    )
+    emit: EmitConfig = EmitConfig()
+    validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
+
+    def cases_of(self, method: str) -> Cases:
+        """The cases on which a method is validated."""
+        quantize = self.methods[method].quantize
+        dynamic = quantize is not None and not quantize.calibrates
+        return self.validation.cases_of(method, quantize is not None, dynamic)
+
+    @property
+    def sequences(self) -> tuple[tuple[str, ...], ...] | None:
+        """In which methods run on shared state; None for the usual ones."""
+        written = self.validation.sequences
+        return () if written is None and not self._shares_state else written
+
+    @property
+    def _shares_state(self) -> bool:
+        return self.emit.memory_planning.share_mutable_buffers
+
+    def resolved(self) -> dict[str, Any]:
+        """Without the order in which methods are written, which means nothing."""
+        values = super().resolved()
+        for name in ("methods", "constant_methods"):
+            values[name] = dict(sorted(values[name].items()))
+        return values

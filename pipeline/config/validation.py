@@ -1,0 +1,222 @@
+"""The part of a package config that says how it is proved, and what it must keep to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from pipeline.backends.options import Options, distinct
+from pipeline.backends.workspace_files import InputFiles
+from pipeline.config.fields import MethodName, Operators, Portion, Share, Size, Tolerance
+
+Decibel = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+# Generated input sets beside the random ones (pipeline/validate/cases.py).
+Case = Literal["zeros", "large", "limits", "strided", "expanded"]
+CASES: tuple[Case, ...] = ("zeros", "large", "limits", "strided", "expanded")
+Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct)]
+# Of a quantized method: what its values saturate at is not known, so it is not held to large ones,
+# and to others than the examples' only where it finds its ranges as it goes.
+_CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided", "expanded")
+_CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
+
+
+class MethodGates(Options):
+    """What each method must keep to; without a limit nothing is checked."""
+
+    min_delegated_nodes: Share | None = Field(
+        default=None,
+        description="The least share of each method's nodes that delegates run, 0 to 1.",
+    )
+    min_delegated_ops: Share | None = Field(
+        default=None,
+        description="The least share of each method's operators that delegates run, 0 to 1.",
+    )
+    allow_portable_ops: Operators | None = Field(
+        default=None,
+        description="The only operators that may be left to portable kernels, by name or pattern "
+        "such as aten.view_copy or aten.*_copy.*; [] allows none.",
+    )
+    max_planned_memory: Size | None = Field(
+        default=None,
+        description="The most memory that a method plans, over all arenas, such as 2MB.",
+    )
+    max_latency_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="The most that a method's steady latency on this host may be, in multiples of "
+        "its source program's.",
+    )
+    max_delegation_drop: Portion | None = Field(
+        default=None,
+        description="By how much the share of a method's nodes that delegates run may fall below "
+        "the baseline's: 0.05 or 5% is from 90 % to 85 %.",
+    )
+    max_sqnr_drop: Decibel | None = Field(
+        default=None,
+        description="By how many dB the SQNR of any output may fall below the baseline's.",
+    )
+
+
+class Gates(MethodGates):
+    """What a package, and each of its methods, must keep to; without a limit nothing is checked."""
+
+    max_size: Size | None = Field(
+        default=None,
+        description="The greatest size of the package's files, such as 40MB or 512KiB.",
+    )
+    max_size_growth: Portion | None = Field(
+        default=None,
+        description="By how much of the baseline's size the package may grow, such as 0.02 or 2%.",
+    )
+
+
+class Limits(Options):
+    """How far an output may be from the source program's. All that are given must hold."""
+
+    atol: Tolerance = Field(default=1e-4, description="Absolute tolerance of an output's values.")
+    rtol: Tolerance = Field(default=1e-3, description="Relative tolerance of an output's values.")
+    max_mean_abs: Tolerance | None = Field(
+        default=None, description="The greatest mean of an output's absolute errors."
+    )
+    max_p999_abs: Tolerance | None = Field(
+        default=None,
+        description="What 99.9 % of an output's absolute errors may not exceed.",
+    )
+    max_relative: Tolerance | None = Field(
+        default=None,
+        description="The greatest sum of an output's absolute errors over that of its values.",
+    )
+    min_sqnr: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="The least ratio of signal to quantization noise of an output, in dB.",
+    )
+    min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = Field(
+        default=None, description="The least cosine of an output with the source program's."
+    )
+    min_agreement: Share | None = Field(
+        default=None,
+        description="The least share of rows along an output's last dimension whose greatest value "
+        "stands where the source program's does, 0 to 1; for classifiers.",
+    )
+
+
+class MethodLimits(Limits):
+    """Those of one method, instead of the package's."""
+
+    atol: Tolerance | None = Field(  # type: ignore[assignment]
+        default=None, description=Limits.model_fields["atol"].description
+    )
+    rtol: Tolerance | None = Field(  # type: ignore[assignment]
+        default=None, description=Limits.model_fields["rtol"].description
+    )
+    gates: MethodGates = Field(
+        default=MethodGates(), description="Gates of this method, instead of the package's."
+    )
+    # What these files hold is in keys.
+    examples: InputFiles | None = Field(
+        default=None,
+        exclude=True,
+        description="Files of input sets to run the method on, by their path in the workspace, "
+        "instead of the model's own examples; of the formats of `quantize.calibration`.",
+    )
+    cases: Cases | None = Field(
+        default=None,
+        exclude=True,
+        description="Which cases this method runs, instead of the package's.",
+    )
+
+
+class Latency(Options):
+    """How methods are timed on the machine that validates them."""
+
+    seconds: float = Field(
+        default=0.3,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Spent on each method, for loading it, for its runs and for those of its "
+        "source program; 0 times nothing.",
+    )
+
+
+class ValidateConfig(Limits):
+    """How the package is proved against its source programs."""
+
+    inputs: int = Field(
+        default=3,
+        ge=0,
+        le=2**31 - 1,
+        description="How many input sets are generated for each method.",
+    )
+    seed: int = Field(
+        default=0, ge=0, le=2**63 - 1, description="What the input sets are generated from."
+    )
+    steps: int = Field(
+        default=4,
+        ge=1,
+        le=2**31 - 1,
+        description="How often a method with state is called in a row.",
+    )
+    # What passes in less passes in more, and what fails is not kept.
+    timeout: float = Field(
+        default=600,
+        gt=0,
+        le=604800,
+        allow_inf_nan=False,
+        exclude=True,
+        description="Seconds within which each method must be loaded, and each of its calls come "
+        "to an end, on the machine that validates; what takes longer is ended, and fails.",
+    )
+    # What follows from these two is in keys.
+    cases: Cases | None = Field(
+        default=None,
+        exclude=True,
+        description="Which cases are generated on top of `inputs`: zeros, large values, the limits "
+        "of dynamic sizes, strided tensors, expanded ones. By default all of them; of quantized "
+        "methods all but large values, and only strided ones where the ranges were observed.",
+    )
+    sequences: (
+        tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...] | None
+    ) = Field(
+        default=None,
+        strict=False,
+        exclude=True,
+        description="Methods that share state, in the order in which they are called on one "
+        "opened package. By default the first one, then each other `steps` times.",
+    )
+    methods: dict[MethodName, MethodLimits] = Field(
+        default={}, description="By method: examples, and limits that differ from the package's."
+    )
+    bundle: bool = Field(
+        default=False,
+        description="Leave <model>.bpte beside the package: a bundled program with the inputs that "
+        "were run and what the source gives on them, for ExecuTorch's runtime on a device.",
+    )
+    bundle_limit: Size = Field(
+        default=32 * 2**20,
+        description="The greatest size of a method's inputs and outputs in the bundled program.",
+    )
+    gates: Gates = Gates()
+    latency: Latency = Latency()
+
+    def cases_of(self, method: str, quantized: bool = False, dynamic: bool = False) -> Cases:
+        """The cases of a method: its own, else the package's, else those that suit it, which may be
+        quantized, and then dynamically."""
+        own = self.methods.get(method, MethodLimits()).cases
+        chosen = self.cases if own is None else own
+        if chosen is not None:
+            return tuple(case for case in CASES if case in chosen)
+        if not quantized:
+            return CASES
+        return _CASES_OF_DYNAMIC if dynamic else _CASES_OF_STATIC
+
+    def of(self, method: str) -> Limits:
+        """The limits of a method: its own, and the package's for the others."""
+        own = self.methods.get(method, MethodLimits())
+        return Limits(
+            **{
+                name: getattr(self if getattr(own, name) is None else own, name)
+                for name in Limits.model_fields
+            }
+        )

@@ -1,0 +1,284 @@
+"""The ExecuTorch runtime as a device: opens a package and runs its methods.
+
+The extension module `_portable_lib` is imported alone: `executorch.runtime` and `portable_lib`
+import exir, which takes seconds. What a program should compute is no concern of this module.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.store.errors import DeviceError, PipelineError
+
+# runtime/core/error.h, in words that fit what a package does wrong.
+ERRORS = {
+    0x01: "internal error",
+    0x02: "invalid state, as where external data (.ptd) is missing",
+    0x10: "wrong shape, or not supported",
+    0x11: "not implemented",
+    0x12: "wrong dtype or number of inputs, or an argument that an operator refused",
+    0x13: "wrong type",
+    0x14: "missing operator",
+    0x20: "missing backend, or data that a delegate looks for",
+    0x21: "out of memory",
+    0x22: "file cannot be read",
+    0x23: "corrupt file",
+    0x24: "corrupt external data (.ptd)",
+    0x25: "out of resources",
+    0x30: "delegate of an incompatible version",
+    0x31: "delegate out of memory",
+    0x32: "invalid delegate handle",
+}
+_INVALID_ARGUMENT = 0x12
+
+# runtime/core/portable_type/scalar_type.h
+DTYPES = {
+    0: torch.uint8,
+    1: torch.int8,
+    2: torch.int16,
+    3: torch.int32,
+    4: torch.int64,
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    8: torch.complex32,
+    9: torch.complex64,
+    10: torch.complex128,
+    11: torch.bool,
+    15: torch.bfloat16,
+    23: torch.float8_e5m2,
+    24: torch.float8_e4m3fn,
+    27: torch.uint16,
+    28: torch.uint32,
+    29: torch.uint64,
+}
+_LOG_LINE = re.compile(r"\[\w+\.(?:cpp|h|cc):\d+\] (.*)")
+_LOG_LOCK = threading.RLock()
+
+
+@dataclass(frozen=True)
+class DeclaredTensor:
+    """What a package says of an input or output; a dynamic dimension has its upper bound."""
+
+    sizes: tuple[int, ...]
+    dtype: torch.dtype | None
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declared inputs and outputs of a method; None stands for what is not a tensor."""
+
+    inputs: tuple[DeclaredTensor | None, ...]
+    outputs: tuple[DeclaredTensor | None, ...]
+
+
+class Package:
+    """A `.pte` file, with its `.ptd` files, opened by the runtime: from disk, or from their bytes.
+
+    A method keeps its state, the mutable buffers, from call to call as long as the Package lives;
+    each method has memory of its own; another Package of the same file starts anew. After `run` has
+    raised, the next call begins again, on whatever state the failed one has left.
+    """
+
+    def __init__(
+        self, pte: Path | bytes, ptds: Sequence[Path | bytes] = (), name: str = ""
+    ) -> None:
+        self.name = name or (pte.name if isinstance(pte, Path) else "package")
+        self._declared: dict[str, Declared] = {}
+        self._merged: tempfile.TemporaryDirectory[str] | None = None
+        library = _library()
+        with self._errors("", "does not open"):
+            if isinstance(pte, Path):
+                self._module = library._load_for_executorch(str(pte), self._data_path(ptds))
+            else:
+                self._bytes = pte, _data_of(ptds)  # of which the bindings keep no copy
+                self._module = library._load_for_executorch_from_buffer(*self._bytes)
+            self._names: list[str] = sorted(self._module.method_names())
+
+    def methods(self) -> list[str]:
+        """The methods' names, sorted, constant methods among them."""
+        return list(self._names)
+
+    def declared(self, method: str) -> Declared:
+        """What the package says of a method's inputs and outputs, without loading it."""
+        if method not in self._names:
+            known = ", ".join(self._names) or "none"
+            raise PipelineError(f"{self.name}: has no method '{method}'; it has {known}")
+        if method not in self._declared:
+            with self._errors(f"method '{method}' ", "cannot be read"):
+                self._declared[method] = _declared(self._module.method_meta(method))
+        return self._declared[method]
+
+    def load(self, method: str) -> None:
+        """Makes the method's delegates and operators ready, without running anything.
+
+        The bindings load a method only to execute it. So it is called with one input too many,
+        which the runtime refuses with "invalid argument" after loading and before executing.
+        A load that fails with that same code is found out by the first run.
+        """
+        inputs = [None] * (len(self.declared(method).inputs) + 1)
+        try:
+            with self._errors(f"method '{method}' ", "does not load"):
+                self._module.run_method(method, inputs)
+        except ExecutorchError as failure:
+            if failure.code != _INVALID_ARGUMENT:
+                raise
+
+    def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
+        """Runs a method on flat inputs and returns copies of its flat outputs.
+
+        The runtime reads a tensor in the dim order that the method was exported with and does not
+        check the tensor's own, so the caller gives that. Too few inputs would crash the process.
+        """
+        arity = len(self.declared(method).inputs)
+        if len(inputs) != arity:
+            reason = f"takes {arity} inputs, {len(inputs)} given"
+            raise ExecutorchError(f"{self.name}: method '{method}' ", reason, _INVALID_ARGUMENT)
+        with self._errors(f"method '{method}' ", "fails"):
+            outputs = self._module.run_method(method, [_plain(value) for value in inputs], True)
+            return list(outputs)
+
+    def constant(self, method: str) -> Any:
+        """The value of a constant method; a list where it has several."""
+        outputs = self.run(method, ())
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _data_path(self, ptds: Sequence[Path | bytes]) -> str | None:
+        if len(ptds) == 1 and isinstance(ptds[0], Path):
+            return str(ptds[0])
+        data = _data_of(ptds)
+        if data is None:
+            return None
+        self._merged = tempfile.TemporaryDirectory()
+        target = Path(self._merged.name) / "data.ptd"
+        target.write_bytes(data)
+        return str(target)
+
+    @contextmanager
+    def _errors(self, subject: str, what: str) -> Iterator[None]:
+        """Turns the bindings' errors into a ExecutorchError that ends with the runtime's words."""
+        log: list[str] = []
+        try:
+            with runtime_log(log):
+                yield
+        except RuntimeError as error:
+            found = re.search(r"error:? 0x:?([0-9a-fA-F]+)", str(error))
+            code = int(found.group(1), 16) if found else None
+            words = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
+            reason = "; ".join([f"{what}: {words}", *log[:3]])
+            raise ExecutorchError(f"{self.name}: {subject}", reason, code) from error
+
+
+class ExecutorchError(DeviceError):
+    """The runtime refused a package or a call; `code` is its error code, if it gave one."""
+
+    def __init__(self, subject: str, reason: str, code: int | None) -> None:
+        super().__init__(subject, reason)
+        self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.subject, self.reason, self.code)
+
+
+def _declared(meta: Any) -> Declared:
+    inputs = (_declared_tensor(meta.input_tensor_meta, i) for i in range(meta.num_inputs()))
+    outputs = (_declared_tensor(meta.output_tensor_meta, i) for i in range(meta.num_outputs()))
+    return Declared(tuple(inputs), tuple(outputs))
+
+
+def _declared_tensor(read: Any, index: int) -> DeclaredTensor | None:
+    try:
+        info = read(index)
+    except IndexError:  # how the bindings say that it is not a tensor
+        return None
+    return DeclaredTensor(tuple(info.sizes()), DTYPES.get(int(info.dtype())))
+
+
+def _plain(value: Any) -> Any:
+    """The bindings take exactly torch.Tensor, contiguous or channels-last. Cloned, since a method
+    whose inputs are not memory-planned may write to them."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    dense = value.is_contiguous() or value.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.preserve_format if dense else torch.contiguous_format
+    return value.detach().clone(memory_format=layout)
+
+
+@contextmanager
+def runtime_log(lines: list[str]) -> Iterator[None]:
+    """Collects the runtime's messages while the block runs, without their source positions.
+
+    They say which operator is missing or which size is wrong, where an error has only a code. The
+    bindings send them to `sys.stderr`; what else is written there is written again after the block.
+    """
+    written = io.StringIO()
+    try:
+        with _LOG_LOCK, redirect_stderr(written):
+            yield
+    finally:
+        for line in written.getvalue().splitlines():
+            message = _LOG_LINE.match(line)
+            if message is None:
+                print(line, file=sys.stderr)
+            else:
+                lines.append(message.group(1))
+
+
+@cache
+def _library() -> Any:
+    """The bindings, with the operators that quantized packages need at their boundary."""
+    _point_at_openvino()
+    import executorch.kernels.quantized  # noqa: F401
+    from executorch.extension.pybindings import _portable_lib
+
+    return _portable_lib
+
+
+def _point_at_openvino() -> None:
+    """As portable_lib.py does on import: the OpenVINO backend looks for its library there."""
+    spec = importlib.util.find_spec("openvino")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for library in sorted(Path(folder, "libs").glob("libopenvino_c.so*"))[:1]:
+            os.environ.setdefault("OPENVINO_LIB_PATH", str(library))
+
+
+def registered_backends() -> frozenset[str]:
+    """The ids of the backends that this runtime has."""
+    return frozenset(_library()._get_registered_backend_names())
+
+
+def _data_of(ptds: Sequence[Path | bytes]) -> bytes | None:
+    found = [ptd.read_bytes() if isinstance(ptd, Path) else ptd for ptd in ptds]
+    return _merge(found) if len(found) > 1 else next(iter(found), None)
+
+
+def _merge(ptds: Sequence[bytes]) -> bytes:
+    """Several `.ptd` files as one: the C++ runtime takes any number of them, its bindings one."""
+    from executorch.exir._serialize._cord import Cord
+    from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
+    from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
+
+    serializer = FlatTensorSerializer()
+    buffers: list[bytes] = []
+    named: dict[str, DataEntry] = {}
+    for ptd in ptds:
+        payload = serializer.deserialize(Cord(ptd))
+        for key, entry in payload.named_data.items():
+            index = len(buffers) + entry.buffer_index
+            named[key] = DataEntry(index, entry.alignment, entry.tensor_layout)
+        buffers += payload.buffers
+    return bytes(serializer.serialize(DataPayload(buffers, named)))

@@ -1,0 +1,190 @@
+"""Runs the instructions of a loaded method, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from executorch.exir import schema
+
+from pipeline.backends.delegate_runtime import DelegateError
+from pipeline.devices.interpreter.load import Method, instructions_of
+from pipeline.devices.interpreter.slots import Places, RefusalError, Slot
+
+
+def run(method: Method, inputs: Sequence[Any]) -> list[Any]:
+    """Copies of the flat outputs of one call. Raises RefusalError or DelegateError, with the
+    instruction that fails."""
+    for _ in steps(method, inputs):
+        pass
+    return [_output(method.values[index]) for index in method.plan.outputs]
+
+
+def steps(method: Method, inputs: Sequence[Any]) -> Iterator[int]:
+    """One call, instruction by instruction: the number of each as soon as it has been carried out.
+    What raises is raised as by `run`."""
+    plan, values = method.plan, method.values
+    for place, (index, given) in enumerate(zip(plan.inputs, inputs, strict=True)):
+        _set_input(values, index, given, place)
+    instructions = instructions_of(plan)
+    counter = 0
+    while counter < len(instructions):
+        call = instructions[counter].instr_args
+        following = counter + 1
+        try:
+            if isinstance(call, schema.KernelCall):
+                _kernel(method, call)
+            elif isinstance(call, schema.DelegateCall):
+                _call_delegate(method, call, method.results[counter])
+            elif isinstance(call, schema.MoveCall):
+                values[call.move_to] = values[call.move_from]
+            elif isinstance(call, schema.JumpFalseCall):
+                if not _truth(values[call.cond_value_index]):
+                    following = call.destination_instruction
+            elif isinstance(call, schema.FreeCall):
+                slot = values[call.value_index]
+                slot.memory, slot.offset = None, 0
+        except RefusalError as error:
+            raise RefusalError(f"instruction {counter}, {told(plan, call)}: {error}") from error
+        except DelegateError as error:
+            what = f"instruction {counter}, {told(plan, call)}: {error.what}"
+            raise DelegateError(what, error.debug_handle) from error
+        yield counter
+        counter = following
+
+
+def given_by(method: Method, number: int) -> list[int]:
+    """In which values the results of an instruction lie; none of a jump."""
+    call = instructions_of(method.plan)[number].instr_args
+    if isinstance(call, schema.KernelCall):
+        if method.plan.operators[call.op_index].name == "executorch_prim::et_copy_index":
+            return [call.args[0]]
+        last = call.args[-1]
+        value = method.values[last] if last >= 0 else None
+        return list(value.members) if isinstance(value, Places) else [last]
+    if isinstance(call, schema.DelegateCall):
+        return list(call.args[len(call.args) - method.results[number] :])
+    return [call.move_to] if isinstance(call, schema.MoveCall) else []
+
+
+def value_of(method: Method, index: int) -> Any:
+    """A copy of what a value holds now."""
+    return _output(method.values[index]) if index >= 0 else None
+
+
+def _set_input(values: list[Any], index: int, given: Any, place: int) -> None:
+    value = values[index]
+    if not isinstance(value, Slot):
+        if isinstance(given, torch.Tensor):
+            raise RefusalError(f"input {place} is a tensor, must be none")
+        if isinstance(value, (int, float)) and value is not None and given != value:
+            reason = f"input {place} is {given!r}, must be {value!r}, as the method was exported"
+            raise RefusalError(reason)
+        return
+    if not isinstance(given, torch.Tensor):
+        raise RefusalError(f"input {place} must be a tensor")
+    try:
+        value.assign(given)
+    except RefusalError as error:
+        raise RefusalError(f"input {place} is {error}") from error
+
+
+def _output(value: Any) -> Any:
+    return value.tensor().clone() if isinstance(value, Slot) else value
+
+
+def _truth(value: Any) -> bool:
+    return bool(value.tensor().all()) if isinstance(value, Slot) else bool(value)
+
+
+def _call_delegate(method: Method, call: schema.DelegateCall, results: int) -> None:
+    delegate, split = method.delegates[call.delegate_index], len(call.args) - results
+    given = [_argument(method.values, index) for index in call.args[:split]]
+    given = [v.clone() if isinstance(v, torch.Tensor) else v for v in given]
+    returned = list(delegate.runtime.execute(delegate.handle, given))
+    if len(returned) != results:
+        raise RefusalError(f"gives {len(returned)} values, must give {results}")
+    for index, value in zip(call.args[split:], returned, strict=True):
+        _store(method.values, index, value)
+
+
+def _kernel(method: Method, call: schema.KernelCall) -> None:
+    function = method.operators[call.op_index]
+    if not isinstance(function, torch._ops.OpOverload):
+        function(method.values, call.args)
+        return
+    arguments = function._schema.arguments
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    outs: list[tuple[int, Any]] = []
+    for argument, index in zip(arguments, call.args, strict=False):
+        value = _argument(method.values, index)
+        if argument.is_out:
+            value = _fresh(method.values[index], method.values)
+            outs.append((index, value))
+        if argument.kwarg_only:
+            named[argument.name] = value
+        else:
+            positional.append(value)
+    try:
+        returned = function(*positional, **named)
+    except Exception as error:  # whatever an operator raises
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        raise RefusalError(reason) from error
+    if outs:
+        for index, value in outs:
+            _store(method.values, index, value)
+        return
+    rest = call.args[len(arguments) :]
+    given = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    for index, value in zip(rest, given, strict=False):
+        _store(method.values, index, value)
+
+
+def _fresh(value: Any, values: Sequence[Any]) -> Any:
+    """What an operator writes to instead of planned memory: its result is laid out as the operator
+    likes it and then copied to where it belongs."""
+    if isinstance(value, Places):
+        return [_fresh(values[index], values) for index in value.members]
+    return torch.empty(0, dtype=value.dtype)
+
+
+def _argument(values: Sequence[Any], index: int) -> Any:
+    value = values[index] if index >= 0 else None
+    if isinstance(value, Slot):
+        return value.tensor()
+    if isinstance(value, Places):
+        return [_argument(values, member) for member in value.members]
+    return value
+
+
+def _store(values: list[Any], index: int, given: Any) -> None:
+    value = values[index]
+    if isinstance(value, Places):
+        for member, each in zip(value.members, given, strict=True):
+            _store(values, member, each)
+    elif isinstance(value, Slot):
+        if not isinstance(given, torch.Tensor):
+            raise RefusalError(f"gives {given!r}, must give a tensor")
+        value.assign(given)
+    else:
+        values[index] = given
+
+
+def told(plan: schema.ExecutionPlan, call: Any) -> str:
+    """An instruction for people."""
+    if isinstance(call, schema.KernelCall):
+        return f"{_name(plan.operators[call.op_index])} {list(call.args)}"
+    if isinstance(call, schema.DelegateCall):
+        number = call.delegate_index
+        return f"delegate {number} ({plan.delegates[number].id}) {list(call.args)}"
+    if isinstance(call, schema.MoveCall):
+        return f"move {call.move_from} to {call.move_to}"
+    if isinstance(call, schema.JumpFalseCall):
+        return f"to {call.destination_instruction} unless {call.cond_value_index}"
+    return f"free {call.value_index}" if isinstance(call, schema.FreeCall) else "unknown"
+
+
+def _name(known: schema.Operator) -> str:
+    return f"{known.name}.{known.overload}" if known.overload else known.name

@@ -1,0 +1,317 @@
+"""Loads the methods of a `.pte` for the interpreter: values, operators and delegates of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from weakref import finalize
+
+import executorch.exir
+import executorch.kernels.quantized  # noqa: F401  their out variants
+import torch
+from executorch.exir import schema
+from executorch.exir._serialize._cord import Cord
+from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary
+from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
+
+from pipeline.backends import BACKENDS
+from pipeline.backends.delegate_runtime import DelegateRuntime
+from pipeline.devices.bindings import DTYPES, registered_backends
+from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.devices.interpreter.prims import OWN, PRIMS, Prim
+from pipeline.devices.interpreter.single import ExecutorchDelegate
+from pipeline.devices.interpreter.slots import Memory, Places, RefusalError, Slot
+
+# Whose out variants take a tensor of any size to write to. The others are ExecuTorch's own kernels
+# behind torch's dispatcher, which crash on a wrong one: their functional variants are called.
+_TORCH = ("aten", "dim_order_ops")
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a package holds beside its plans: named data of the `.pte` and of its `.ptd` files."""
+
+    file: PTEFile
+    named: Mapping[str, bytes]
+
+
+def read_package(files: PackageFiles) -> Data:
+    """A package read back by ExecuTorch's deserializer. Raises DeviceError."""
+    content = files.contents()
+    try:
+        file = deserialize_pte_binary(content)
+    except Exception as error:  # whatever a file that is none makes it raise
+        reason = f"does not open: corrupt file ({type(error).__name__}: {error})"
+        raise DeviceError(f"{files.name}: ", reason) from error
+    named: dict[str, bytes] = {}
+    if file.named_data is not None:
+        buffers = file.named_data.buffers
+        named = {k: buffers[e.buffer_index] for k, e in file.named_data.pte_data.items()}
+    for data in files.data():
+        try:
+            payload = FlatTensorSerializer().deserialize(Cord(data))
+        except Exception as error:  # as above
+            reason = f"does not open: corrupt external data (.ptd) ({error})"
+            raise DeviceError(f"{files.name}: ", reason) from error
+        named |= {k: bytes(payload.buffers[e.buffer_index]) for k, e in payload.named_data.items()}
+    return Data(file, named)
+
+
+@dataclass(eq=False)
+class Delegate:
+    """A delegate that its runtime has made ready."""
+
+    backend_id: str
+    runtime: DelegateRuntime
+    handle: Any
+
+
+@dataclass(eq=False)
+class Method:
+    """A loaded method: its values, which live from call to call as those of the runtime do."""
+
+    name: str
+    plan: schema.ExecutionPlan
+    values: list[Any]
+    delegates: list[Delegate] = field(default_factory=list)
+    operators: list[Any] = field(default_factory=list)
+    results: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        finalize(self, _give_up, self.delegates)
+
+
+def _give_up(delegates: list[Delegate]) -> None:
+    while delegates:
+        delegate = delegates.pop()
+        delegate.runtime.destroy(delegate.handle)
+
+
+def instructions_of(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
+    """Those of a plan's one chain. Raises RefusalError where there is not just one."""
+    if len(plan.chains) != 1:
+        raise RefusalError(f"has {len(plan.chains)} chains of instructions, must have one")
+    return plan.chains[0].instructions
+
+
+# The memory of a method by its number in the plan: 1 is its own, what lies beyond is that of the
+# buffers that methods share (exir's MemoryPlanningPass.share_mutable_buffers).
+_SHARED_FROM = 2
+
+
+def shared_memory(plans: Sequence[schema.ExecutionPlan]) -> dict[int, Memory]:
+    """The memory that these methods share, by number; a device gives it the greatest size."""
+    sizes: dict[int, int] = {}
+    for plan in plans:
+        for number, size in enumerate(plan.non_const_buffer_sizes):
+            if number >= _SHARED_FROM:
+                sizes[number] = max(size, sizes.get(number, 0))
+    return {number: Memory.of(size) for number, size in sizes.items()}
+
+
+def load(
+    plan: schema.ExecutionPlan, data: Data, shared: Mapping[int, Memory] | None = None
+) -> Method:
+    """A method with its initial state.
+
+    Args:
+        shared: memory that it has in common with other methods, by number.
+
+    Raises:
+        RefusalError: the file lacks data, an operator or a backend, or contradicts itself.
+        DelegateError: a delegate refuses its bytes.
+    """
+    arenas = [
+        (shared or {}).get(number) or Memory.of(size)
+        for number, size in enumerate(plan.non_const_buffer_sizes)
+    ]
+    values = [_value(each.val, arenas, data) for each in plan.values]
+    method = Method(plan.name, plan, values)
+    method.operators = [_operator(each) for each in plan.operators]
+    method.results = _result_counts(plan)
+    for number, delegate in enumerate(plan.delegates):
+        method.delegates.append(_delegate(plan, number, delegate, data, method.results))
+    return method
+
+
+def _value(value: Any, arenas: Sequence[Memory], data: Data) -> Any:
+    """As the interpreter holds it: a slot, a list of places, or a scalar."""
+    if isinstance(value, schema.Tensor):
+        return _slot(value, arenas, data)
+    if isinstance(value, (schema.IntList, schema.TensorList, schema.OptionalTensorList)):
+        return Places(tuple(value.items))
+    if isinstance(value, (schema.DoubleList, schema.BoolList)):
+        return list(value.items)
+    if isinstance(value, schema.Int):
+        return value.int_val
+    if isinstance(value, schema.Bool):
+        return value.bool_val
+    if isinstance(value, schema.Double):
+        return float(value.double_val)
+    if isinstance(value, schema.String):
+        return value.string_val
+    return None
+
+
+def _slot(tensor: schema.Tensor, arenas: Sequence[Memory], data: Data) -> Slot:
+    if int(tensor.scalar_type) not in DTYPES:
+        raise RefusalError(f"a tensor of the dtype {tensor.scalar_type!r}, which torch has not")
+    slot = Slot(tensor)
+    where = tensor.allocation_info
+    if where is not None:
+        slot.memory = arenas[where.memory_id]
+        slot.offset = where.memory_offset_low | (where.memory_offset_high << 32)
+        if slot.offset + slot.size_in_bytes() > len(slot.memory.bytes):
+            raise RefusalError("a tensor beyond the end of its planned memory")
+    content = constant_bytes(tensor, data)
+    if content is not None:
+        content = content[: slot.size_in_bytes()]  # behind it may be padding
+        if len(content) < slot.size_in_bytes():
+            raise RefusalError(f"{len(content)} bytes for a tensor of {slot.size_in_bytes()}")
+        if slot.memory is None:
+            slot.memory = Memory.holding(content)
+        elif content:  # a mutable buffer with an initial value
+            end = slot.offset + len(content)
+            slot.memory.bytes[slot.offset : end] = Memory.holding(content).bytes
+    return slot
+
+
+def _is_external(tensor: schema.Tensor) -> bool:
+    extra = tensor.extra_tensor_info
+    return extra is not None and extra.location == schema.TensorDataLocation.EXTERNAL
+
+
+def constant_bytes(tensor: schema.Tensor, data: Data) -> bytes | None:
+    """The bytes of a constant, or of a buffer's initial value; None where there are none. Raises
+    RefusalError where the file lacks them."""
+    if _is_external(tensor):
+        name = tensor.extra_tensor_info.fully_qualified_name or ""
+        if name not in data.named:
+            raise RefusalError(f"external data (.ptd) is missing: it has no '{name}'")
+        return data.named[name]
+    if tensor.data_buffer_idx == 0:
+        return None
+    if tensor.allocation_info is None:
+        buffers = data.file.program.constant_buffer
+    else:
+        buffers = data.file.mutable_data or []
+    if tensor.data_buffer_idx >= len(buffers):
+        raise RefusalError(f"constant {tensor.data_buffer_idx}, of {len(buffers)}")
+    return bytes(buffers[tensor.data_buffer_idx].storage)
+
+
+def _operator(known: schema.Operator) -> Any:
+    """A function of the interpreter's own (values in, nothing out), or torch's overload."""
+    namespace, _, name = known.name.partition("::")
+    full = f"{name}.{known.overload}" if known.overload else name
+    if namespace == "executorch_prim" and full in PRIMS:
+        return Prim(PRIMS[full])
+    if full in OWN:
+        return OWN[full]
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    overload = getattr(packet, known.overload or "default", None)
+    if namespace not in _TORCH and known.overload.lower().endswith("out"):
+        functional = known.overload[: -len("out")].rstrip("_") or "default"
+        overload = getattr(packet, functional, overload)
+    if overload is None:
+        raise RefusalError(f"missing operator {known.name}{known.overload and '.'}{known.overload}")
+    return overload
+
+
+def _delegate(
+    plan: schema.ExecutionPlan,
+    number: int,
+    delegate: schema.BackendDelegate,
+    data: Data,
+    results: Mapping[int, int],
+) -> Delegate:
+    if delegate.processed.location != schema.DataLocation.INLINE:
+        raise RefusalError(f"delegate {number}: its bytes are not where the file says")
+    processed = bytes(data.file.program.backend_delegate_data[delegate.processed.index].data)
+    specs = [(spec.key, bytes(spec.value)) for spec in delegate.compile_specs]
+    calls = (
+        (i.instr_args.args, results[n])
+        for n, i in enumerate(instructions_of(plan))
+        if isinstance(i.instr_args, schema.DelegateCall) and i.instr_args.delegate_index == number
+    )
+    args, count = next(calls, ((), 0))
+    runtime = delegate_runtime(delegate.id, [plan.values[i].val for i in args], count)
+    return Delegate(delegate.id, runtime, runtime.init(processed, specs, data.named))
+
+
+def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> DelegateRuntime:
+    """What runs one delegate: the Python runtime of its backend, or ExecuTorch's.
+
+    Args:
+        values: the arguments of its call, as a plan declares them.
+        results: how many of the last ones it gives.
+
+    Raises:
+        RefusalError: nothing here runs it.
+    """
+    runtime = _runtime_of(backend_id)
+    if runtime is not None:
+        return runtime
+    if backend_id not in registered_backends():
+        raise RefusalError(f"missing backend: nothing here runs the delegate {backend_id}")
+    return ExecutorchDelegate(backend_id, values, results)
+
+
+@cache
+def _runtime_of(backend_id: str) -> DelegateRuntime | None:
+    """The Python runtime of a backend, if one brings it."""
+    for backend in BACKENDS.values():
+        if backend.backend_id == backend_id and backend.make_runtime is not None:
+            return backend.make_runtime()
+    return None
+
+
+def _result_counts(plan: schema.ExecutionPlan) -> dict[int, int]:
+    """How many of the last arguments of each delegate call are its results, by the number of the
+    instruction: those that nothing has before. A file does not say it."""
+    known = {*plan.inputs}
+    for index, value in enumerate(plan.values):
+        tensor = value.val
+        if (
+            not isinstance(tensor, schema.Tensor)
+            or tensor.data_buffer_idx > 0
+            or _is_external(tensor)
+        ):
+            known.add(index)
+    for instruction in instructions_of(
+        plan
+    ):  # buffers, which a method writes to when it is done with them
+        call = instruction.instr_args
+        if isinstance(call, schema.KernelCall) and _is_copy(plan, call):
+            known.add(call.args[0])
+    counts = {}
+    for number, instruction in enumerate(instructions_of(plan)):
+        call = instruction.instr_args
+        if isinstance(call, schema.DelegateCall):
+            results = 0
+            for index in reversed(call.args):
+                if index in known:
+                    break
+                results += 1
+            counts[number] = results
+            known |= {*call.args}
+        elif isinstance(call, schema.KernelCall):
+            known |= {i for i in call.args if i >= 0} | _members(plan, call.args)
+        elif isinstance(call, schema.MoveCall):
+            known |= {call.move_from, call.move_to}
+    return counts
+
+
+def _is_copy(plan: schema.ExecutionPlan, call: schema.KernelCall) -> bool:
+    return plan.operators[call.op_index].name == "aten::copy_"
+
+
+def _members(plan: schema.ExecutionPlan, places: Sequence[int]) -> set[int]:
+    found: set[int] = set()
+    for place in places:
+        value = plan.values[place].val if place >= 0 else None
+        if isinstance(value, (schema.TensorList, schema.OptionalTensorList)):
+            found |= {i for i in value.items if i >= 0}
+    return found

@@ -1,0 +1,103 @@
+"""The operators of ExecuTorch that are no kernels of torch: on scalars, sizes and views."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.devices.interpreter.slots import RefusalError
+
+# executorch_prim: kernels/prim_ops/register_prim_ops.cpp. Scalars in, a scalar out.
+PRIMS: Mapping[str, Callable[..., Any]] = {
+    "add.Scalar": operator.add,
+    "sub.Scalar": operator.sub,
+    "mul.Scalar": operator.mul,
+    "floordiv.Scalar": operator.floordiv,
+    "truediv.Scalar": operator.truediv,
+    "mod.Scalar": operator.mod,
+    "neg.Scalar": operator.neg,
+    "eq.Scalar": operator.eq,
+    "gt.Scalar": operator.gt,
+    "lt.Scalar": operator.lt,
+    "ge.Scalar": operator.ge,
+    "le.Scalar": operator.le,
+    "ceil.Scalar": math.ceil,
+    "round.Scalar": round,
+    "trunc.Scalar": math.trunc,
+    "sym_float.Scalar": float,
+    "sym_int.Scalar": int,
+    "sym_max.Scalar": max,
+    "sym_min.Scalar": min,
+    "sym_not.Scalar": operator.not_,
+    "sym_ite.Scalar": lambda condition, yes, no: yes if condition else no,
+}
+
+
+@dataclass(frozen=True)
+class Prim:
+    function: Callable[..., Any]
+
+    def __call__(self, values: list[Any], args: Sequence[int]) -> None:
+        *given, result = args
+        try:
+            values[result] = self.function(*(values[index] for index in given))
+        except (ArithmeticError, TypeError) as error:
+            raise RefusalError(f"{type(error).__name__}: {error}") from error
+
+
+def _view(values: list[Any], args: Sequence[int]) -> None:
+    """A view of a tensor, in the same memory; one of its sizes may be -1."""
+    source, out = values[args[0]], values[args[-1]]
+    sizes = [values[index] for index in values[args[1]].members]
+    number = math.prod(source.sizes)
+    rest = math.prod(size for size in sizes if size != -1)
+    sizes = [number // rest if size == -1 and rest else size for size in sizes]
+    if math.prod(sizes) != number:
+        raise RefusalError(f"a view of sizes {sizes} of {number} values")
+    out.share(source, sizes)
+
+
+def _copy_index(values: list[Any], args: Sequence[int]) -> None:
+    """Writes a tensor at an index of another one, which ends there."""
+    target, source, index = values[args[0]], values[args[1]], values[args[2]]
+    row = source.tensor().clone()
+    target.sizes = (index + 1, *source.sizes)
+    if target.sizes[0] > target.most[0] or target.sizes[1:] != tuple(row.shape):
+        raise RefusalError(f"index {index} of a tensor of sizes {list(target.most)}")
+    target.tensor()[index].copy_(row)
+
+
+def _size(values: list[Any], args: Sequence[int]) -> None:
+    values[args[-1]] = values[args[0]].sizes[values[args[1]]]
+
+
+def _numel(values: list[Any], args: Sequence[int]) -> None:
+    values[args[-1]] = math.prod(values[args[0]].sizes)
+
+
+def _stride(values: list[Any], args: Sequence[int]) -> None:
+    values[args[-1]] = values[args[0]].tensor().stride(values[args[1]])
+
+
+def _item(values: list[Any], args: Sequence[int]) -> None:
+    values[args[-1]] = values[args[0]].tensor().item()
+
+
+def _nothing(values: list[Any], args: Sequence[int]) -> None:
+    """A constraint, which lowering has read."""
+
+
+OWN: Mapping[str, Callable[[list[Any], Sequence[int]], None]] = {
+    "et_view.default": _view,
+    "et_copy_index.tensor": _copy_index,
+    "sym_size.int": _size,
+    "sym_numel": _numel,
+    "sym_stride.int": _stride,
+    "_local_scalar_dense": _item,
+    "item": _item,
+    "sym_constrain_range": _nothing,
+    "sym_constrain_range_for_size": _nothing,
+}

@@ -1,0 +1,127 @@
+"""A delegate of a backend that ExecuTorch's runtime has, run by itself: the interpreter hands it on
+as a package that holds nothing but the one call, so that a method may mix it with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.schema import (
+    AllocationDetails,
+    BackendDelegate,
+    BackendDelegateDataReference,
+    BackendDelegateInlineData,
+    Buffer,
+    Chain,
+    ContainerMetadata,
+    DataLocation,
+    DelegateCall,
+    EValue,
+    ExecutionPlan,
+    Instruction,
+    Program,
+    SubsegmentOffsets,
+    Tensor,
+)
+from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
+
+from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime
+from pipeline.devices.bindings import DTYPES, Package
+from pipeline.store.errors import DeviceError
+
+_NAME = "delegate"
+_ALIGNMENT = 16
+
+
+class ExecutorchDelegate(DelegateRuntime):
+    """Made for one delegate of one plan.
+
+    Args:
+        values: the arguments of its call, as the plan declares them.
+        results: how many of the last ones it gives.
+    """
+
+    def __init__(self, backend_id: str, values: Sequence[Any], results: int) -> None:
+        self._backend_id = backend_id
+        self._values = values
+        self._split = len(values) - results
+
+    def init(
+        self,
+        processed_bytes: bytes,
+        compile_specs: Sequence[tuple[str, bytes]],
+        named_data: Mapping[str, bytes],
+    ) -> Package:
+        store = NamedDataStore()
+        for key, data in named_data.items():
+            store.add_named_data(key, data, alignment=_ALIGNMENT)
+        file = PTEFile(
+            program=self._program(processed_bytes, compile_specs),
+            named_data=store.get_named_data_store_output() if named_data else None,
+        )
+        package = Package(bytes(serialize_pte_binary(file, extract_delegate_segments=True)))
+        try:
+            package.load(_NAME)
+        except DeviceError as error:
+            raise DelegateError(error.reason) from error
+        return package
+
+    def execute(self, handle: Package, inputs: Sequence[Any]) -> Sequence[Any]:
+        try:
+            return handle.run(_NAME, inputs)
+        except DeviceError as error:
+            raise DelegateError(error.reason) from error
+
+    def _program(self, processed: bytes, specs: Sequence[tuple[str, bytes]]) -> Program:
+        values, size = [], 0
+        for value in self._values:
+            if isinstance(value, Tensor):
+                place = AllocationDetails(1, size & 0xFFFFFFFF, size >> 32)
+                values.append(EValue(_planned(value, place)))
+                size += -(-_bytes_of(value) // _ALIGNMENT) * _ALIGNMENT
+            else:
+                values.append(EValue(value))
+        delegate = BackendDelegate(
+            self._backend_id,
+            BackendDelegateDataReference(DataLocation.INLINE, 0),
+            [CompileSpec(key, value) for key, value in specs],
+        )
+        places = list(range(len(values)))
+        inputs, outputs = places[: self._split], places[self._split :]
+        plan = ExecutionPlan(
+            name=_NAME,
+            container_meta_type=ContainerMetadata("", ""),
+            values=values,
+            inputs=inputs,
+            outputs=outputs,
+            chains=[Chain([], [], [Instruction(DelegateCall(0, places))], None)],
+            operators=[],
+            delegates=[delegate],
+            non_const_buffer_sizes=[0, size],
+        )
+        return Program(
+            version=EXECUTORCH_SCHEMA_VERSION,
+            execution_plan=[plan],
+            constant_buffer=[Buffer(b"")],
+            backend_delegate_data=[BackendDelegateInlineData(processed)],
+            segments=[],
+            constant_segment=SubsegmentOffsets(0, []),
+            mutable_data_segments=None,
+            named_data=[],
+        )
+
+
+def _planned(tensor: Tensor, place: AllocationDetails) -> Tensor:
+    """Constants of the package too are inputs here."""
+    return replace(tensor, data_buffer_idx=0, allocation_info=place, extra_tensor_info=None)
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    size = DTYPES[int(tensor.scalar_type)].itemsize
+    for each in tensor.sizes:
+        size *= each
+    return size

@@ -1,0 +1,99 @@
+"""The values of a loaded method: tensors in planned memory, and lists of places."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from executorch.exir import schema
+
+from pipeline.devices.bindings import DTYPES
+
+
+@dataclass(eq=False)
+class Memory:
+    """A stretch of bytes in which tensors lie."""
+
+    bytes: torch.Tensor
+
+    @classmethod
+    def of(cls, size: int) -> Memory:
+        return cls(torch.zeros(size, dtype=torch.uint8))
+
+    @classmethod
+    def holding(cls, data: bytes) -> Memory:
+        own = torch.empty(len(data), dtype=torch.uint8)
+        if data:
+            own.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        return cls(own)
+
+
+class Slot:
+    """A tensor of a plan: its place in memory, and the sizes that it has now."""
+
+    def __init__(self, tensor: schema.Tensor) -> None:
+        self.dtype = DTYPES[int(tensor.scalar_type)]
+        self.most = tuple(tensor.sizes)
+        self.order = tuple(tensor.dim_order)
+        self.fixed = tensor.shape_dynamism == schema.TensorShapeDynamism.STATIC
+        self.unbound = tensor.shape_dynamism == schema.TensorShapeDynamism.DYNAMIC_UNBOUND
+        self.sizes = self.most
+        self.memory: Memory | None = None
+        self.offset = 0
+
+    def size_in_bytes(self) -> int:
+        return math.prod(self.most) * self.dtype.itemsize
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor itself, not a copy: who writes to it writes to memory."""
+        if self.memory is None:
+            self.memory = Memory.of(self.size_in_bytes())
+        strides = [0] * len(self.sizes)
+        step = 1
+        for dimension in reversed(self.order):
+            strides[dimension] = step
+            step *= max(self.sizes[dimension], 1)
+        storage = self.memory.bytes.untyped_storage()
+        place = self.offset // self.dtype.itemsize
+        return torch.empty(0, dtype=self.dtype).set_(storage, place, self.sizes, strides)
+
+    def resize(self, sizes: Sequence[int]) -> None:
+        """Raises RefusalError where the plan leaves no room for these."""
+        sizes = tuple(sizes)
+        room = len(sizes) == len(self.most) and (
+            self.unbound
+            or (sizes == self.most if self.fixed else all(map(operator.le, sizes, self.most)))
+        )
+        if not room:
+            kind = "exactly" if self.fixed else "at most"
+            raise RefusalError(f"a tensor of sizes {list(sizes)}, {kind} {list(self.most)} planned")
+        self.sizes = sizes
+        if self.unbound:
+            self.memory, self.offset = None, 0
+            self.most = sizes
+
+    def assign(self, value: torch.Tensor) -> None:
+        if value.dtype != self.dtype:
+            raise RefusalError(f"a tensor of {value.dtype}, must be {self.dtype}")
+        self.resize(value.shape)
+        self.tensor().copy_(value)
+
+    def share(self, other: Slot, sizes: Sequence[int]) -> None:
+        """Lies where another one does, with sizes of its own."""
+        other.tensor()  # it has memory now
+        self.memory, self.offset = other.memory, other.offset
+        self.resize(sizes)
+
+
+class RefusalError(Exception):
+    """What a plan, an operator or an input is refused for."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """A list of a plan: places of its members among the values; -1 stands for None."""
+
+    members: tuple[int, ...]

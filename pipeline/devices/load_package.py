@@ -1,0 +1,236 @@
+"""Packages to call from Python: `load_package` gives an object with the methods of the source."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from pipeline.devices.interface import DeviceId, PackageFiles
+from pipeline.devices.session import Session
+from pipeline.program.method_spec import ArgumentError, MethodSpec, flat_spec
+from pipeline.program.spec_records import spec_from_json
+from pipeline.report.files import MANIFEST
+from pipeline.store.digest import of_bytes
+from pipeline.store.errors import PipelineError
+
+
+def load_package(
+    path: str | PathLike[str],
+    device: str = "",
+    ptds: Sequence[str | PathLike[str]] = (),
+) -> LoadedPackage:
+    """A package, with one callable per method.
+
+    The names of arguments are those of the manifest beside the file. Without one, methods take
+    their tensors by position, flat, and give a tuple.
+
+    Args:
+        device: on which it runs, such as "executorch" or "interpreter:0"; by default one for each
+            method that can run its delegates.
+        ptds: its `.ptd` files; by default those that the manifest names, beside it.
+
+    Raises:
+        PipelineError: a file is missing or corrupt, or the manifest is that of another package.
+    """
+    pte = Path(path)
+    content = _read(pte, pte.name)
+    manifest = _manifest(pte, content)
+    data = [Path(each) for each in ptds]
+    if not data and manifest is not None:
+        data = [pte.parent / n for n in sorted(manifest["files"]) if n.endswith(".ptd")]
+    files = PackageFiles(pte.name, content, tuple(_read(each, pte.name) for each in data))
+    signatures = {}
+    if manifest is not None:
+        for name, facts in manifest["methods"].items():
+            if "signature" in facts:  # older manifests have none
+                signatures[name] = facts["signature"]
+    return LoadedPackage(files, signatures, device)
+
+
+class LoadedPackage:
+    """The methods of a package: `package.encode(x)` or `package["encode"](x)`.
+
+    A method keeps its state, the mutable buffers, as long as the package lives. Copies, pickled or
+    by `copy`, hold the package's bytes and signatures and nothing else: they need no file, load
+    their methods anew, and begin with the initial state.
+    """
+
+    def __init__(
+        self, files: PackageFiles, signatures: Mapping[str, Any], device: str = ""
+    ) -> None:
+        self._files = files
+        self._signatures = dict(signatures)
+        self._device = str(DeviceId.parse(device)) if device else ""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._session = Session(self._files, self._device)
+        self._methods = {name: self._method(name) for name in self._session.methods()}
+
+    def _method(self, name: str) -> LoadedMethod:
+        if name in self._signatures:
+            try:
+                return LoadedMethod(self, name, spec_from_json(self._signatures[name]), True)
+            except PipelineError as error:
+                raise PipelineError(f"{self.name}: {MANIFEST}: method '{name}': {error}") from None
+        declared = self._session.declared(name)
+        return LoadedMethod(self, name, flat_spec(declared.inputs, declared.outputs), False)
+
+    @property
+    def name(self) -> str:
+        """That of its file."""
+        return self._files.name
+
+    @property
+    def methods(self) -> Mapping[str, LoadedMethod]:
+        """By name, constant methods among them."""
+        return dict(self._methods)
+
+    def reset(self) -> None:
+        """Gives every method its initial state."""
+        self._session = Session(self._files, self._device)
+
+    def __getitem__(self, name: str) -> LoadedMethod:
+        if name not in self._methods:
+            raise PipelineError(self._lacks(name))
+        return self._methods[name]
+
+    def __getattr__(self, name: str) -> LoadedMethod:
+        if name.startswith("_") or name not in self._methods:  # nothing is there while restoring
+            raise AttributeError(name if name.startswith("_") else self._lacks(name))
+        return self._methods[name]
+
+    def _lacks(self, name: str) -> str:
+        return f"{self.name}: has no method '{name}'; it has {', '.join(self._methods) or 'none'}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._methods)
+
+    def __len__(self) -> int:
+        return len(self._methods)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._methods]
+
+    def __getstate__(self) -> dict[str, Any]:
+        files = self._files
+        return {
+            "name": files.name,
+            "pte": files.contents(),
+            "ptds": tuple(files.data()),
+            "signatures": self._signatures,
+            "device": self._device,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._files = PackageFiles(state["name"], state["pte"], state["ptds"])
+        self._signatures = state["signatures"]
+        self._device = state["device"]
+        self._begin()
+
+    def __repr__(self) -> str:
+        lines = [f"  {method!r}" for method in self._methods.values()]
+        return "\n".join([f"LoadedPackage({self.name!r})", *lines])
+
+
+class LoadedMethod:
+    """A lowered method, called as the source's was.
+
+    Arguments are checked before it runs, and what it returns after: names, nesting, dtypes, ranks,
+    sizes, and values that the export fixed. Inputs that the source changes in place are changed.
+    """
+
+    def __init__(self, package: LoadedPackage, name: str, spec: MethodSpec, named: bool) -> None:
+        self.package = package
+        self.name = name
+        self.spec = spec
+        self._named = named
+        self.__name__ = name
+        self.__signature__ = spec.signature
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """
+        Raises:
+            ArgumentError: the arguments do not fit, with all that is wrong; also a TypeError.
+            PipelineError: the device refuses the call, or returns what it must not.
+        """
+        try:
+            leaves = self.spec.flat_arguments(args, kwargs)
+        except ArgumentError as error:
+            raise ArgumentError(self._told(error)) from None
+        outputs = self.package._session.run(self.name, self.spec.laid_out(leaves))
+        changed, returned = self._split(outputs)
+        try:
+            result = self.spec.nested_outputs(leaves, returned)
+        except PipelineError as error:
+            raise PipelineError(self._told(error)) from None
+        for place, value in zip(self.spec.changes, changed, strict=True):
+            leaves[place].copy_(value)
+        if not self._named and len(result) == 1 and not self.spec.args:
+            return result[0]  # a constant method
+        return result
+
+    @property
+    def device(self) -> DeviceId:
+        """On which it runs."""
+        return self.package._session.device_of(self.name)
+
+    @property
+    def has_names(self) -> bool:
+        """Whether it has the source's signature; if not, it takes flat inputs by position."""
+        return self._named
+
+    def load(self) -> None:
+        """Makes it ready to run, which else the first call does. Raises DeviceError."""
+        self.package._session.load(self.name)
+
+    def text(self) -> str:
+        """What the device makes of it, for people."""
+        return self.package._session.text(self.name)
+
+    def _split(self, outputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The changed inputs come first."""
+        number = len(self.spec.changes)
+        return outputs[:number], outputs[number:]
+
+    def _told(self, error: Exception) -> str:
+        subject = f"{self.package.name}: method '{self.name}': "
+        return "\n".join(subject + line for line in str(error).splitlines())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.getitem, (self.package, self.name)
+
+    def __repr__(self) -> str:
+        return f"{self.name}{inspect.signature(self)}"
+
+
+def _read(path: Path, package: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        where = path.name if path.name == package else f"{package}: {path.name}"
+        raise PipelineError(f"{where}: cannot be read: {error.strerror}") from None
+
+
+def _manifest(pte: Path, content: bytes) -> dict[str, Any] | None:
+    """That beside a package; None where there is none."""
+    path = pte.parent / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        known = {name: file["digest"] for name, file in manifest["files"].items()}
+        dict(manifest["methods"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PipelineError(f"{pte.name}: {MANIFEST} beside it cannot be read: {error!r}") from None
+    if of_bytes(content) not in known.values():
+        raise PipelineError(
+            f"{pte.name}: {MANIFEST} beside it is not its own: it tells of {', '.join(known)} with "
+            "other contents; build the package again, or take the manifest away"
+        )
+    return manifest

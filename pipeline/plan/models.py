@@ -1,0 +1,159 @@
+"""The models of a workspace: where each comes from, what exports it, and which methods it has.
+
+It never imports torch: what only torch can tell (which methods an exporter has) is asked of the
+result of the export action.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.plan import actions
+from pipeline.plan.actions import Action
+from pipeline.program import sources
+from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
+from pipeline.store.digest import Digest
+from pipeline.store.errors import Problem, SourceError
+from pipeline.store.maintenance import Usage
+from pipeline.store.toolchain import describing_code
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pipeline.config.compose import Document
+
+
+class Inventory:
+    """The models, as their files stand when they are first looked at.
+
+    `forget(model)` makes it look again after the model has been exported.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self._methods: dict[str, dict[str, MethodSource] | None] = {}
+        self._exports: dict[str, Action] = {}
+        self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
+        self.usage: dict[str, Usage] = {}
+
+    @cached_property
+    def _found(self) -> tuple[dict[str, ModelSource], dict[str, str], str | None]:
+        """The models, what is wrong with others, and what is wrong with all of them."""
+        try:
+            return *sources.find_sources(self.workspace.models), None
+        except SourceError as error:
+            return {}, {}, str(error)
+
+    @property
+    def sources(self) -> Mapping[str, ModelSource]:
+        """By name of the model; without those that can't be used."""
+        return self._found[0]
+
+    def problems(self, model: str, document: Document) -> Iterator[Problem]:
+        """Why a model that a config names can't be used."""
+        models, wrong, wrong_with_all = self._found
+        if model in models:
+            return
+        what = wrong_with_all or wrong.get(model)
+        if what is not None:
+            yield document.problem("model", what)
+            return
+        known = ", ".join(sorted(models)) or f"none; put one into {self.workspace.models.name}/"
+        yield document.problem("model", f"no model '{model}'", f"known: {known}")
+
+    def export(self, model: str) -> Action:
+        """Raises SourceError."""
+        if model not in self._exports:
+            self._exports[model] = self._export_action(model)
+        return self._exports[model]
+
+    def _export_action(self, model: str) -> Action:
+        digests, root = self.workspace.file_digests, self.workspace.root
+        path = self.sources[model].path
+        with _reading(path):
+            content = digests.of(path)
+        record = self.workspace.store.result_of(actions.reads_key(model, content)) or {}
+        reads = {name: digests.find(root / name) for name in record.get("reads", ())}
+        inside = str(path.relative_to(root))
+        distributions = record.get("distributions", ())
+        return actions.export_action(model, content, reads, distributions, inside)
+
+    def methods(self, model: str) -> dict[str, MethodSource] | None:
+        """In the model's order, or None while it is not exported. Raises SourceError."""
+        if model not in self._methods:
+            self._methods[model] = self._read_methods(self.sources[model])
+        return self._methods[model]
+
+    def _read_methods(self, source: ModelSource) -> dict[str, MethodSource] | None:
+        if source.form != "exporter":
+            return sources.method_sources(source, self._describe)
+        store = self.workspace.store
+        result = store.result(self.export(source.model).digest)
+        if result is None:
+            return None
+        archive = store.blob_path(result["archive"])
+        return {
+            method["name"]: MethodSource(
+                archive=archive,
+                entry=method["name"],
+                program=method["program"],
+                names=method["names"],
+                content=result["archive"],
+                examples=method["examples"],
+                calibration=method["calibration"],
+                batches=tuple(method["batches"]),
+                exported=True,
+            )
+            for method in result["methods"]
+        }
+
+    def _describe(self, path: Path) -> ArchiveFacts:
+        """What an archive holds: remembered by its stamp, known to the store by its bytes, or read
+        of it."""
+        digests = self.workspace.file_digests
+
+        def describe(path: Path) -> Any:
+            content = digests.of(path)
+            known = self.workspace.store.lookup(actions.programs_key(content))
+            usage = self.usage.setdefault("programs", Usage())
+            if known is not None:
+                usage.add(Usage(hits=1, saved=known.seconds))
+                return [content, known.result["programs"]]
+            started = time.perf_counter()
+            facts = sources.describe_archive(path, content)
+            seconds = time.perf_counter() - started
+            usage.add(Usage(misses=1, spent=seconds))
+            self._described[content] = facts, seconds
+            return [content, facts.to_json()]
+
+        with _reading(path):
+            told = digests.derived(path, "programs", describe, given=describing_code())
+        return sources.archive_from_json(*told)
+
+    def remember(self) -> None:
+        """Keeps in the store what was read of archives."""
+        store = self.workspace.store
+        with suppress(OSError):  # a convenience; a store that can't be written only serves
+            while self._described:
+                content, (facts, seconds) = self._described.popitem()
+                programs = {"programs": facts.to_json()}
+                store.put_result(actions.programs_key(content), programs, seconds)
+                for each in facts.programs:
+                    store.put_result(actions.program_key(each.program), each.parts)
+
+    def forget(self, model: str) -> None:
+        self._methods.pop(model, None)
+        self._exports.pop(model, None)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raises SourceError for a model's file that can't be read."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(f"{sources.shown(path)}: {sources.unreadable(error)}") from error

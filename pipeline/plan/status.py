@@ -1,0 +1,163 @@
+"""Which actions of a plan are stale, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.plan import actions
+from pipeline.plan.actions import Action
+from pipeline.plan.key_diff import changes
+from pipeline.plan.plan import Plan
+from pipeline.store.digest import Digest
+
+State = Literal["up-to-date", "hit", "stale", "waiting"]
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True)
+class Status:
+    """`hit`: not in the workspace, but in the store. `waiting`: for an action before it."""
+
+    state: State
+    reason: str
+
+    @property
+    def current(self) -> bool:
+        return self.state == "up-to-date"
+
+
+def export_status(plan: Plan, model: str) -> Status:
+    action = plan.models.export(model)
+    store = plan.workspace.store
+    result = store.result(action.digest)
+    if result is not None:
+        if store.intact(actions.exported_blobs(result)):
+            return Status("up-to-date", "its source and all it reads are unchanged")
+        return Status("stale", "its exported program is no longer in the store")
+    if store.result_of(actions.reads_key(model, action.key["source"])) is None:
+        return Status("stale", "not exported yet, or its file changed")
+    return Status("stale", "a file that it reads, the toolchain or this package changed")
+
+
+def quantize_status(plan: Plan, package: str, action: Action | None) -> Status:
+    return _status_of(plan, package, action, "quantized", "quantized program")
+
+
+def compile_status(plan: Plan, package: str, action: Action | None) -> Status:
+    return _status_of(plan, package, action, "compiled", "object")
+
+
+def _status_of(plan: Plan, package: str, action: Action | None, done: str, made: str) -> Status:
+    """Of an action that leaves nothing in `build/`."""
+    if action is None:
+        return _waiting(plan, package)
+    store = plan.workspace.store
+    previous = plan.workspace.state(package).get(action.kind, {}).get(str(action.method))
+    result = store.result(action.digest)
+    if result is not None and store.intact(result["blobs"]):
+        if previous == action.digest:
+            return Status("up-to-date", "unchanged")
+        return Status("hit", f"{done} before; {_changes(plan, previous, action, done)}")
+    if previous == action.digest or result is not None:
+        return Status("stale", f"its {made} is no longer in the store")
+    return Status("stale", _changes(plan, previous, action, done))
+
+
+def link_status(plan: Plan, package: str) -> Status:
+    digest = plan.link_digest(package)
+    if digest is None:
+        return _waiting(plan, package)
+    recorded = plan.workspace.state(package).get("link", {})
+    if recorded.get("action") == digest:
+        damage = damage_of(plan, package, recorded["files"])
+        if not damage:
+            return Status("up-to-date", "unchanged")
+        reason = damage
+    else:
+        reason = _link_changes(plan, package, recorded.get("action"))
+    return _hit_or_stale(plan, digest, reason)
+
+
+def validate_status(plan: Plan, package: str) -> Status:
+    digest = plan.validate_digest(package)
+    if digest is None:
+        return Status("waiting", "the package is not lowered yet")
+    recorded = plan.workspace.state(package).get("validate", {})
+    if recorded.get("action") != digest:
+        action = plan.validate(package)
+        assert action is not None
+        reason = _changes(plan, recorded.get("action"), action, "validated")
+        return _hit_or_stale(plan, digest, reason)
+    if not recorded.get("ok"):
+        return Status("stale", "the last validation failed")
+    damage = damage_of(plan, package, recorded["files"])
+    return _hit_or_stale(plan, digest, damage) if damage else Status("up-to-date", "unchanged")
+
+
+def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
+    """For an action whose result is files."""
+    store = plan.workspace.store
+    result = store.result(action)
+    there = result is not None and all(store.has(blob) for blob in result["files"].values())
+    return Status("hit" if there else "stale", reason)
+
+
+def _waiting(plan: Plan, package: str) -> Status:
+    model = plan.model(package)
+    assert model is not None
+    return Status(
+        "waiting", f"model {model} is to be exported: {export_status(plan, model).reason}"
+    )
+
+
+def damage_of(plan: Plan, package: str, files: Mapping[str, Digest]) -> str:
+    """What is wrong with the files that a build left, or nothing."""
+    folder = plan.workspace.package(package)
+    for name, content in files.items():
+        there = plan.workspace.file_digests.find(folder / name)
+        if there is None:
+            return f"{folder.name}/{name} is missing"
+        if there != content:
+            return f"{folder.name}/{name} was edited"
+    return ""
+
+
+def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
+    """The changes of the methods that are to be linked, then those of the link itself."""
+    action = plan.link(package)
+    if previous is None or action is None:
+        return "never lowered in this workspace"
+    compiles = [
+        (unit, compile_status(plan, package, unit)) for unit in plan.compiles(package) or ()
+    ]
+    stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
+    return "; ".join(stale) or _changes(plan, previous, action)
+
+
+def _changes(plan: Plan, previous: Digest | None, action: Action, done: str = "compiled") -> str:
+    if previous is None:
+        return f"never {done} in this workspace"
+    old = plan.workspace.store.key(previous)
+    if old is None:
+        return "what it was built from is no longer in the store"
+    told = list(changes_of(plan, old, action))
+    more = [f"and {len(told) - _MOST_REASONS} more"] if len(told) > _MOST_REASONS else []
+    return "; ".join(told[:_MOST_REASONS] + more) or "its key changed"
+
+
+def changes_of(plan: Plan, old: Mapping[str, Any], action: Action) -> Iterator[str]:
+    """What tells an action's key from an earlier one of its kind."""
+
+    def parts_of(program: Digest) -> Mapping[str, Any] | None:
+        return plan.workspace.store.result_of(actions.program_key(program))
+
+    planned = {each.digest: each.key for each in action.where.get("quantizes", {}).values()}
+
+    def key_of(quantize: Digest) -> Mapping[str, Any] | None:
+        return planned.get(quantize) or plan.workspace.store.key(quantize)
+
+    source = plan.models.sources[action.model].path
+    file = str(source.relative_to(plan.workspace.root))
+    return changes(old, action.key, parts_of, file, key_of)

@@ -1,0 +1,132 @@
+"""Reading and writing ExportedPrograms as PT2 archives, one method at a time, without pickle.
+
+torch's own `load_pt2` reads every method of an archive with all weights, and unpickles sample
+inputs; a worker needs one method. What an archive stores pickled (tensor subclasses, script
+objects) is refused. Source: `torch/export/pt2_archive/_package.py` of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._export.serde import schema
+from torch._export.serde.serialize import (
+    SCHEMA_VERSION,
+    ExportedProgramDeserializer,
+    _bytes_to_dataclass,
+)
+from torch.export import ExportedProgram
+from torch.export.pt2_archive import _package, constants
+
+from pipeline.program.sources import shown
+from pipeline.store.errors import SourceError
+
+_RAW_PREFIXES = (constants.WEIGHT_FILENAME_PREFIX, constants.TENSOR_CONSTANT_FILENAME_PREFIX)
+
+
+def register_operators() -> None:
+    """Makes known the operators of quantized programs, and what computes those that are left to
+    ExecuTorch's portable kernels."""
+    import executorch.kernels.quantized  # noqa: F401
+    import torch.ao.quantization.fx._decomposed  # noqa: F401
+    import torchao.quantization.quant_primitives  # noqa: F401
+    from executorch.exir.passes import _quant_patterns_and_replacements  # noqa: F401
+
+
+def load_program(archive: Path, entry: str) -> ExportedProgram:
+    """The program of one entry, without example inputs. Raises SourceError."""
+    register_operators()
+    try:
+        reader = _package.PT2ArchiveReader(str(archive))
+        _refuse_pickled(reader, archive, entry)
+        serialized = _bytes_to_dataclass(
+            schema.ExportedProgram, reader.read_bytes(f"models/{entry}.json")
+        )
+        return ExportedProgramDeserializer().deserialize(
+            serialized,
+            _package._load_state_dict(reader, entry),
+            _package._load_constants(reader, entry),
+        )
+    except SourceError:
+        raise
+    except Exception as error:  # torch raises what its readers happen to raise
+        raise SourceError(f"{shown(archive)}: {_why(archive, entry, error)}") from error
+
+
+def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The (args, kwargs) that the archive was exported with, or None where it holds none."""
+    try:
+        with zipfile.ZipFile(archive) as members:
+            root = members.namelist()[0].split("/", 1)[0]
+            data = members.read(f"{root}/data/sample_inputs/{entry}.pt")
+        inputs = torch.load(io.BytesIO(data), weights_only=True) if data else None
+    except KeyError:
+        return None
+    except Exception as error:
+        raise SourceError(
+            f"{shown(archive)}: example inputs of '{entry}' cannot be read ({error}); "
+            "they may hold tensors, numbers and containers of them"
+        ) from error
+    return inputs or None
+
+
+def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
+    """Writes an archive of the programs, in their order, to a file-like object.
+
+    Example inputs are left out: `package_pt2` pickles them, and an exporter gives its own.
+    """
+    stripped = {name: _without_examples(program) for name, program in programs.items()}
+    _package.package_pt2(file, exported_programs=stripped)
+
+
+def _without_examples(program: ExportedProgram) -> ExportedProgram:
+    copy = program._update(program.graph_module, program.graph_signature)
+    copy._example_inputs = None
+    return copy
+
+
+def _refuse_pickled(reader: Any, archive: Path, entry: str) -> None:
+    for kind in ("weights", "constants"):
+        if f"data/{kind}/{entry}.pt" in reader.get_file_names():
+            raise SourceError(
+                f"{shown(archive)}: '{entry}' stores its {kind} pickled, as older torch did; "
+                f"export it again with torch {torch.__version__}"
+            )
+        config = json.loads(reader.read_string(f"data/{kind}/{entry}_{kind}_config.json"))
+        # torch goes by the file's name for constants, whatever `use_pickle` says.
+        pickled = sorted(
+            name
+            for name, meta in config["config"].items()
+            if meta.get("use_pickle") or not meta["path_name"].startswith(_RAW_PREFIXES)
+        )
+        if pickled:
+            raise SourceError(
+                f"{shown(archive)}: '{entry}' stores {', '.join(pickled)} pickled (a tensor "
+                "subclass or a script object), which is not read; export plain tensors"
+            )
+
+
+def _why(archive: Path, entry: str, error: Exception) -> str:
+    """One line on a failed load: another torch's archive is told from a damaged one."""
+    try:
+        with zipfile.ZipFile(archive) as members:
+            root = members.namelist()[0].split("/", 1)[0]
+            program = json.loads(members.read(f"{root}/models/{entry}.json"))
+        written = program["schema_version"]
+        version = (written["major"], written["minor"])
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError):
+        return f"'{entry}' cannot be read ({error})"
+    by = program.get("torch_version") or "an unknown version"
+    if version[0] != SCHEMA_VERSION[0] or version > tuple(SCHEMA_VERSION[:2]):
+        return (
+            f"'{entry}' was written by torch {by} (schema {version[0]}.{version[1]}), and this is "
+            f"torch {torch.__version__} (schema {SCHEMA_VERSION[0]}.{SCHEMA_VERSION[1]}); "
+            f"export it again with this torch"
+        )
+    return f"'{entry}', written by torch {by}, cannot be read ({type(error).__name__}: {error})"

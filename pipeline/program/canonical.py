@@ -1,0 +1,224 @@
+"""The canonical form of a serialized program, from which its digest is made.
+
+Works on the JSON of a PT2 archive (`torch/_export/serde/schema.py`), without torch. Exporting the
+same model again can give its values other names and its symbols other numbers; here values are
+numbered in the order of the graph and symbols in the order of their first use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.store import digest
+
+# Node metadata that no lowering reads, and that holds object ids, paths of the machine and line
+# numbers. The rest (nn_module_stack, source_fn_stack, torch_fn) is read by partitioners and
+# quantizers, for instance through get_source_partitions, and so belongs to the program.
+VOLATILE_METADATA = frozenset({"from_node", "stack_trace"})
+# XNNPACK names the weights that it folds batch norm into after the old ones, and makes none whose
+# name is taken; a program that has such names already keeps them.
+_TAKEN = re.compile(r"_(fused|decomposed)_bn")
+_VALUES = ("tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values")
+_VALUES_OF_OBJECTS = "custom_obj_values"
+# In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key,
+# another one in every process, and `id@1` where a module is called for the second time.
+_OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
+_SYMBOL = re.compile(r"(?<=Symbol\(')\w+(?=')")
+_SHORT = 16  # hexadecimal digits that tell parts apart for people; never part of a key
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """`program` is the canonical form, `names` are the names that it leaves out, in its order, and
+    `modules` is a short digest of each sub-module's operators and their settings, for people."""
+
+    program: dict[str, Any]
+    names: list[str]
+    modules: dict[str, str]
+
+
+def canonical_program(program: Mapping[str, Any]) -> Canonical:
+    """Raises KeyError, TypeError, AttributeError or ValueError for what is not a program."""
+    names: list[str] = []
+    operators: dict[str, list[Any]] = {}
+    module = dict(program["graph_module"])
+    scope = _Scope(names, operators, {})
+    module["graph"] = scope.graph(module["graph"])
+    module["signature"] = scope.renamed(module["signature"])
+    rest = {name: value for name, value in program.items() if name != "torch_version"}
+    canonical = {**rest, "graph_module": module}
+    if taken := [[number, name] for number, name in enumerate(names) if _TAKEN.search(name)]:
+        canonical["names"] = taken
+    modules = {path: digest.of_json(nodes)[:_SHORT] for path, nodes in operators.items()}
+    return Canonical(_with_numbered_symbols(canonical), names, modules)
+
+
+class _Scope:
+    """The names of one graph; a graph of a control flow has a scope of its own. Objects are those
+    of the whole program."""
+
+    def __init__(
+        self, names: list[str], operators: dict[str, list[Any]], objects: dict[str, str]
+    ) -> None:
+        self._names = names
+        self._operators = operators
+        self._objects = objects
+        self._numbers: dict[str, int] = {}
+
+    def graph(self, graph: Mapping[str, Any]) -> dict[str, Any]:
+        """Nodes in their order, with values by number instead of by name."""
+        for name in _named(graph["inputs"]):
+            self._number(name)
+        nodes = [self._node(node) for node in graph["nodes"]]
+        canonical = {
+            **graph,
+            "inputs": self.renamed(graph["inputs"]),
+            "nodes": nodes,
+            "outputs": self.renamed(graph["outputs"]),
+        }
+        for kind in (*_VALUES, _VALUES_OF_OBJECTS):
+            values = graph.get(kind) or {}
+            canonical[kind] = sorted(
+                ([self._number(name), value] for name, value in values.items()),
+                key=lambda pair: pair[0],
+            )
+        return canonical
+
+    def _node(self, node: Mapping[str, Any]) -> dict[str, Any]:
+        canonical = {name: value for name, value in node.items() if name != "name"}
+        canonical["inputs"] = [{**i, "arg": self.renamed(i["arg"])} for i in node["inputs"]]
+        for name in _named(node["outputs"]):
+            self._number(name)
+        canonical["outputs"] = self.renamed(node["outputs"])
+        metadata = node.get("metadata") or {}
+        kept = {n: value for n, value in metadata.items() if n not in VOLATILE_METADATA}
+        if "nn_module_stack" in kept:
+            kept["nn_module_stack"] = _OBJECT.sub(self._object, kept["nn_module_stack"])
+        canonical["metadata"] = kept
+        settings = [_without_names(i["arg"]) for i in node["inputs"]]
+        path = _module_of(kept.get("nn_module_stack", ""))
+        self._operators.setdefault(path, []).append([node["target"], settings])
+        return canonical
+
+    def _object(self, match: re.Match[str]) -> str:
+        return self._objects.setdefault(match[0], f"object {len(self._objects)}")
+
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            self._numbers[name] = len(self._numbers)
+            self._names.append(name)
+        return self._numbers[name]
+
+    def renamed(self, value: Any) -> Any:
+        """An argument with the names of values replaced by their numbers."""
+        if isinstance(value, list):
+            return [self.renamed(element) for element in value]
+        if not isinstance(value, dict):
+            return value
+        if "graph" in value and "name" in value:
+            self._names.append(value["name"])
+            scope = _Scope(self._names, self._operators, self._objects)
+            return {"graph": scope.graph(value["graph"])}
+        return {
+            key: self._number(inner) if _is_name(key, inner, value) else self.renamed(inner)
+            for key, inner in value.items()
+        }
+
+
+def _is_name(key: str, inner: Any, value: Mapping[str, Any]) -> bool:
+    """Whether it names a value of the graph: a TensorArgument or TokenArgument has nothing but a
+    name, a CustomObjArgument a class too."""
+    if not isinstance(inner, str):
+        return False
+    if key == "name":
+        return len(value) == 1 or "class_fqn" in value
+    return key in ("as_name", "user_input_name")
+
+
+def _named(value: Any) -> Iterator[str]:
+    """The names of values in arguments, in order."""
+    if isinstance(value, list):
+        for element in value:
+            yield from _named(element)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if _is_name(key, inner, value):
+                yield inner
+            else:
+                yield from _named(inner)
+
+
+def _without_names(value: Any) -> Any:
+    """An argument without which values it takes."""
+    if isinstance(value, list):
+        return [_without_names(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    if "graph" in value:
+        return None
+    return {
+        key: None if _is_name(key, inner, value) else _without_names(inner)
+        for key, inner in value.items()
+    }
+
+
+def _module_of(stack: str) -> str:
+    """The qualified name of the innermost module of a node: the stack is `id,name,type;...`."""
+    parts = stack.rsplit(";", 1)[-1].split(",")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
+    """Symbols by their first use in the graph; those that are in no graph keep their names."""
+    numbers: dict[str, str] = {}
+
+    def rewritten(value: Any) -> Any:
+        if isinstance(value, list):
+            return [rewritten(element) for element in value]
+        if isinstance(value, dict):
+            return {
+                key: _SYMBOL.sub(number, inner)
+                if key == "expr_str" and isinstance(inner, str)
+                else rewritten(inner)
+                for key, inner in sorted(value.items())
+            }
+        return value
+
+    def number(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"symbol {len(numbers)}")
+
+    rewritten_program = rewritten(program)
+    ranges = program.get("range_constraints") or {}
+    rewritten_program["range_constraints"] = {
+        numbers.get(symbol, symbol): limits for symbol, limits in ranges.items()
+    }
+    return rewritten_program
+
+
+def parts_of(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Short digests of what two programs can differ in, for people.
+
+    Args:
+        tensors: for `weights` and `constants`, what an archive says of them by name, or one digest
+            where it says nothing.
+    """
+    program = canonical.program
+    module = program["graph_module"]
+    found = {
+        kind: {name: digest.of_json(value)[:_SHORT] for name, value in of_kind.items()}
+        for kind, of_kind in tensors.items()
+        if isinstance(of_kind, Mapping)
+    }
+    rest = {name: value for name, value in program.items() if name != "graph_module"}
+    return {
+        "modules": canonical.modules,
+        "tensors": {name: short for of_kind in found.values() for name, short in of_kind.items()},
+        "ranges": program["range_constraints"],
+        "signature": digest.of_json(module["signature"])[:_SHORT],
+        "call": digest.of_json(module["module_call_graph"])[:_SHORT],
+        "wiring": digest.of_json(module["graph"])[:_SHORT],
+        "schema": digest.of_json({**rest, "range_constraints": None})[:_SHORT],
+    }

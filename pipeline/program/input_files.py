@@ -1,0 +1,190 @@
+"""Files of input sets, in the workspace: what calibration observes, and what validation runs on.
+
+A file is one of three things. `.npz` and `.safetensors` hold a tensor for each argument, under its
+name as messages show it (`x`, `states[0]['key']`), with one dimension in front: that of the
+batches, of which all tensors of a file have the same number. `.pt` holds, for `weights_only`, a
+list of batches, each a tuple of arguments or a dict from the name of an argument to its value.
+Several files are read one after another.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from pipeline.program.inputs import InputSet, as_input_sets, kind_of
+from pipeline.program.signature import argument_names, signature
+from pipeline.store import digest
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError, SourceError, did_you_mean
+
+
+def check_file(root: Path, name: str, content: Digest) -> None:
+    """Raises SourceError where a file of the workspace is another one than was planned."""
+    if not (root / name).is_file() or digest.of_file(root / name) != content:
+        raise SourceError(f"{name}: changed while the build ran; run again")
+
+
+def read_planned(
+    root: Path, name: str, content: Digest, program: ExportedProgram
+) -> list[InputSet]:
+    """As `read_file`, of the file of the workspace at `root` that was planned.
+
+    Raises:
+        SourceError: it is another one by now.
+        PipelineError: as `read_file`.
+    """
+    check_file(root, name, content)
+    batches = read_file(root / name, name, program)
+    check_file(root, name, content)
+    return batches
+
+
+def read_examples(
+    root: Path,
+    files: Mapping[str, Sequence[tuple[str, Digest]]],
+    programs: Mapping[str, ExportedProgram],
+) -> dict[str, list[InputSet]]:
+    """The batches of all files of each method, in their order.
+
+    Args:
+        files: by method, the names of its files in the workspace at `root`, and what was planned
+            to be in them.
+
+    Raises:
+        PipelineError: files that can't be read, are others by now, hold nothing, or hold other
+            arguments than the method takes: all of them, a line each.
+    """
+    found: dict[str, list[InputSet]] = {}
+    mistakes: list[str] = []
+    for method, planned in files.items():
+        found[method] = []
+        for name, content in planned:
+            try:
+                batches = read_planned(root, name, content, programs[method])
+            except PipelineError as error:
+                mistakes += [f"{method}: {line}" for line in str(error).splitlines()]
+                continue
+            if not batches:
+                mistakes.append(f"{method}: {name}: holds no input sets")
+            found[method] += batches
+    if mistakes:
+        raise PipelineError("\n".join(mistakes))
+    return found
+
+
+def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]:
+    """The batches of a file, for a program whose arguments they are.
+
+    Args:
+        name: how messages call the file.
+
+    Raises:
+        PipelineError: it can't be read, or what it holds are not the program's arguments.
+    """
+    try:
+        if path.suffix == ".pt":
+            return _of_calls(torch.load(path, weights_only=True), name, program)
+        if path.suffix == ".npz":
+            with numpy.load(path, allow_pickle=False) as arrays:
+                tensors = {key: torch.from_numpy(arrays[key]) for key in arrays.files}
+        else:
+            tensors = safetensors.torch.load_file(path)
+    except pickle.UnpicklingError as error:
+        raise PipelineError(
+            f"{name}: holds more than tensors, numbers, text and containers of them, and is not "
+            "unpickled; save a list of tuples or of dicts of tensors"
+        ) from error
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        EOFError,
+        RuntimeError,
+        SafetensorError,
+        zipfile.BadZipFile,
+    ) as error:
+        first = str(error).strip().split("\n")[0]
+        raise PipelineError(f"{name}: cannot be read as a {path.suffix} file ({first})") from error
+    return _unstacked(tensors, name, program)
+
+
+def _of_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSet]:
+    """Of a list of tuples or of dicts."""
+    if not isinstance(data, list) or not data:
+        raise PipelineError(
+            f"{name}: holds {kind_of(data)}, must be a list of tuples of arguments or of dicts"
+        )
+    args, kwargs = argument_names(program)
+    calls = []
+    for number, call in enumerate(data):
+        if isinstance(call, dict):
+            where = f"{name}[{number}]"
+            _check_names(where, call, [*args, *kwargs], [*args, *kwargs])
+            call = (tuple(call[a] for a in args), {k: call[k] for k in kwargs})
+        calls.append(call)
+    sets = as_input_sets(calls, name)
+    return [
+        InputSet(each.args, each.kwargs, f"{name}[{number}]") for number, each in enumerate(sets)
+    ]
+
+
+def _unstacked(
+    tensors: Mapping[str, torch.Tensor], name: str, program: ExportedProgram
+) -> list[InputSet]:
+    """Of tensors that hold all batches, each named as an argument. Constants with which the
+    program was exported need not be there."""
+    arguments = signature(program)
+    varying = (torch.Tensor, torch.SymInt)
+    wanted = [a.name for a in arguments if isinstance(a.value, varying)]
+    _check_names(name, tensors, wanted, [a.name for a in arguments])
+    counts = {key: len(t) if t.ndim else None for key, t in tensors.items()}
+    first, count = next(iter(counts.items()))
+    for key, other in counts.items():
+        if other is None:
+            raise PipelineError(
+                f"{name}: argument '{key}': a single number, must have a first dimension, that of "
+                "the batches"
+            )
+        if other != count:
+            raise PipelineError(
+                f"{name}: argument '{key}': {other} batches, must be {count}, as many as '{first}'"
+            )
+    sets = []
+    for number in range(count or 0):
+        leaves = [
+            _leaf(tensors[a.name][number], a.value) if a.name in tensors else a.value
+            for a in arguments
+        ]
+        args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+        sets.append(InputSet(args, kwargs, f"{name}[{number}]"))
+    return sets
+
+
+def _leaf(value: torch.Tensor, expected: Any) -> Any:
+    """Numbers of a signature are stacked as tensors."""
+    if isinstance(expected, torch.Tensor) or value.ndim:
+        return value
+    return value.item()
+
+
+def _check_names(
+    where: str, given: Iterable[Any], wanted: Sequence[str], known: Sequence[str]
+) -> None:
+    given = list(given)
+    mistakes = [f"no argument '{key}'; {did_you_mean(str(key), known)}" for key in given]
+    mistakes = [m for m, key in zip(mistakes, given, strict=True) if key not in known]
+    mistakes += [f"argument '{key}' is missing" for key in wanted if key not in given]
+    if mistakes or not given:
+        raise PipelineError("\n".join(f"{where}: {m}" for m in mistakes or ["is empty"]))

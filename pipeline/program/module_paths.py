@@ -1,0 +1,246 @@
+"""Sub-modules by qualified name: what a program says of its own, and what is wrong with a choice.
+
+`decoder.layers.0` names a module, and `decoder.layers` whatever is called below it. A module that
+is called more than once stands in the program once for each call; a bare name means one call, so
+such a module is named call by call, `shared@0` and `shared@1` in the order of the program, or
+`shared@*` for all of them.
+
+Works on an outline, which an archive gives without torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.store.errors import did_you_mean
+
+_ALL = "*"
+_CALL = re.compile(r"@\d+")
+# Strict export knows a module by the number of its object; exported again, that has a prefix.
+_OBJECT = re.compile(r"(?:L__self__)*(\d+)")
+_KINDS = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "constant"}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One module around a node: the `key` under which torch counts its calls (`L__self__act@1`),
+    its qualified name and its class."""
+
+    key: str
+    path: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return _CALL.sub("", self.path).removeprefix("L['self']").removeprefix(".")
+
+    @property
+    def call(self) -> int:
+        """Which call of the module this is, from 0."""
+        marks = _CALL.findall(self.key) or _CALL.findall(self.path)
+        return int(marks[-1][1:]) if marks else 0
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a program says of its modules.
+
+    Attributes:
+        calls: of each module that is called and computes something, the numbers of its calls.
+        same: names of modules that are one object, or that share all of their weights.
+        modules: all names, also of modules that compute nothing, and of containers.
+        tensors: "parameter", "buffer" or "constant", by qualified name.
+    """
+
+    calls: Mapping[str, Sequence[int]]
+    same: Sequence[Sequence[str]]
+    modules: Sequence[str]
+    tensors: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "calls": {name: list(numbers) for name, numbers in self.calls.items()},
+            "same": [list(names) for names in self.same],
+            "modules": list(self.modules),
+            "tensors": dict(self.tensors),
+        }
+
+
+def make_outline(
+    stacks: Iterable[Iterable[Frame]],
+    names: Iterable[str],
+    tensors: Mapping[str, str],
+    storages: Mapping[str, Any],
+) -> Outline:
+    """
+    Args:
+        stacks: the modules around each node, outermost first.
+        names: modules that the program lists by themselves.
+        tensors: kinds of tensors by name.
+        storages: what holds them, equal for tensors that are one.
+    """
+    calls: dict[str, set[int]] = defaultdict(set)
+    objects: dict[str, set[str]] = defaultdict(set)
+    kinds: dict[str, str] = {}
+    for stack in stacks:
+        for frame in stack:
+            if frame.name:
+                calls[frame.name].add(frame.call)
+                kinds[frame.name] = frame.kind
+                known = _OBJECT.fullmatch(_CALL.sub("", frame.key))
+                if known:
+                    objects[known[1]].add(frame.name)
+    modules = {above for name in (*calls, *names) for above in _upwards(name)}
+    same = {tuple(sorted(each)) for each in objects.values() if len(each) > 1}
+    same |= {tuple(sorted(each)) for each in _by_weights(modules, kinds, storages)}
+    return Outline(
+        calls={name: sorted(numbers) for name, numbers in sorted(calls.items())},
+        same=sorted(same),
+        modules=sorted(modules),
+        tensors=dict(sorted(tensors.items())),
+    )
+
+
+def _by_weights(
+    modules: Collection[str], kinds: Mapping[str, str], storages: Mapping[str, Any]
+) -> Iterator[set[str]]:
+    """Groups of modules that hold the same tensors: those of one class that are called, and those
+    that are not, since strict export may know only one name of an object."""
+    held: dict[str, list[Any]] = defaultdict(list)
+    for name, storage in sorted(storages.items()):
+        for above in _upwards(name):
+            if above in modules:
+                held[above].append((name[len(above) :], storage))
+    alike: dict[Any, set[str]] = defaultdict(set)
+    for name, tensors in held.items():
+        alike[tuple(tensors)].add(name)
+    for names in alike.values():
+        for kind in {kinds[name] for name in names if name in kinds}:
+            group = {name for name in names if kinds.get(name, kind) == kind}
+            if len(group) > 1:
+                yield group
+
+
+def _upwards(name: str) -> Iterator[str]:
+    """A qualified name and those of everything around it."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def outline_of_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> Outline:
+    """The outline of a serialized program (`torch/_export/serde/schema.py`).
+
+    Args:
+        tensors: for `weights` and `constants`, what the archive says of each by name, if it does.
+    """
+    module = program["graph_module"]
+    kinds: dict[str, str] = {}
+    storages: dict[str, Any] = {}
+    for what, of_kind in tensors.items():
+        for name, payload in of_kind.items() if isinstance(of_kind, Mapping) else ():
+            parameter = payload.get("is_param")
+            other = "buffer" if what == "weights" else "constant"
+            kinds[name] = "parameter" if parameter else other
+            place = payload.get("path_name", [name])[0]
+            storages[name] = (what, place, str(payload.get("tensor_meta")))
+    for spec in module["signature"]["input_specs"]:
+        for kind, told in spec.items():
+            name = told.get(f"{kind}_name") if isinstance(told, Mapping) else None
+            if name is not None and kind in _KINDS:
+                kinds[name] = _KINDS[kind]
+    listed = [str(entry.get("fqn", "")) for entry in module.get("module_call_graph") or ()]
+    return make_outline(_stacks(module["graph"]), listed, kinds, storages)
+
+
+def _stacks(graph: Mapping[str, Any]) -> Iterator[list[Frame]]:
+    for node in graph["nodes"]:
+        stack = (node.get("metadata") or {}).get("nn_module_stack", "")
+        frames = [each.split(",", 2) for each in stack.split(";")]
+        yield [Frame(*frame) for frame in frames if len(frame) == 3]
+        for given in node["inputs"]:
+            inner = given["arg"].get("as_graph") if isinstance(given["arg"], Mapping) else None
+            if inner is not None:
+                yield from _stacks(inner["graph"])
+
+
+def outline_from_json(told: Mapping[str, Any]) -> Outline:
+    return Outline(**told)
+
+
+# Choosing
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Modules by name, as a config or a caller gives them."""
+
+    names: tuple[str, ...]
+
+    def holds(self, stack: Iterable[Frame]) -> bool:
+        """Whether a node with these modules around it belongs to one of them."""
+        return any(_names(frame, *_split(name)) for name in self.names for frame in stack)
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    base, mark, call = name.partition("@")
+    return base, call if mark else None
+
+
+def _names(frame: Frame, base: str, call: str | None) -> bool:
+    if frame.name != base:
+        return call in (None, _ALL) and frame.name.startswith(f"{base}.")
+    return call in (None, _ALL) or str(frame.call) == call
+
+
+def mistakes(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, str]]:
+    """What is wrong with names of modules, and what would be right, for each that is wrong."""
+    for name in names:
+        base, call = _split(name)
+        if base not in outline.modules:
+            if base in outline.tensors:
+                around = base.rpartition(".")[0]
+                hint = f"its module is '{around}'" if around else "it is of the whole program"
+                yield f"'{base}' is a {outline.tensors[base]}, not a module", hint
+            else:
+                known = did_you_mean(base, outline.modules, 10)
+                yield f"no module '{base}' in the program", known
+        elif not any(each == base or each.startswith(f"{base}.") for each in outline.calls):
+            same = [n for group in outline.same if base in group for n in group]
+            called = " and ".join(f"'{name}'" for name in same if name in outline.calls)
+            known = f"it is called as {called}" if called else did_you_mean(base, outline.calls, 10)
+            yield f"of module '{base}' the program computes nothing", known
+        else:
+            yield from _wrong_calls(name, base, call, names, outline)
+
+
+def _wrong_calls(
+    name: str, base: str, call: str | None, names: Sequence[str], outline: Outline
+) -> Iterator[tuple[str, str]]:
+    calls = [f"'{base}@{number}'" for number in outline.calls.get(base, ())]
+    others = [
+        other
+        for group in outline.same
+        if base in group
+        for other in group
+        if other in outline.calls and other not in {_split(each)[0] for each in names}
+    ]
+    if call is not None and not calls:
+        yield f"'{name}': module '{base}' is not called itself", f"write '{base}'"
+    elif call is not None and call != _ALL and f"'{name}'" not in calls:
+        yield f"module '{base}' has no call '@{call}'", f"known: {', '.join(calls)}"
+    elif call is None and len(calls) > 1:
+        yield (
+            f"module '{base}' is called {len(calls)} times, and a bare name means one call",
+            f"name {' or '.join([', '.join(calls[:-1]), calls[-1]])}, or '{base}@*' for all",
+        )
+    elif call is None and others:
+        shown = " and ".join(f"'{other}'" for other in others)
+        yield (
+            f"module '{base}' has all of its weights in common with {shown}, called as well",
+            f"name both, or '{base}@0' for this call alone",
+        )

@@ -1,0 +1,255 @@
+"""Where everything in a `.pte` or `.ptd` file stands, read from its headers and flatbuffer alone.
+
+Fields go by their places in ExecuTorch's schema/program.fbs and extension/flat_tensor/serialize/
+flat_tensor.fbs, headers as exir/_serialize/_program.py (`_ExtendedHeader`) and extension/
+flat_tensor/serialize/serialize.py (`FlatTensorHeader`) write them. No weight is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.program.flatbuffer import CorruptError, Span, Table, number, root
+
+# runtime/core/portable_type/scalar_type.h: torch's names, and bytes of an element.
+SCALAR_TYPES = {
+    0: ("uint8", 1),
+    1: ("int8", 1),
+    2: ("int16", 2),
+    3: ("int32", 4),
+    4: ("int64", 8),
+    5: ("float16", 2),
+    6: ("float32", 4),
+    7: ("float64", 8),
+    8: ("complex32", 4),
+    9: ("complex64", 8),
+    10: ("complex128", 16),
+    11: ("bool", 1),
+    12: ("qint8", 1),
+    13: ("quint8", 1),
+    14: ("qint32", 4),
+    15: ("bfloat16", 2),
+    16: ("quint4x2", 1),
+    17: ("quint2x4", 1),
+    22: ("bits16", 2),
+    23: ("float8_e5m2", 1),
+    24: ("float8_e4m3fn", 1),
+    25: ("float8_e5m2fnuz", 1),
+    26: ("float8_e4m3fnuz", 1),
+    27: ("uint16", 2),
+    28: ("uint32", 4),
+    29: ("uint64", 8),
+}
+_MOST_DIMENSIONS = 16  # runtime/core/exec_aten/util/tensor_dimension_limit.h
+_TENSOR = 5  # of the union KernelTypes
+_EXTERNAL = 1  # TensorDataLocation
+_INLINE = 0  # DataLocation
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """dtype as torch calls it, and sizes; a dynamic one is the greatest."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    item: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape) * self.item
+
+
+@dataclass(frozen=True)
+class PlanTensor:
+    """A tensor of a plan that has data: `index` is into the file's constants, or its mutable data
+    where it is `planned`; `key` is that of external data, or empty."""
+
+    type: TensorType
+    index: int
+    planned: bool
+    key: str
+
+
+@dataclass(frozen=True)
+class PlanDelegate:
+    """`payload` is None where it is empty."""
+
+    backend: str
+    payload: Span | None
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """`arenas` are the bytes of planned memory by arena, from the first one on; the runtime leaves
+    number 0 to constants."""
+
+    name: str
+    instructions: int
+    delegates: tuple[PlanDelegate, ...]
+    tensors: tuple[PlanTensor, ...]
+    arenas: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ProgramFile:
+    """A `.pte`. `program` is its flatbuffer with the header, and may have payloads within it;
+    `constants` and `mutable` are in the order of their indices, with the padding behind each."""
+
+    program: Span
+    segments: tuple[Span, ...]
+    constants: tuple[Span, ...]
+    constant_segments: tuple[int, ...]
+    mutable: tuple[Span, ...]
+    mutable_segments: tuple[int, ...]
+    named: tuple[tuple[str, int], ...]
+    plans: tuple[PlanFacts, ...]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A `.ptd`: its flatbuffer with the header; key, segment and type of each entry."""
+
+    program: Span
+    segments: tuple[Span, ...]
+    named: tuple[tuple[str, int, TensorType | None], ...]
+
+
+def read_program(data: memoryview) -> ProgramFile:
+    """Raises CorruptError."""
+    if len(data) < 8 or data[4:6] != b"ET":
+        raise CorruptError("it is no ExecuTorch program")
+    program, base = Span(0, len(data)), len(data)
+    if data[8:12] == b"eh00":
+        program, base = Span(0, number(data, 16, "Q")), number(data, 24, "Q")
+        if not 32 <= program.end <= base <= len(data):
+            raise CorruptError("its header contradicts its size")
+    # Offsets of the flatbuffer itself are not to lead out of it.
+    table = root(data[: program.end])
+    segments = _segments(table, 4, base, len(data))
+    constant = table.table(5)
+    constant_offsets = constant.numbers(1, "Q") if constant is not None else ()
+    constants: tuple[Span, ...] = tuple(_inline(each) for each in table.tables(2))
+    constant_segments: tuple[int, ...] = ()
+    if constant is not None and constant_offsets:
+        constant_segments = (constant.number(0, "I"),)
+        constants = _parts(_chosen(segments, *constant_segments), constant_offsets)
+    mutable: tuple[Span, ...] = ()
+    mutable_segments = []
+    for each in table.tables(6):
+        mutable_segments.append(each.number(0, "I"))
+        mutable += _parts(_chosen(segments, mutable_segments[-1]), each.numbers(1, "Q"))
+    named = tuple((each.text(0), each.number(1, "I")) for each in table.tables(7))
+    for _, index in named:
+        _chosen(segments, index)
+    inline = tuple(_inline(each) for each in table.tables(3))
+    plans = tuple(_plan(each, segments, inline) for each in table.tables(1))
+    return ProgramFile(
+        program,
+        segments,
+        constants,
+        constant_segments,
+        mutable,
+        tuple(mutable_segments),
+        named,
+        plans,
+    )
+
+
+def read_data(data: memoryview) -> DataFile:
+    """Raises CorruptError."""
+    if len(data) < 8 or data[4:6] != b"FT":
+        raise CorruptError("it is no ExecuTorch data file")
+    if data[8:12] != b"FH01":
+        raise CorruptError("it has no header that could be read")
+    program = Span(0, number(data, 16, "Q") + number(data, 24, "Q"))
+    base = number(data, 32, "Q")
+    if not 48 <= program.end <= base <= len(data):
+        raise CorruptError("its header contradicts its size")
+    table = root(data[: program.end])
+    segments = _segments(table, 1, base, len(data))
+    named = []
+    for each in table.tables(2):
+        layout = each.table(2)
+        index = each.number(1, "I")
+        _chosen(segments, index)
+        known = None if layout is None else _type(layout.number(0, "b"), layout.numbers(1, "i"))
+        named.append((each.text(0), index, known))
+    return DataFile(program, segments, tuple(named))
+
+
+def _segments(table: Table, field: int, base: int, size: int) -> tuple[Span, ...]:
+    found = tuple(
+        Span(base + each.number(0, "Q"), each.number(1, "Q")) for each in table.tables(field)
+    )
+    if any(segment.end > size for segment in found):
+        raise CorruptError(f"it has {size} bytes, and a segment beyond its end")
+    return found
+
+
+def _chosen(segments: tuple[Span, ...], index: int) -> Span:
+    if index >= len(segments):
+        raise CorruptError(f"it refers to segment {index}, of {len(segments)}")
+    return segments[index]
+
+
+def _parts(segment: Span, offsets: tuple[int, ...]) -> tuple[Span, ...]:
+    """Those of a segment that begin at these offsets."""
+    ends = (*offsets[1:], segment.size)
+    if any(not start <= end <= segment.size for start, end in zip(offsets, ends, strict=True)):
+        raise CorruptError("the parts of a segment overlap")
+    return tuple(
+        Span(segment.offset + start, end - start) for start, end in zip(offsets, ends, strict=True)
+    )
+
+
+def _inline(table: Table) -> Span:
+    """Data within the flatbuffer."""
+    return table.span(0) or Span(0, 0)
+
+
+def _plan(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) -> PlanFacts:
+    return PlanFacts(
+        name=table.text(0),
+        instructions=sum(chain.count(2) for chain in table.tables(5)),
+        delegates=tuple(_delegate(each, segments, inline) for each in table.tables(7)),
+        tensors=tuple(_tensors(table)),
+        arenas=table.numbers(8, "q")[1:],
+    )
+
+
+def _delegate(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) -> PlanDelegate:
+    reference = table.table(1)
+    if reference is None:
+        return PlanDelegate(table.text(0), None)
+    index = reference.number(1, "I")
+    if reference.number(0, "b") != _INLINE:
+        payload = _chosen(segments, index)
+    elif index < len(inline):
+        payload = inline[index]
+    else:
+        raise CorruptError(f"it refers to payload {index}, of {len(inline)}")
+    return PlanDelegate(table.text(0), payload if payload.size else None)
+
+
+def _tensors(plan: Table) -> Iterator[PlanTensor]:
+    for value in plan.tables(2):
+        if value.number(0, "B") != _TENSOR:
+            continue
+        tensor = value.table(1)
+        if tensor is None:
+            continue
+        extra = tensor.table(9)
+        key = extra.text(1) if extra is not None and extra.number(2, "b") == _EXTERNAL else ""
+        index = tensor.number(5, "I")
+        if index or key:
+            known = _type(tensor.number(0, "b"), tensor.numbers(2, "i"))
+            yield PlanTensor(known, index, tensor.table(6) is not None, key)
+
+
+def _type(scalar_type: int, sizes: tuple[int, ...]) -> TensorType:
+    if len(sizes) > _MOST_DIMENSIONS or any(size < 0 for size in sizes):
+        raise CorruptError("it has a tensor of impossible sizes")
+    name, item = SCALAR_TYPES.get(scalar_type, (f"scalar type {scalar_type}", 0))
+    return TensorType(name, sizes, item)

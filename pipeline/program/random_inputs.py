@@ -1,0 +1,210 @@
+"""Input sets made up from a program's signature, for methods that have too few examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from pipeline.program.inputs import InputSet
+from pipeline.program.signature import (
+    Argument,
+    bind,
+    bounds,
+    check_inputs,
+    expression,
+    in_dim_order,
+    integers,
+    pairs,
+    signature,
+    sizes_of,
+)
+
+# Where a dynamic dimension of a generated input ends, and how large such an input may become.
+LONGEST_DIMENSION = 4096
+MOST_ELEMENTS = 1 << 22
+
+
+def generate_inputs(
+    program: ExportedProgram, count: int, seed: int, examples: Sequence[InputSet] = ()
+) -> list[InputSet]:
+    """Input sets from the signature alone, the same for the same seed.
+
+    Floating-point tensors are standard normal, bools fair. An integer may be an index, so integer
+    tensors stay between the least and greatest value that the same argument has in the examples,
+    or in {0, 1} without one. Where sizes are dynamic, set 0 has the least of each (1 rather than
+    0), set 1 the greatest, set 2 something between, and so on in turn; a symbol has one size
+    everywhere. The greatest is the export's bound, up to LONGEST_DIMENSION, or where there is none
+    the largest example: ExecuTorch plans memory for that size. Python numbers are the examples'.
+    """
+    made = Generator(program, seed, examples)
+    return [made.set(number) for number in range(count)]
+
+
+# A tensor of a shape for an argument: given the argument's fake tensor, the values that it has in
+# the examples, and where random numbers come from.
+Fill = Callable[[torch.Tensor, Sequence[int], Sequence[Any], torch.Generator], torch.Tensor]
+
+
+class Generator:
+    """Makes input sets for a program. Raises PipelineError for examples that do not fit it."""
+
+    def __init__(
+        self, program: ExportedProgram, seed: int, examples: Sequence[InputSet] = ()
+    ) -> None:
+        if not examples and program.example_inputs is not None:
+            args, kwargs = program.example_inputs
+            examples = [InputSet(args, kwargs, "export")]
+        for example in examples:
+            check_inputs(program, example)
+        self.program = program
+        self.seed = seed
+        self._given = [[value for _, value in pairs(program, each, [])] for each in examples]
+        self._arguments = signature(program)
+        self._symbols = _symbols(program, self._arguments, self._given)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether there are sizes to choose."""
+        return any(symbol.least < symbol.greatest for symbol in self._symbols)
+
+    def set(
+        self, number: int, sizes: int | None = None, fill: Fill | None = None, what: str = ""
+    ) -> InputSet:
+        """The input set of a number.
+
+        Args:
+            sizes: 0 takes the least, 1 the greatest, 2 some between; by default the number decides.
+            fill: makes the tensors, by default random ones.
+            what: is added to the origin.
+        """
+        generator = torch.Generator().manual_seed((self.seed << 20) + number)
+        which = number if sizes is None else sizes
+        chosen = _choose(self._arguments, self._symbols, which, generator)
+        leaves = [
+            _value(argument.value, chosen, [v[index] for v in self._given], generator, fill)
+            for index, argument in enumerate(self._arguments)
+        ]
+        args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
+        told = [what, *(f"{s.shown}={chosen[s.symbol]}" for s in self._symbols)]
+        shown = ", ".join(filter(None, told))
+        origin = f"generated {number} (seed {self.seed}){shown and ': '}{shown}"
+        return InputSet(args, kwargs, origin, generated=True)
+
+
+@dataclass(frozen=True)
+class _Symbol:
+    """The sizes to choose from for a symbol, and where a person finds it in the signature."""
+
+    symbol: sympy.Symbol
+    least: int
+    greatest: int
+    shown: str
+
+
+def _symbols(
+    program: ExportedProgram, arguments: Sequence[Argument], given: Sequence[Sequence[Any]]
+) -> list[_Symbol]:
+    exported = list(_shapes(arguments))
+    hints = [bind([(expression(s), s.node.hint) for _, s in exported if s.node.has_hint()])]
+    hints += [
+        bind([(s.expression, s.given) for s in sizes_of(zip(arguments, values, strict=True))])
+        for values in given
+    ]
+    fixed = [a.value.node.expr for a in arguments if isinstance(a.value, torch.SymInt)]
+    names = {expression(size): name for name, size in reversed(exported)}
+    free = {symbol for _, size in exported for symbol in expression(size).free_symbols}
+    chosen = []
+    for symbol in sorted(free, key=str):
+        least, greatest = bounds(program, symbol)
+        seen = [hint[symbol] for hint in hints if symbol in hint] or [max(least, 1)]
+        if symbol in fixed:
+            least = greatest = seen[-1]
+        least = max(least, 1) if greatest != 0 else 0
+        greatest = max(seen) if greatest is None else min(greatest, LONGEST_DIMENSION)
+        chosen.append(_Symbol(symbol, least, max(least, greatest), names.get(symbol, str(symbol))))
+    return chosen
+
+
+def _shapes(arguments: Iterable[Argument]) -> Iterator[tuple[str, torch.SymInt]]:
+    for argument in arguments:
+        if isinstance(argument.value, torch.SymInt):
+            yield argument.name, argument.value
+        elif isinstance(argument.value, torch.Tensor):
+            for dimension, size in enumerate(argument.value.shape):
+                if isinstance(size, torch.SymInt):
+                    yield f"{argument.name}.shape[{dimension}]", size
+
+
+def _choose(
+    arguments: Sequence[Argument],
+    symbols: Sequence[_Symbol],
+    number: int,
+    generator: torch.Generator,
+) -> dict[sympy.Symbol, int]:
+    sizes = {}
+    for s in symbols:
+        between = s.greatest - s.least > 1
+        low, high = (s.least + 1, s.greatest - 1) if between else (s.least, s.greatest)
+        drawn = int(torch.randint(low, high + 1, (), generator=generator))
+        sizes[s.symbol] = (s.least, s.greatest, drawn)[number % 3]
+    while _elements(arguments, sizes) > MOST_ELEMENTS:
+        s = max(symbols, key=lambda s: sizes[s.symbol] - s.least)
+        if sizes[s.symbol] == s.least:
+            break
+        sizes[s.symbol] = max(s.least, sizes[s.symbol] // 2)
+    return sizes
+
+
+def _elements(arguments: Iterable[Argument], sizes: dict[sympy.Symbol, int]) -> int:
+    tensors = [a.value for a in arguments if isinstance(a.value, torch.Tensor)]
+    return max((torch.Size(_shape(t, sizes)).numel() for t in tensors), default=0)
+
+
+def _shape(tensor: torch.Tensor, sizes: dict[sympy.Symbol, int]) -> list[int]:
+    return [int(expression(size).xreplace(integers(sizes))) for size in tensor.shape]
+
+
+def _value(
+    like: Any,
+    sizes: dict[sympy.Symbol, int],
+    seen: Sequence[Any],
+    generator: torch.Generator,
+    fill: Fill | None,
+) -> Any:
+    if isinstance(like, torch.SymInt):
+        return int(expression(like).xreplace(integers(sizes)))
+    if not isinstance(like, torch.Tensor):
+        return like
+    value = (fill or random)(like, _shape(like, sizes), seen, generator)
+    return in_dim_order(value.to(like.dtype), like)
+
+
+def is_number(dtype: torch.dtype) -> bool:
+    """Whether it is of floating-point or complex numbers, which are no indices."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def random(
+    like: torch.Tensor, shape: Sequence[int], seen: Sequence[Any], generator: torch.Generator
+) -> torch.Tensor:
+    """As `generate_inputs` says."""
+    if is_number(like.dtype):
+        kind = torch.complex64 if like.dtype.is_complex else torch.float32
+        return torch.randn(shape, dtype=kind, generator=generator)
+    if like.dtype is torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    least, greatest = ends(seen)
+    top = min(greatest + 1, torch.iinfo(torch.int64).max)
+    return torch.randint(least, top, shape, generator=generator)
+
+
+def ends(seen: Sequence[Any]) -> tuple[int, int]:
+    """The least and greatest integer of the examples; 0 and 1 without any."""
+    found = [int(end) for tensor in seen if tensor.numel() for end in tensor.aminmax()] or [0, 1]
+    return min(found), max(found)

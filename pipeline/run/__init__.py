@@ -1,0 +1,1 @@
+"""Performing actions: worker processes and what they do."""

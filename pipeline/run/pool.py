@@ -1,0 +1,109 @@
+"""The one joblib run: actions that are ready go to worker processes, reports come back.
+
+One `Parallel`, from one thread. A worker that dies takes no other action with it: what was under
+way is tried again alone, so that the report names the action that kills its worker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from joblib import Parallel, delayed
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from pipeline.plan.actions import Action
+from pipeline.run.worker import Report, log_path, run
+from pipeline.store.workspace import Workspace
+from pipeline.validate.crashes import LastWords
+
+
+class Pool:
+    """Worker processes, started by the first `run` and kept until `close`."""
+
+    def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
+        self._workspace = replace(workspace)  # without what it has cached
+        self._jobs = jobs
+        self._always = always
+
+    def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
+        """Reports of all actions, in the order in which they end."""
+        waiting = list(ready)
+        for action in waiting:
+            log_path(action, self._workspace).unlink(missing_ok=True)
+            self._last_words(action).forget()
+        while waiting:
+            done: set[int] = set()
+            try:
+                for index, report in self._parallel(waiting, self._jobs):
+                    done.add(index)
+                    yield waiting[index], report
+                return
+            except TerminatedWorkerError:
+                left = [action for index, action in enumerate(waiting) if index not in done]
+                # The log of an action is the first thing that its worker makes.
+                begun = [a for a in left if log_path(a, self._workspace).exists()]
+                yield from self._alone(begun or left)
+                waiting = [action for action in left if action not in begun] if begun else []
+
+    def _alone(self, suspects: Iterable[Action]) -> Iterator[tuple[Action, Report]]:
+        """A validation that ends its worker is tried again, without the method that did it, as
+        long as that is another one each time."""
+        for action in suspects:
+            words = self._last_words(action)
+            words.forget(deaths=False)  # it may have died with another one
+            again = True
+            while again:
+                again = False
+                try:
+                    yield from ((action, report) for _, report in self._parallel([action], 1))
+                except TerminatedWorkerError as error:
+                    again = words.bury(_codes(error))
+                    if not again:
+                        yield action, Report(error=_epitaph(error), stage="worker")
+
+    def _last_words(self, action: Action) -> LastWords:
+        """Only a validation says any."""
+        return LastWords(self._workspace.logs, str(action.package))
+
+    def _parallel(self, waiting: Sequence[Action], jobs: int) -> Iterator[tuple[int, Report]]:
+        # With n_jobs=1 joblib would run the actions in this process, which must not import torch;
+        # what is under way is bounded by pre_dispatch.
+        warnings.filterwarnings("ignore", "A worker stopped", module="joblib")  # it is replaced
+        parallel = Parallel(
+            n_jobs=max(2, self._jobs),
+            backend="loky",
+            return_as="generator_unordered",
+            pre_dispatch=jobs,
+            batch_size=1,
+        )
+        parent = os.getpid()
+        yield from parallel(
+            delayed(_numbered)(index, action, self._workspace, parent, self._always)
+            for index, action in enumerate(waiting)
+        )
+
+    def close(self) -> None:
+        """Ends the workers now, whatever they do."""
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+def _numbered(
+    index: int, action: Action, workspace: Workspace, parent: int, always: bool
+) -> tuple[int, Report]:
+    return index, run(action, workspace, parent, always)
+
+
+def _codes(error: TerminatedWorkerError) -> str:
+    """How its workers ended, as `SIGSEGV(-11)`: only the message says it."""
+    return ", ".join(sorted(set(re.findall(r"[A-Z]+\(-?\d+\)", str(error)))))
+
+
+def _epitaph(error: TerminatedWorkerError) -> str:
+    codes = _codes(error)
+    how = f" ({codes})" if codes else ""
+    return f"its worker process died{how}, twice; the system may have ended it for lack of memory"

@@ -1,0 +1,94 @@
+"""Signatures of action results: who made them, and whether that is someone trusted."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.store import digest
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
+
+INSTALL = "pip install 'pte-pipeline[remote]'"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Ed25519 keys; the trusted ones by the digest of their bytes. Without any, all is accepted."""
+
+    signing: Any | None
+    trusted: Mapping[Digest, Any]
+
+    def sign(self, message: bytes) -> tuple[Digest | None, str | None]:
+        if self.signing is None:
+            return None, None
+        signature = base64.b64encode(self.signing.sign(message)).decode("ascii")
+        return _name_of(self.signing.public_key()), signature
+
+    def accept(self, signer: Any, signature: Any, message: bytes) -> bool:
+        if not self.trusted:
+            return True
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            self.trusted[signer].verify(base64.b64decode(signature, validate=True), message)
+        except (InvalidSignature, LookupError, TypeError, ValueError):
+            return False
+        return True
+
+
+def _name_of(public_key: Any) -> Digest:
+    return digest.of_bytes(public_key.public_bytes_raw())
+
+
+def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Keys:
+    """What is signed with the one is trusted too. Raises PipelineError for a key that can't be
+    used."""
+    if signing_key is None and not trusted_keys:
+        return Keys(None, {})
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+        from cryptography.hazmat.primitives.serialization import (
+            load_pem_private_key,
+            load_pem_public_key,
+        )
+    except ImportError as error:
+        raise PipelineError(f"keys of the remote need cryptography: {INSTALL}") from error
+
+    signing = None
+    public_keys = [
+        _load(
+            path,
+            load_pem_public_key,
+            ed25519.Ed25519PublicKey,
+            "public key in PEM; openssl pkey -in key.pem -pubout -out key.pub",
+        )
+        for path in trusted_keys
+    ]
+    if signing_key is not None:
+        signing = _load(
+            signing_key,
+            lambda data: load_pem_private_key(data, password=None),
+            ed25519.Ed25519PrivateKey,
+            "private key in PEM, without a password; openssl genpkey -algorithm ed25519 "
+            "-out key.pem",
+        )
+        public_keys.append(signing.public_key())
+    return Keys(signing, {_name_of(key): key for key in public_keys})
+
+
+def _load(path: Path, parse: Callable[[bytes], Any], kind: type, wanted: str) -> Any:
+    try:
+        key = parse(path.read_bytes())
+    except OSError as error:
+        raise PipelineError(
+            f"{path}: cannot be read ({error.strerror}); must be an Ed25519 {wanted}"
+        ) from error
+    except Exception:  # cryptography's, of many kinds
+        key = None
+    if not isinstance(key, kind):
+        raise PipelineError(f"{path}: is no Ed25519 {wanted}")
+    return key

@@ -1,0 +1,103 @@
+"""A workspace: the folders of one project, and what its last builds left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.store.digest import FileDigests, canonical_json
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import write_atomically
+from pipeline.store.settings import read_settings
+from pipeline.store.store import Store
+
+BASELINES = "baselines"
+CONFIG_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """`jobs` is the number of worker processes; `build_folder` is where builds go, where that is
+    not `build/`."""
+
+    root: Path
+    store: Store
+    jobs: int
+    build_folder: Path | None = None
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def configs(self) -> Path:
+        return self.root / "partition_configs"
+
+    @property
+    def build(self) -> Path:
+        return self.build_folder or self.root / "build"
+
+    def baseline(self, package: str) -> Path:
+        """Where its accepted figures are."""
+        return self.root / BASELINES / f"{package}.yaml"
+
+    @property
+    def logs(self) -> Path:
+        return self.build / ".logs"  # no package can have this name
+
+    def package(self, name: str) -> Path:
+        return self.build / name
+
+    @cached_property
+    def file_digests(self) -> FileDigests:
+        return FileDigests(self.build / ".files.json")
+
+    def state(self, package: str) -> dict[str, Any]:
+        """What the last build of a package recorded; empty where there is nothing to trust."""
+        try:
+            state = json.loads(self._state_path(package).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
+
+    def write_state(self, package: str, state: Mapping[str, Any]) -> None:
+        write_atomically(self._state_path(package), canonical_json(state))
+
+    def forget_state(self, package: str) -> None:
+        self._state_path(package).unlink(missing_ok=True)
+
+    def _state_path(self, package: str) -> Path:
+        return self.build / ".state" / f"{package}.json"
+
+
+def config_files(folder: Path) -> dict[str, list[Path]]:
+    """The configs of a folder by the stem of their names, but hidden ones; more than one file for a
+    stem is a mistake. Raises PipelineError for a folder that cannot be read."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES)
+    except FileNotFoundError:
+        paths = []
+    except OSError as error:
+        raise PipelineError(f"{folder.name}: cannot be read: {error.strerror}") from error
+    files: dict[str, list[Path]] = {}
+    for path in paths:
+        if not path.name.startswith("."):
+            files.setdefault(path.stem, []).append(path)
+    return files
+
+
+def makes_packages(stem: str) -> bool:
+    """Whether a config of this name makes packages; others are there to be extended only."""
+    return not stem.startswith("_")
+
+
+def open_workspace(root: Path) -> Workspace:
+    """Raises PipelineError for settings that make no sense."""
+    root = root.resolve()
+    settings = read_settings(root)
+    store = Store(settings.store, settings.remote, settings.cap)
+    return Workspace(root, store, settings.jobs)

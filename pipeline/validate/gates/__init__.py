@@ -1,0 +1,1 @@
+"""Limits that a package must keep to, and what it is compared with."""

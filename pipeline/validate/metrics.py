@@ -1,0 +1,275 @@
+"""How far an output is from what it should be, and whether that is near enough.
+
+Correlation hides errors, so it is one figure among others: the greatest, the mean and the 99.9th
+percentile of the absolute error, the error relative to the signal, the ratio of signal to
+quantization noise, and, for classifiers, how often both choose the same class. All are computed in
+float64, a part of the tensor at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.report.records import Figure, OutputErrorRecord
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """The distance of an output from the expected one.
+
+    Figures run over the places where both are finite. Where every expected value is zero, those
+    that compare with the signal are undefined, and None.
+
+    Attributes:
+        max_abs: the greatest |a - e|.
+        mean_abs: the mean of |a - e|.
+        sqnr_db: 10 log10(sum e^2 / sum (a - e)^2), in dB; infinite where nothing differs.
+        p999_abs: the least |a - e| that 99.9 % of the places don't exceed (nearest rank).
+        relative: sum |a - e| / sum |e|.
+        cosine: sum a e / sqrt(sum a^2 sum e^2), from -1 to 1; 0 where every actual value is zero
+            and not every expected one.
+        agreement: the share of rows along the last dimension whose greatest value stands at the
+            same place, from 0 to 1; a row whose expected values have several greatest takes any
+            of them. None for what is no floating-point tensor with at least two values in a row.
+        nonfinite: places where both are NaN, or the same infinity, which agree.
+        disagreeing: places where one is NaN or infinite and the other is something else. With
+            any such, or a mismatch, the errors are infinite.
+        mismatch: of kind, dtype or shape.
+    """
+
+    max_abs: float
+    mean_abs: float
+    sqnr_db: float | None
+    p999_abs: float = 0.0
+    relative: float | None = 0.0
+    cosine: float | None = 1.0
+    agreement: float | None = None
+    nonfinite: int = 0
+    disagreeing: int = 0
+    mismatch: str | None = None
+
+    def to_json(self) -> OutputErrorRecord:
+        return {
+            "max_abs": json_number(self.max_abs),
+            "mean_abs": json_number(self.mean_abs),
+            "sqnr_db": json_number(self.sqnr_db),
+            "p999_abs": json_number(self.p999_abs),
+            "relative": json_number(self.relative),
+            "cosine": json_number(self.cosine),
+            "agreement": json_number(self.agreement),
+            "nonfinite": self.nonfinite,
+            "disagreeing": self.disagreeing,
+            "mismatch": self.mismatch,
+        }
+
+
+# That of an output that can't be compared.
+INFINITE = OutputError(math.inf, math.inf, -math.inf, math.inf, math.inf, -1.0, 0.0)
+
+
+def json_number(value: float | None) -> Figure:
+    """Six significant digits, as the last ones vary with the number of threads. Strict JSON has
+    no infinities: they are the strings "inf" and "-inf", NaN is "nan"."""
+    if value is None:
+        return None
+    if math.isfinite(value):
+        return float(f"{value:.6g}")
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def compare(actual: Any, expected: Any) -> OutputError:
+    """The error of an output: a tensor, a Python number or bool, a string or None.
+
+    Integers and bools are compared exactly. What has no distance, such as a string, either is
+    the same or is a mismatch.
+    """
+    mismatch = _mismatch(actual, expected)
+    if mismatch is not None:
+        return replace(INFINITE, mismatch=mismatch)
+    if expected is None or isinstance(expected, str):
+        return OutputError(0.0, 0.0, math.inf)
+    return _measure(torch.as_tensor(actual), torch.as_tensor(expected))
+
+
+def _mismatch(actual: Any, expected: Any) -> str | None:
+    if isinstance(actual, Tensor) and isinstance(expected, Tensor):
+        if actual.dtype != expected.dtype:
+            return f"dtype {_plain(actual.dtype)}, must be {_plain(expected.dtype)}"
+        if actual.shape != expected.shape:
+            return f"shape {tuple(actual.shape)}, must be {tuple(expected.shape)}"
+        return None
+    if type(actual) is not type(expected):
+        return f"{_described(actual)}, must be {_described(expected)}"
+    if isinstance(expected, str) and actual != expected:
+        return f"{actual!r}, must be {expected!r}"
+    return None
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _described(value: Any) -> str:
+    return "a tensor" if isinstance(value, Tensor) else repr(value)
+
+
+def _measure(actual: Tensor, expected: Tensor) -> OutputError:
+    scale = _greatest(actual, expected)
+    greatest = total = noise = signal = power = product = magnitude = 0.0
+    finite_places = nonfinite = disagreeing = 0
+    distances = []
+    for a, e, distance in _chunks(actual, expected):
+        agree = (a == e) | (a.isnan() & e.isnan())
+        finite = a.isfinite() & e.isfinite()
+        nonfinite += int((~finite & agree).sum())
+        disagreeing += int((~finite & ~agree).sum())
+        # Divided by the greatest value first, since squares overflow and vanish.
+        a, e, distance = a[finite] / scale, e[finite] / scale, distance[finite]
+        finite_places += e.numel()
+        greatest = max(greatest, float(distance.max()) if e.numel() else 0.0)
+        total += float(distance.sum())
+        noise += float((distance / scale).square().sum())
+        signal += float(e.square().sum())
+        power += float(a.square().sum())
+        product += float((a * e).sum())
+        magnitude += float(e.abs().sum())
+        distances.append(distance)
+    if disagreeing:
+        return replace(INFINITE, nonfinite=nonfinite, disagreeing=disagreeing)
+    agreement = _agreement(actual, expected)
+    if greatest == 0:
+        return OutputError(0.0, 0.0, math.inf, agreement=agreement, nonfinite=nonfinite)
+    return OutputError(
+        greatest,
+        total / finite_places,
+        _decibel(signal, noise) if magnitude else None,
+        p999_abs=_percentile(torch.cat(distances)),
+        relative=total / scale / magnitude if magnitude else None,
+        cosine=_cosine(product, signal, power),
+        agreement=agreement,
+        nonfinite=nonfinite,
+    )
+
+
+def _cosine(product: float, signal: float, power: float) -> float | None:
+    if not signal:
+        return None
+    length = math.sqrt(signal) * math.sqrt(power)
+    return max(-1.0, min(1.0, product / length)) if length else 0.0
+
+
+def _percentile(values: Tensor) -> float:
+    """The 99.9th, by nearest rank."""
+    rank = max(1, math.ceil(values.numel() * 0.999))
+    return float(values.kthvalue(rank).values)
+
+
+def _agreement(actual: Tensor, expected: Tensor) -> float | None:
+    if not expected.dtype.is_floating_point or expected.ndim == 0 or expected.shape[-1] < 2:
+        return None
+    if expected.numel() == 0:
+        return None
+    rows, given = (
+        tensor.detach().cpu().double().reshape(-1, expected.shape[-1])
+        for tensor in (expected, actual)
+    )
+    chosen = rows.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
+    greatest = rows.amax(1)
+    same = (chosen == greatest) | (chosen.isnan() & greatest.isnan())
+    return float(same.double().mean())
+
+
+def _decibel(signal: float, noise: float) -> float:
+    if noise == 0:
+        return math.inf
+    ratio = signal / noise
+    return 10 * math.log10(ratio) if ratio > 0 else -math.inf
+
+
+def _greatest(actual: Tensor, expected: Tensor) -> float:
+    """The greatest finite magnitude in either, 1 where all is zero."""
+    greatest = 0.0
+    for a, e, _ in _chunks(actual, expected):
+        for part in (a[a.isfinite()], e[e.isfinite()]):
+            greatest = max(greatest, float(part.abs().max()) if part.numel() else 0.0)
+    return greatest or 1.0
+
+
+def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Parts of both tensors in float64, in reading order, with |a - e|. Unequal integers are at
+    least 1 apart, whatever float64 makes of them; a complex number counts as two."""
+    a, e = _flat(actual), _flat(expected)
+    for start in range(0, a.numel(), _CHUNK):
+        one, other = a[start : start + _CHUNK], e[start : start + _CHUNK]
+        distance = (one.double() - other.double()).abs()
+        if not one.dtype.is_floating_point:
+            distance = torch.where(one == other, 0.0, distance.clamp(min=1.0))
+        yield one.double(), other.double(), distance
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach().cpu()
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(
+        -1
+    )
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """The place that is worst by |a - e| - (atol + rtol |e|), the `excess`; near enough where
+    that is not above zero. `index` is the place in the tensor, `allowed` the limit there."""
+
+    excess: float = -math.inf
+    index: tuple[int, ...] = ()
+    actual: float = 0.0
+    expected: float = 0.0
+    allowed: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.excess <= 0
+
+
+def within(error: OutputError, actual: Any, expected: Any, atol: float, rtol: float) -> Closeness:
+    """The worst place of an output, by the rule of `torch.allclose`: |a - e| <= atol + rtol |e|.
+
+    Integers and bools must be equal, whatever the tolerances. NaN is close to NaN, an infinity to
+    itself, and neither to anything else. A mismatch is infinitely far away.
+    """
+    if error.mismatch is not None:
+        return Closeness(excess=math.inf)
+    if expected is None or isinstance(expected, str):
+        return Closeness()
+    actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
+    tolerated = expected.dtype.is_floating_point or expected.is_complex()
+    worst, start = Closeness(), 0
+    for a, e, distance in _chunks(actual, expected):
+        allowed = atol + rtol * e.abs() if tolerated else torch.zeros_like(e)
+        excess = distance - allowed
+        finite = a.isfinite() & e.isfinite()
+        agree = (a == e) | (a.isnan() & e.isnan())
+        excess = torch.where(finite, excess, torch.where(agree, -math.inf, math.inf))
+        place = int(excess.argmax())
+        if excess[place] > worst.excess:
+            index = _index(start + place, expected)
+            figures = (float(t[place]) for t in (excess, a, e, allowed))
+            worst = Closeness(next(figures), index, *figures)
+        start += a.numel()
+    return worst
+
+
+def _index(place: int, tensor: Tensor) -> tuple[int, ...]:
+    shape = torch.Size((*tensor.shape, 2)) if tensor.is_complex() else tensor.shape
+    index = []
+    for size in reversed(shape):
+        place, position = divmod(place, size)
+        index.append(position)
+    return tuple(reversed(index))
