@@ -26,10 +26,10 @@ def hashing(folder: Path, sizes: Sizes) -> Result:
     def library(path: Path) -> str:
         return blake3(max_threads=1).update_mmap(path).hexdigest()
 
-    if digest.of_file(path) != library(path):  # which also brings the file into the page cache
+    if digest.hash_file(path) != library(path):  # which also brings the file into the page cache
         raise BenchmarkError("the digest of a file is not that of its content")
     theirs, ours = in_turns(
-        sizes.turns, lambda _: _seconds(library, path), lambda _: _seconds(digest.of_file, path)
+        sizes.turns, lambda _: _seconds(library, path), lambda _: _seconds(digest.hash_file, path)
     )
     ratio = min(theirs) / min(ours)
     return Result(

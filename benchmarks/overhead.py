@@ -165,8 +165,8 @@ def without_store(checkout: Checkout, package: str) -> None:
 def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> None:
     """Raises BenchmarkError where two partitions are equal."""
     from pipeline.compile.preprocess.cache import counted_preprocess
-    from pipeline.run.compile import compile_unit
-    from pipeline.run.perform import link_package
+    from pipeline.run.build.compile import compile_unit
+    from pipeline.run.build.link import link_package
     from pipeline.run.stages import Stages
 
     stages = Stages()

@@ -11,6 +11,7 @@ are measured use.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,23 @@ def main(models: Path, configs: Path, out: Path, packages: list[str]) -> None:
         print(package, flush=True)
 
 
-def build(config: dict[str, Any], programs: dict[str, ExportedProgram], out: Path) -> None:
+def build(
+    config: dict[str, Any],
+    programs: dict[str, ExportedProgram],
+    out: Path,
+    calibration: Callable[[str], list[tuple[Any, ...]]] | None = None,
+) -> None:
+    """Write a package's `.pte`, and its `.ptd` where the config asks for one.
+
+    Args:
+        calibration: gives the inputs that a static quantization of a method observes; those that
+            it was exported with otherwise.
+    """
     methods = config["methods"]
     for name, program in programs.items():
-        if "quantize" in methods[name]:
-            programs[name] = quantized(program, methods[name]["quantize"])
+        if (spec := methods[name].get("quantize")) is not None:
+            batches = calibration(name) if calibration and not spec.get("dynamic") else []
+            programs[name] = quantized(program, spec, batches)
     lowered = to_edge_transform_and_lower(
         programs,
         partitioner={name: partitioners(methods[name]["partitioners"]) for name in programs},
@@ -64,15 +77,21 @@ def partitioners(specs: list[Any]) -> list[XnnpackPartitioner]:
     return [XnnpackPartitioner(**each) for each in options]
 
 
-def quantized(program: ExportedProgram, spec: dict[str, Any]) -> ExportedProgram:
-    """Observes the inputs that the program was exported with."""
+def quantized(
+    program: ExportedProgram, spec: dict[str, Any], batches: list[tuple[Any, ...]]
+) -> ExportedProgram:
+    """Quantize a program as ExecuTorch's tutorials do, observing `batches`, or else the inputs
+    that it was exported with."""
     dynamic = spec.get("dynamic", False)
     scheme = get_symmetric_quantization_config(spec.get("per_channel", True), is_dynamic=dynamic)
     quantizer = XNNPACKQuantizer().set_global(scheme)
     args, kwargs = program.example_inputs
     prepared = prepare_pt2e(program.module(check_guards=False), quantizer)
     with torch.no_grad():
-        prepared(*args, **kwargs)
+        for batch in batches:
+            prepared(*batch)
+        if not batches:
+            prepared(*args, **kwargs)
     converted = convert_pt2e(prepared)
     if dynamic:
         DuplicateDynamicQuantChainPass()(converted)

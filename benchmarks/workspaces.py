@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.measure import BenchmarkError, Run, run
 from pipeline.plan.plan import Plan
 from pipeline.run.install import install
-from pipeline.store.maintenance import read_usage
 from pipeline.store.store import Store
+from pipeline.store.usage import read_usage
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-DODO = "from pipeline.cli.tasks import *\n"
+DODO = "from pipeline.tasks import *\n"
 _SETTINGS = re.compile(r"(PTE_PIPELINE_|PYTHON)\w+")
 _IMPORTED = re.compile(r"^import time:.*\| +(\S+)$", re.MULTILINE)
 
@@ -97,7 +97,7 @@ class Checkout:
         """The modules that a doit process imports; its workers' are not among them."""
         command = [sys.executable, "-X", "importtime", "-m", "doit", *arguments]
         imported = set(_IMPORTED.findall(run(command, self.root, self.environment).output))
-        if "pipeline.cli.tasks" not in imported:
+        if "pipeline.tasks" not in imported:
             raise BenchmarkError("what doit imports can't be told")
         return imported
 

@@ -1,86 +1,28 @@
-"""Workspaces that tests build in. They are real, and the larger builds are made once."""
+"""Fixtures: workspaces that tests build in. The larger builds are made once."""
 
 from __future__ import annotations
 
-import json
-import os
+import gc
 import secrets
 import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from filelock import FileLock
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-SAMPLES = Path(__file__).resolve().parent / "samples"
-
-
-@dataclass
-class Bench:
-    """A workspace in a folder of the test's own, with a store of its own."""
-
-    root: Path
-    output: str = ""
-
-    @property
-    def store(self) -> Path:
-        return self.root / ".store"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "PTE_PIPELINE_STORE": str(self.store), "PTE_PIPELINE_JOBS": "2"}
-
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "doit", *arguments]
-
-    def doit(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
-        """Runs doit as a user does, in a process; its output is kept in `output`."""
-        done = subprocess.run(
-            self.command(*arguments),
-            cwd=self.root,
-            env={**self.environment, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-        )
-        self.output = done.stdout
-        return done.returncode
-
-    def actions(self) -> list[dict[str, Any]]:
-        return json.loads((self.root / "build" / "run.json").read_text())["actions"]
-
-    def outcomes(self) -> dict[str, str]:
-        """`kind package/method` to outcome, of the last run."""
-        return {
-            " ".join(
-                [a["kind"], "/".join(n for n in (a["package"], a["method"]) if n) or a["model"]]
-            ): a["outcome"]
-            for a in self.actions()
-        }
-
-    def bytes_of(self, package: str, name: str) -> bytes:
-        return (self.root / "build" / package / name).read_bytes()
-
-    def snapshot(self) -> dict[Path, tuple[int, int]]:
-        """Size and time of all files; in the store, the time is that of the last use."""
-        return {
-            path: (path.stat().st_size, path.is_relative_to(self.store) or path.stat().st_mtime_ns)
-            for path in self.root.rglob("*")
-        }
-
-    def edit(self, name: str, old: str, new: str) -> None:
-        path = self.root / name
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new))
+from tests.support.bench import Bench, bench_of
+from tests.support.drawing import draw_in_helper
 
 
-def bench_of(sample: str, folder: Path) -> Bench:
-    return Bench(Path(shutil.copytree(SAMPLES / sample, folder / sample)))
+def pytest_configure():
+    draw_in_helper()
+
+
+def pytest_collection_finish():
+    """Keep the garbage collector off what was imported: 400,000 objects that it would look through
+    again and again while programs are lowered."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -104,7 +46,8 @@ def endpoint():
 @pytest.fixture
 def s3(endpoint):
     import fsspec
-    from sites import Site, s3_options
+
+    from tests.support.sites import Site, s3_options
 
     bucket = f"bucket-{secrets.token_hex(4)}"
     options = s3_options(endpoint)
@@ -114,7 +57,7 @@ def s3(endpoint):
 
 @pytest.fixture
 def folder(tmp_path):
-    from sites import Site
+    from tests.support.sites import Site
 
     return Site((tmp_path / "remote").as_uri())
 
@@ -125,10 +68,19 @@ def site(request):
 
 
 @pytest.fixture(scope="session")
-def _built(tmp_path_factory):
-    bench = bench_of("pair", tmp_path_factory.mktemp("built"))
-    assert bench.doit() == 0, bench.output
-    return bench
+def _built(tmp_path_factory, worker_id):
+    """The sample `pair` after a first run, made once for all of pytest's processes."""
+    shared = tmp_path_factory.getbasetemp()
+    if worker_id != "master":
+        shared = shared.parent
+    bench = Bench(shared / "built" / "pair")
+    printed = shared / "built" / "output.txt"
+    with FileLock(shared / "built.lock"):
+        if not printed.exists():
+            bench_of("pair", bench.root.parent)
+            assert bench.doit() == 0, bench.output
+            printed.write_text(bench.output)
+    return Bench(bench.root, printed.read_text())
 
 
 @pytest.fixture

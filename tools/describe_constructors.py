@@ -1,8 +1,8 @@
-"""Describes the callables that options are handed to: `python -m pipeline.backends.describe`.
+"""Describe the callables that options are passed to: `python -m tools.describe_constructors`.
 
-Writes `constructors.json`, which the plan reads instead of importing torch. Everything is read out
-of the installed source and nothing of it is imported: some backends can't be imported without a
-vendor's SDK, and Qualcomm's tries to download its own.
+Writes pipeline/backends/constructors.json, which the plan reads instead of importing torch.
+Everything is read out of the installed source and nothing of it is imported: some backends can't be
+imported without a vendor's SDK, and Qualcomm's tries to download its own.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import ast
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.constructors import FILE
+from pipeline.backends.host import package_folders
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def description(targets: Iterable[str]) -> dict[str, Any]:
-    """The versions of what is described, and target to parameters or keys. Raises LookupError for
-    one that is not in the installed source."""
+    """Return the versions of the packages, and target to parameters or keys. Raises LookupError for
+    a target that is not in the installed source."""
     described = {target: describe(target) for target in sorted(set(targets))}
     packages = {target.partition(".")[0] for target in described}
     return {
@@ -33,13 +33,14 @@ def description(targets: Iterable[str]) -> dict[str, Any]:
 
 
 def targets() -> list[str]:
-    """Those of the whole catalogue."""
-    return [each.target for backend in BACKENDS.values() for each in backend.constructors]
+    """Return the targets of the whole catalogue."""
+    stages = [stage for b in BACKENDS.values() for stage in (b.lowering, b.quantization) if stage]
+    return [each.target for stage in stages for each in stage.constructors]
 
 
 def describe(target: str) -> list[dict[str, Any]]:
-    """The parameters of `module:function`, `module:Class` or `module:Class.method`. With
-    `[expression]` behind it, what stands for a mapping or a key there, the keys that are read."""
+    """Return the parameters of `module:function`, `module:Class` or `module:Class.method`. With
+    `[expression]` behind it, which is a mapping or a key there, return the keys that are read."""
     module, _, rest = target.partition(":")
     path, _, expression = rest.removesuffix("]").partition("[")
     tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
@@ -64,7 +65,7 @@ def describe(target: str) -> list[dict[str, Any]]:
 
 
 def members(target: str) -> list[str]:
-    """The names of an enumeration `module:Class`, in their order."""
+    """Return the names of an enumeration `module:Class`, in their order."""
     module, _, name = target.partition(":")
     found = _find(ast.parse(source_of(module).read_text(encoding="utf-8")).body, name)
     if not isinstance(found, ast.ClassDef):
@@ -74,11 +75,11 @@ def members(target: str) -> list[str]:
 
 
 def source_of(module: str) -> Path:
-    """The file of a module of an installed package, of which nothing is imported."""
+    """Return the file of a module of an installed package, without importing it. Raises LookupError
+    where there is none."""
     package, *rest = module.split(".")
-    spec = find_spec(package)
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        path = Path(folder, *rest)
+    for folder in package_folders(package):
+        path = folder.joinpath(*rest)
         for file in (path.with_suffix(".py"), path / "__init__.py"):
             if file.is_file():
                 return file
@@ -94,7 +95,8 @@ def _parameters(function: _Function, method: bool) -> Iterator[dict[str, Any]]:
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
-    static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in _decorators(function))
+    decorators = (each for each in function.decorator_list if isinstance(each, ast.Name))
+    static = any(each.id == "staticmethod" for each in decorators)
     for number, (each, default) in enumerate(
         zip(positional, [*padding, *arguments.defaults], strict=True)
     ):
@@ -109,12 +111,8 @@ def _parameters(function: _Function, method: bool) -> Iterator[dict[str, Any]]:
         yield _parameter(arguments.kwarg, "any keyword", None)
 
 
-def _decorators(function: _Function) -> list[ast.expr]:
-    return function.decorator_list
-
-
 def _fields(dataclass: ast.ClassDef) -> Iterator[dict[str, Any]]:
-    """Those of a dataclass, or of a class of attrs, that its constructor takes."""
+    """Yield the fields of a dataclass, or of a class of attrs, that its constructor takes."""
     for node in dataclass.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -128,9 +126,9 @@ def _fields(dataclass: ast.ClassDef) -> Iterator[dict[str, Any]]:
 
 
 def _keys(module: ast.Module, scope: ast.AST, expression: str) -> Iterator[dict[str, Any]]:
-    """Those with which a mapping is read, `options["key"]`, `options.get("key", default)` and
-    `"key" in options`, or to which a key is compared, `spec.key == "key"` and `spec.key in keys`;
-    each once, in the order of the source."""
+    """Yield the keys with which a mapping is read, `options["key"]`, `options.get("key", default)`
+    and `"key" in options`, or to which a key is compared, `spec.key == "key"` and `spec.key in
+    keys`; each once, in the order of the source."""
     constants = {**_constants(module.body), **_constants(ast.walk(scope))}
     found: dict[str, ast.expr | None] = {}
     nodes = [node for node in ast.walk(scope) if isinstance(node, ast.expr)]
@@ -156,7 +154,7 @@ def _keys(module: ast.Module, scope: ast.AST, expression: str) -> Iterator[dict[
 
 
 def _constants(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
-    """What names stand for."""
+    """Return the values of names that are assigned once and for all."""
     return {
         target.id: node.value
         for node in nodes
@@ -167,7 +165,7 @@ def _constants(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
 
 
 def _values(key: ast.expr, constants: Mapping[str, ast.expr]) -> list[str]:
-    """The texts that a key can be; none where the source does not say."""
+    """Return the texts that a key can be; [] where the source does not say."""
     if isinstance(key, ast.Name) and key.id in constants:
         key = constants[key.id]
     try:
@@ -185,7 +183,8 @@ def _parameter(each: ast.arg, kind: str, default: ast.expr | None) -> dict[str, 
 
 
 def _default(node: ast.expr | None) -> dict[str, Any]:
-    """Its value where that is plain JSON, else its code; nothing where there is none."""
+    """Return the value of a default where that is plain JSON, else its code; {} without a
+    default."""
     if node is None:
         return {}
     try:

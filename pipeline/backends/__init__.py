@@ -1,28 +1,46 @@
-"""The backend catalogue: what a config can tell each backend, and how to build its parts.
+"""The backend catalogue: the options of each backend, and how to build its parts.
 
-One entry a backend, in a module of its family, and no torch until a part is built: configs are
-checked and the JSON schema is written from this table alone. A backend is added by writing its
-options and its entry.
+One folder or file a family, with its options and its entries, and a line in the table here. No
+torch until a part is built: configs are checked and the JSON schema is written from this table
+alone. A family knows no other, and not the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import add_sub, apple, coreml, openvino, torchao, vulkan, xnnpack
-from pipeline.backends import cortex_m as by_passes
-from pipeline.backends.arm import ethos_u, tosa, vgf
-from pipeline.backends.entry import Backend, Quantization, Requirement, Sight
+from pipeline.backends import (
+    add_sub,
+    apple,
+    arm,
+    coreml,
+    cortex_m,
+    openvino,
+    torchao,
+    vendors,
+    vulkan,
+    xnnpack,
+)
+from pipeline.backends.entry import (
+    Backend,
+    CacheScope,
+    Execution,
+    Lowering,
+    Preprocessing,
+    Quantization,
+)
+from pipeline.backends.host import Host, Requirement
 from pipeline.backends.options import Modules, Options
 from pipeline.backends.plugins import find_plugins
 from pipeline.backends.quantize_options import QuantizeConfig
 from pipeline.backends.recipes import RECIPES, Recipe
-from pipeline.backends.vendors import aoti, mediatek, nxp, qualcomm, samsung
 from pipeline.backends.workspace_files import WorkspaceFiles
+from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -35,13 +53,17 @@ __all__ = [
     "QUANTIZERS",
     "RECIPES",
     "Backend",
+    "CacheScope",
+    "Execution",
+    "Host",
+    "Lowering",
     "Options",
     "PartitionerSpec",
+    "Preprocessing",
     "Quantization",
     "QuantizeConfig",
     "Recipe",
     "Requirement",
-    "Sight",
     "WorkspaceFiles",
     "edge_operators",
     "make_partitioners",
@@ -56,30 +78,22 @@ _ENTRIES = (
     *coreml.ENTRIES,
     *apple.ENTRIES,
     *openvino.ENTRIES,
-    *ethos_u.ENTRIES,
-    *vgf.ENTRIES,
-    *tosa.ENTRIES,
-    *by_passes.ENTRIES,
-    *qualcomm.ENTRIES,
-    *mediatek.ENTRIES,
-    *samsung.ENTRIES,
-    *nxp.ENTRIES,
-    *aoti.ENTRIES,
+    *arm.ENTRIES,
+    *cortex_m.ENTRIES,
     *add_sub.ENTRIES,
 )
 _OWN = {backend.name: backend for backend in _ENTRIES}
 _PLUGINS = find_plugins(_OWN)
+# A plugin may lower to what is a row of data here.
+_VENDORS = {backend.name: backend for backend in vendors.ENTRIES}
 
-BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _PLUGINS.backends)
+BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _VENDORS | _PLUGINS.backends)
 # Plugins that can't be used, and why.
 PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PLUGINS.problems)
-# Those of the backends, and those that have no backend of their own.
+# The quantizers of the backends, and those that have no backend of their own.
 QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
-    {
-        each.name: each
-        for each in (*(backend.quantization for backend in BACKENDS.values()), *torchao.QUANTIZERS)
-        if each is not None
-    }
+    {name: replace(b.quantization, host=b.host) for name, b in BACKENDS.items() if b.quantization}
+    | torchao.QUANTIZERS
 )
 
 
@@ -96,28 +110,41 @@ class PartitionerSpec(Options):
 
 
 def make_partitioners(specs: Iterable[PartitionerSpec]) -> list[Partitioner]:
-    """In the order of the config, which is the order in which they are tried. Backends that lower
-    by passes have none."""
-    return [spec.backend.make_partitioner(spec.options) for spec in with_partitioner(specs)]
+    """Make the partitioners of a config, in its order, in which they are tried. Backends that lower
+    by passes have none.
+
+    Raises:
+        PipelineError: this package can't lower to a backend, or something that it needs is missing.
+    """
+    return [_make_partitioner(spec) for spec in with_partitioner(specs)]
+
+
+def _make_partitioner(spec: PartitionerSpec) -> Partitioner:
+    make = spec.backend.lowering.make_partitioner
+    if make is None:
+        needs = (f"{need.what}: {need.remedy}" for need in spec.backend.host.missing())
+        raise PipelineError(f"{spec.name} needs {'; '.join(needs)}")
+    return make(spec.options)
 
 
 def with_partitioner(specs: Iterable[PartitionerSpec]) -> list[PartitionerSpec]:
-    """Those of backends that lower through one."""
-    return [spec for spec in specs if spec.backend.make_passes is None]
+    """Return the specs of backends that lower through a partitioner."""
+    return [spec for spec in specs if spec.backend.lowering.make_passes is None]
 
 
 def make_passes(specs: Iterable[PartitionerSpec]) -> list[ExportedProgramPassBase]:
-    """Those of the backends that lower by passes."""
-    makers = [(spec.backend.make_passes, spec.options) for spec in specs]
+    """Make the passes of the backends that lower by passes."""
+    makers = [(spec.backend.lowering.make_passes, spec.options) for spec in specs]
     return [each for make, options in makers if make is not None for each in make(options)]
 
 
 def edge_operators(backends: Iterable[Backend]) -> list[str]:
-    """The operators beyond Core ATen that these let stand in a program."""
-    return sorted({name for backend in backends for name in backend.edge_operators})
+    """Return the operators beyond Core ATen that these backends let stand in a program."""
+    return sorted({name for backend in backends for name in backend.lowering.edge_operators})
 
 
 def make_quantizer(config: QuantizeConfig) -> Quantizer:
-    quantizer = config.entry.make_quantizer(config)
+    """Make the quantizer of a config."""
+    quantizer = QUANTIZERS[config.quantizer].make_quantizer(config)
     assert quantizer is not None, f"{config.quantizer} has options of a quantizer, but makes none"
     return quantizer

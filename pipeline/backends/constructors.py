@@ -1,4 +1,4 @@
-"""What the described executorch can be told, without importing it: `constructors.json`."""
+"""Options of configs checked against `constructors.json`, without importing executorch."""
 
 from __future__ import annotations
 
@@ -22,43 +22,40 @@ FILE = Path(__file__).with_name("constructors.json")
 
 @cache
 def described() -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return told
+    """Return the description: `versions` by package and parameters by target in `callables`."""
+    description: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return description
 
 
 def outdated() -> str:
-    """What to say where the description is not of what is installed; else ""."""
+    """Return a message where the description is of other versions than the installed ones, or
+    ""."""
     for package, known in described()["versions"].items():
         with suppress(PackageNotFoundError):
             installed = version(package)
             if installed != known:
                 return (
                     f"options were checked against {package} {known}, and {installed} is "
-                    "installed; run `python -m pipeline.backends.describe`"
+                    "installed; run `python -m tools.describe_constructors`"
                 )
     return ""
 
 
 def parameters(constructor: Constructor) -> list[str]:
-    """The names of its parameters; empty where it is not described."""
+    """Return the names of its parameters; [] where it is not described."""
     return [each["name"] for each in described()["callables"].get(constructor.target, ())]
 
 
-def constructors_of(backend: Backend, options: Options) -> list[Constructor]:
-    of = "quantizer" if isinstance(options, QuantizeConfig) else "partitioner"
-    return [each for each in backend.constructors if each.of == of]
-
-
 def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, str]]:
-    """The options written in a config that no constructor of the described executorch takes, each
-    with what is known instead."""
-    own = constructors_of(backend, options)
-    if not own:
+    """Yield the options written in a config that no constructor of the described executorch takes,
+    each with what is known instead."""
+    quantizes = isinstance(options, QuantizeConfig)
+    stage = backend.quantization if quantizes else backend.lowering
+    if stage is None or not stage.constructors:
         return
-    known = [name for each in own for name in parameters(each)]
-    for option in sorted(options.model_fields_set):
-        names = {each.renamed.get(option, option) for each in own}
-        ours = option in backend.beyond or option in OURS
-        if not ours and names.isdisjoint(known):
-            shown = [n for each in own for n in parameters(each) if n not in each.left_out]
-            yield option, did_you_mean(option, shown)
+    own = stage.beyond.keys() | (OURS if quantizes else ())
+    known = [name for each in stage.constructors for name in parameters(each)]
+    hidden = {name for each in stage.constructors for name in each.left_out}
+    for option in sorted(options.model_fields_set - own):
+        if {each.renamed.get(option, option) for each in stage.constructors}.isdisjoint(known):
+            yield option, did_you_mean(option, [name for name in known if name not in hidden])

@@ -1,7 +1,7 @@
 """Python runtimes of delegates: what runs a partition where ExecuTorch's runtime has no backend.
 
-A backend gives one by `Backend.make_runtime` (pipeline/backends/entry.py), as does a plugin. The
-interpreter (pipeline/devices/interpreter.py) hands it every delegate of its backend: the bytes that
+A backend gives one by `Execution.make_runtime` (pipeline/backends/entry.py), as does a plugin. The
+interpreter (pipeline/devices/interpreter) hands it every delegate of its backend: the bytes that
 stand in the `.pte`, not those that preprocessing made. No torch here.
 """
 
@@ -31,7 +31,7 @@ class DelegateError(PipelineError):
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one instruction of a delegate took. `debug_handle` is None where it has none."""
+    """The time of one instruction of a delegate. `debug_handle` is None where it has none."""
 
     name: str
     seconds: float
@@ -53,7 +53,7 @@ class DelegateRuntime(ABC):
         compile_specs: Sequence[tuple[str, bytes]],
         named_data: Mapping[str, bytes],
     ) -> Any:
-        """A handle of a delegate.
+        """Return a handle of a delegate.
 
         Args:
             compile_specs: key and value of each, in their order.
@@ -65,7 +65,7 @@ class DelegateRuntime(ABC):
 
     @abstractmethod
     def execute(self, handle: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The outputs of one call, in the order of the partition's.
+        """Return the outputs of one call, in the order of the partition's.
 
         Inputs are tensors, or the numbers of dynamic sizes. They are not to be changed; what is
         returned must not share memory with them, nor with the handle.
@@ -75,9 +75,10 @@ class DelegateRuntime(ABC):
         """
 
     def timings(self, handle: Any) -> Iterable[Timing]:
-        """Of the last call, instruction by instruction; none where it keeps none."""
+        """Return the timings of the last call, instruction by instruction; () where it keeps
+        none."""
         return ()
 
     def destroy(self, handle: Any) -> None:
-        """Gives up a handle, which is not used again."""
+        """Give up a handle, which is not used again."""
         return None

@@ -1,4 +1,4 @@
-"""Operators by name, in options of partitioners. Knows no torch until names are looked up."""
+"""Operators by name in options of partitioners. Imports no torch until names are looked up."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
+from pipeline.backends.options import rule
 from pipeline.store.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
     from executorch.exir.dialects.edge._ops import EdgeOpOverload
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     parts = name.split(".")
     if len(parts) != 3 or not all(part.isidentifier() for part in parts):
-        raise PydanticCustomError("rule", "must be an operator with its overload: aten.add.Tensor")
+        raise rule("must be an operator with its overload: aten.add.Tensor")
     return name
 
 
 OperatorName = Annotated[
     str,
-    AfterValidator(_checked),
+    AfterValidator(_check_name),
     Field(json_schema_extra={"pattern": r"^[A-Za-z_]\w*\.[A-Za-z_]\w*\.[A-Za-z_]\w*$"}),
 ]
 
@@ -31,11 +31,10 @@ OperatorName = Annotated[
 def edge_operators(
     names: Iterable[str], option: str, delegated: Iterable[str] = ()
 ) -> list[EdgeOpOverload]:
-    """The operators of the edge dialect of these names.
+    """Return the operators of the edge dialect of these names.
 
     Raises:
-        PipelineError: some are not installed; if `delegated` says what would mean anything, the
-            nearest of these are told.
+        PipelineError: some are not installed; the message names the nearest of `delegated`.
     """
     found = {name: _find(name) for name in names}
     unknown = [name for name, operator in found.items() if operator is None]

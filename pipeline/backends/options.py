@@ -1,26 +1,46 @@
-"""What options of any kind are made of: strict, frozen models, and the values they share."""
+"""The base of all options, strict frozen models, and the values that they share."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 
 class Options(BaseModel):
-    """A part of a config. `resolved()` is what it says with every default filled in, as plain JSON
-    values; it is part of cache keys."""
+    """A part of a config. An option is described by the text below it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
     def resolved(self) -> dict[str, Any]:
+        """Return the options with every default filled in, as plain JSON values: a part of keys."""
         return self.model_dump(mode="json", by_alias=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Join the lines of descriptions, which are wrapped in the source."""
+        schema = handler(core_schema)
+        for each in handler.resolve_ref_schema(schema).get("properties", {}).values():
+            if "description" in each:
+                each["description"] = " ".join(each["description"].split())
+        return schema
+
+
+def rule(what: str) -> PydanticCustomError:
+    """Return the error of a value that a rule of this package refuses."""
+    return PydanticCustomError("rule", what)  # type: ignore[arg-type]
 
 
 def distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the names. Raises PydanticCustomError if one stands there twice."""
     if len(set(names)) < len(names):
-        raise PydanticCustomError("rule", "must name each only once")
+        raise rule("must name each only once")
     return names
 
 
@@ -43,3 +63,6 @@ Modules = Annotated[
         "named call by call, such as shared@0, or as shared@* for all of its calls."
     ),
 ]
+# The least and the greatest value of a signed 8-bit range that holds zero.
+Least = Annotated[int, Field(ge=-128, le=-1)]
+Greatest = Annotated[int, Field(ge=1, le=127)]

@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from pipeline.backends.entry import Backend
-from pipeline.store.digest import of_file, of_json
+from pipeline.store.digest import hash_file, hash_json
 
 GROUP = "pte_pipeline.backends"
 
@@ -29,8 +29,8 @@ class Plugins:
 
 
 def find_plugins(known: Mapping[str, Backend]) -> Plugins:
-    """All plugins that are installed, in the order of their distributions' names. One that is wrong
-    takes nothing from the others.
+    """Find all plugins that are installed, in the order of their distributions' names. One that is
+    wrong takes nothing from the others.
 
     Args:
         known: entries that are there, whose names are taken.
@@ -44,7 +44,7 @@ def find_plugins(known: Mapping[str, Backend]) -> Plugins:
                 if backend.name in known or backend.name in found.backends:
                     raise ValueError(f"brings backend '{backend.name}', which is there already")
                 _check_function(backend, [*known.values(), *found.backends.values()])
-                found.backends[backend.name] = _of_plugin(backend, distribution, point)
+                found.backends[backend.name] = _complete(backend, distribution, point)
         except Exception as error:  # whatever the plugin's code raises
             found.problems[label] = f"{type(error).__name__}: {error}"
     return found
@@ -60,35 +60,35 @@ def _entries(point: EntryPoint) -> Iterable[Backend]:
 
 
 def _check_function(backend: Backend, others: Iterable[Backend]) -> None:
-    """Entries of one delegate are preprocessed in one way: packages that use another entry would
-    follow this plugin's function and not know it."""
+    """Raise ValueError for another preprocess function of a delegate that is known: packages that
+    use the other entry would follow this plugin's function and not know it."""
     for other in others:
-        ways = {other.preprocess, backend.preprocess}
-        if other.backend_id == backend.backend_id and len(ways) > 1:
+        theirs, ours = other.preprocessing.function, backend.preprocessing.function
+        if other.backend_id == backend.backend_id and theirs != ours:
             raise ValueError(
                 f"brings another preprocess function for {backend.backend_id} than '{other.name}' "
-                f"has: {backend.preprocess or 'none'}, and there {other.preprocess or 'none'}"
+                f"has: {ours or 'none'}, and there {theirs or 'none'}"
             )
 
 
-def _of_plugin(backend: Backend, distribution: str, point: EntryPoint) -> Backend:
-    """Keyed by the version of its distribution, and by its code: an installation that is being
-    worked on keeps its version."""
-    return replace(
-        backend,
-        distributions=tuple(dict.fromkeys((*backend.distributions, distribution))),
+def _complete(backend: Backend, distribution: str, point: EntryPoint) -> Backend:
+    """Return the entry with the version and the code of its distribution in its keys: an
+    installation that is being worked on keeps its version."""
+    host = replace(
+        backend.host,
+        distributions=tuple(dict.fromkeys((*backend.host.distributions, distribution))),
         facts=partial(_facts, backend, point.module.partition(".")[0]),
-        plugin=distribution,
     )
+    return replace(backend, host=host, plugin=distribution)
 
 
 def _facts(backend: Backend, package: str) -> Mapping[str, str]:
-    own = dict(backend.facts()) if backend.facts is not None else {}
+    own = dict(backend.host.facts()) if backend.host.facts is not None else {}
     return {**own, "plugin": _code(package)}
 
 
 def _code(package: str) -> str:
-    """The digest of a package's Python files."""
+    """Hash a package's Python files."""
     origin = Path(str(sys.modules[package].__file__))
     files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
-    return of_json([[str(path.relative_to(origin.parent)), of_file(path)] for path in files])
+    return hash_json([[str(path.relative_to(origin.parent)), hash_file(path)] for path in files])

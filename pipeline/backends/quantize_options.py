@@ -1,32 +1,27 @@
-"""How a method is quantized: what every quantizer is told, and what can differ by module and by
-operator."""
+"""Options of quantizers: those that all share, and those that can differ by module and operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from pipeline.backends.options import Options
+from pipeline.backends.options import ModuleName, Options, rule
 from pipeline.backends.workspace_files import InputFiles
-from pipeline.program.operators import modules_of, operator_of
+from pipeline.program.module_paths import enclosing_modules
+from pipeline.program.operators import base_name
 
 if TYPE_CHECKING:
     from torch.fx import Node
+    from torchao.quantization.pt2e.quantizer import Quantizer
 
-    from pipeline.backends.entry import Quantization
-
-
-NOT = "none"  # what stands for a module or an operator that is not quantized
+NOT = "none"  # stands for the options of a module or an operator that is not quantized
 
 
 def _static(value: Any) -> Any:
     if value is not False:
-        raise PydanticCustomError(
-            "rule", "must be false: this quantizer has no dynamic quantization"
-        )
+        raise rule("must be false: this quantizer has no dynamic quantization")
     return value
 
 
@@ -36,10 +31,25 @@ Static = Annotated[
     BeforeValidator(_static),
     Field(description="This quantizer has no dynamic quantization: must be false."),
 ]
+_Name = TypeVar("_Name")
+_Scheme = TypeVar("_Scheme")
+OVERRIDES = ("modules", "operators")
+ByModule = Annotated[
+    dict[ModuleName, _Scheme | Literal["none"]],
+    Field(
+        description="Other options for the operators of a module, by its qualified name, or `none` "
+        "to leave it as it is. The innermost module counts."
+    ),
+]
+OF_OPERATORS = (
+    "Other options for operators of a type, or `none` to leave them as they are. Modules come "
+    "first."
+)
+ByOperator = Annotated[dict[_Name, _Scheme | Literal["none"]], Field(description=OF_OPERATORS)]
 
 
 class QuantizeConfig(Options):
-    """How a method is quantized. Each quantizer adds its own options to these.
+    """Options of any quantizer, to which each adds its own.
 
     `partitioners_own`: options that a partitioner of the same name has too, and which must say the
     same there, since both mean one device.
@@ -47,68 +57,41 @@ class QuantizeConfig(Options):
 
     partitioners_own: ClassVar[tuple[str, ...]] = ()
 
-    quantizer: str = Field(description="The quantizer that annotates the method.")
-    dynamic: bool = Field(
-        default=False,
-        description="Quantize activations as they come. If false, their ranges are observed on "
-        "calibration inputs.",
-    )
+    quantizer: str
+    """The quantizer that annotates the method."""
+    dynamic: bool = False
+    """Quantize activations as they come. If false, their ranges are observed on calibration
+    inputs."""
     # What is observed is in keys anyway: the content of these files, or else the model's inputs.
-    calibration: InputFiles | None = Field(
-        default=None,
-        exclude=True,
-        description="Files of calibration inputs, by their path in the workspace, instead of the "
-        "model's own: .npz or .safetensors, whose tensors are named as the method's arguments and "
-        "stacked batch by batch on a first dimension, or .pt with a list of tuples or of dicts.",
-    )
-    batches: int | None = Field(
-        default=None,
-        ge=1,
-        description="How many calibration inputs are observed at most; by default all of them.",
-    )
+    calibration: InputFiles | None = Field(None, exclude=True)
+    """Files of calibration inputs, by their path in the workspace, instead of the model's own: .npz
+    or .safetensors, whose tensors are named as the method's arguments and stacked batch by batch on
+    a first dimension, or .pt with a list of tuples or of dicts."""
+    batches: int | None = Field(None, ge=1)
+    """How many calibration inputs are observed at most; by default all of them."""
 
     @model_validator(mode="after")
     def _reads_what_it_is_given(self) -> Self:
         if not self.calibrates and (self.calibration is not None or self.batches is not None):
             name = "calibration" if self.calibration is not None else "batches"
-            raise PydanticCustomError(
-                "rule", "must not hold `{name}`, since it observes no inputs", {"name": name}
-            )
+            raise rule(f"must not hold `{name}`, since it observes no inputs")
         return self
 
     @property
-    def entry(self) -> Quantization:
-        from pipeline.backends import QUANTIZERS  # the table, of which this is a part
-
-        return QUANTIZERS[self.quantizer]
-
-    @property
     def calibrates(self) -> bool:
-        """Whether it observes inputs."""
+        """Return whether it observes calibration inputs."""
         return not self.dynamic
 
     @property
     def quantizes_as_it_comes(self) -> bool:
-        """Whether any of it is dynamic."""
+        """Return whether any of it is dynamic."""
         return self.dynamic
 
     @property
     def depends_on_host(self) -> bool:
-        """Whether what it makes can depend on the instruction sets of this machine, as everything
-        does that a model computed in eager mode."""
+        """Return whether what it makes can depend on the instruction sets of this machine, as
+        everything does that a model computed in eager mode."""
         return self.calibrates
-
-
-OVERRIDES = ("modules", "operators")
-# What is said of `modules` and `operators` in the schema.
-OF_MODULES = (
-    "Other options for the operators of a module, by its qualified name, or `none` to leave it as "
-    "it is. The innermost module counts."
-)
-OF_OPERATORS = (
-    "Other options for operators of a type, or `none` to leave them as they are. Modules come "
-    "first."
-)
 
 
 class MixedQuantize(QuantizeConfig):
@@ -129,26 +112,26 @@ class MixedQuantize(QuantizeConfig):
         names = type(self).scheme.model_fields
         return self.scheme.model_construct(**{name: getattr(self, name) for name in names})
 
-    def scheme_of(self, override: Any) -> Any:
-        """An override with what it leaves out; None where nothing is quantized."""
+    def resolve_scheme(self, override: Any) -> Any:
+        """Return an override with what it leaves out; None where nothing is quantized."""
         if override == NOT:
             return None
         given = {name: getattr(override, name) for name in override.model_fields_set}
         return self.global_scheme().model_copy(update=given)
 
     def overrides(self, kind: str) -> dict[str, Any]:
-        """`modules` or `operators` by name, each with its whole scheme."""
-        return {name: self.scheme_of(each) for name, each in getattr(self, kind).items()}
+        """Return the overrides of `modules` or `operators` by name, each with its whole scheme."""
+        return {name: self.resolve_scheme(each) for name, each in getattr(self, kind).items()}
 
     def schemes(self) -> list[Any]:
-        """Those that occur, each once, that of the whole method first."""
+        """Return the schemes that occur, each once, that of the whole method first."""
         own = [each for kind in OVERRIDES for each in self.overrides(kind).values()]
         every = [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
         return [scheme for place, scheme in enumerate(every) if scheme not in every[:place]]
 
     @property
     def mixed(self) -> bool:
-        """Whether anything differs."""
+        """Return whether anything differs."""
         return any(getattr(self, kind) for kind in OVERRIDES)
 
     def resolved(self) -> dict[str, Any]:
@@ -161,7 +144,7 @@ class MixedQuantize(QuantizeConfig):
         return values
 
     def observes(self, scheme: Any) -> bool:
-        """Whether a scheme observes inputs."""
+        """Return whether a scheme observes calibration inputs."""
         return not getattr(scheme, "dynamic", self.dynamic)
 
     @property
@@ -172,25 +155,42 @@ class MixedQuantize(QuantizeConfig):
     def quantizes_as_it_comes(self) -> bool:
         return any(getattr(scheme, "dynamic", self.dynamic) for scheme in self.schemes())
 
+    def compose(self, make: Callable[[Any], Quantizer]) -> Quantizer:
+        """Return a quantizer that annotates each node by its own scheme.
+
+        Upstream's `set_module_name` takes no "none", sees parameters as outside of any module, and
+        lets an outer module or the method take what a module's options don't cover; a filter is
+        exact.
+
+        Args:
+            make: makes a quantizer of one scheme, which has `set_filter_function`.
+        """
+        if not self.mixed:
+            return make(self.global_scheme())
+        from torchao.quantization.pt2e.quantizer import ComposableQuantizer
+
+        own = [make(each).set_filter_function(self.takes(each)) for each in self.schemes()]  # type: ignore[attr-defined]
+        return ComposableQuantizer(own)
+
     def which(self, node: Node) -> Any:
-        """The scheme of a node, None where it is not quantized: that of the innermost module with
-        an override, else that of its operator, else that of the method. What is fused into the
-        operator that it follows goes with it."""
+        """Return the scheme of a node, None where it is not quantized: that of the innermost module
+        with an override, else that of its operator, else that of the method. What is fused into
+        the operator that it follows goes with it."""
         leader = self._leader(node)
         modules = self.overrides("modules")
-        for name in reversed(modules_of(leader)):
+        for name in reversed(enclosing_modules(leader)):
             if name in modules:
                 return modules[name]
         operators = self.overrides("operators")
-        name = operator_of(leader)
+        name = base_name(leader)
         return operators[name] if name in operators else self.global_scheme()
 
     def takes(self, scheme: Any) -> Callable[[Node], bool]:
-        """A filter of the nodes of a scheme; what is no call is of every scheme."""
+        """Return a filter of the nodes of a scheme; what is no call belongs to every scheme."""
         return lambda node: node.op != "call_function" or self.which(node) == scheme
 
     def _leader(self, node: Node) -> Node:
         leader = node
-        while operator_of(leader) in self.fused and hasattr(leader.args[0], "args"):
+        while base_name(leader) in self.fused and hasattr(leader.args[0], "args"):
             leader = leader.args[0]
-        return leader if operator_of(leader) in self.fusing else node
+        return leader if base_name(leader) in self.fusing else node

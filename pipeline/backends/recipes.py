@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a method says instead: plain data, as in YAML.
+    """The partitioners and the quantizer that a recipe stands for: plain data, as in YAML.
 
     `refused` says why it can't be had, or is "".
     """
@@ -24,8 +24,9 @@ class Recipe:
     refused: str = ""
 
     def expanded(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"partitioners": list(self.partitioners)}
-        return {**said, "quantize": dict(self.quantize)} if self.quantize else said
+        """Return what a method would say instead of the recipe's name."""
+        quantize = {"quantize": dict(self.quantize)} if self.quantize else {}
+        return {"partitioners": list(self.partitioners), **quantize}
 
 
 def _xnnpack(**quantize: Any) -> Recipe:
@@ -46,11 +47,8 @@ def _coreml(quantize: Mapping[str, Any] | None = None, **options: Any) -> Recipe
 
 
 def _weight_only(bits: int, group_size: int) -> Mapping[str, Any]:
-    return {
-        "quantizer": "torchao",
-        "scheme": f"int{bits}_weight_only",
-        "group_size": group_size,
-    }
+    scheme = f"int{bits}_weight_only"
+    return {"quantizer": "torchao", "scheme": scheme, "group_size": group_size}
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(

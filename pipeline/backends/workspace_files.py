@@ -15,7 +15,9 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, core_schema
+
+from pipeline.backends.options import rule
 
 Misfits = Callable[[Any, Path], Iterator[tuple[str, str, str]]]
 _Options = TypeVar("_Options", bound=BaseModel)
@@ -39,28 +41,25 @@ class WorkspaceFiles:
     misfits: Misfits = lambda options, path: iter(())
 
     def named_by(self, value: Any) -> tuple[str, ...]:
-        """The files of the workspace that a value of the option names."""
+        """Return the files of the workspace that a value of the option names."""
         paths = (value,) if isinstance(value, str) else value or ()
         return tuple(path for path in paths if path not in self.brought)
 
     def located(self, value: Any, root: Path) -> Any:
-        """The value, with the whole path of each file."""
+        """Return the value, with the whole path of each file."""
         if isinstance(value, str):
             return str(root / value) if self.named_by(value) else value
         return value and tuple(self.located(path, root) for path in value)
 
-    def _checked(self, value: Any) -> Any:
+    def _check(self, value: Any) -> Any:
         which = "files by their path" if self.many else "a file by its path"
         for path in self.named_by(value):
             if path.startswith("/") or "\\" in path or {"", ".", ".."} & set(path.split("/")):
-                raise PydanticCustomError("rule", f"must be {which} in the workspace")  # type: ignore[arg-type]
+                raise rule(f"must be {which} in the workspace")
             if not path.endswith(self.suffixes):
-                must = " or ".join([f"end in {', '.join(self.suffixes)}", *self._brought()])
-                raise PydanticCustomError("rule", f"must {must}")  # type: ignore[arg-type]
+                brought = (f"be {path}" for path in self.brought)
+                raise rule("must " + " or ".join([f"end in {', '.join(self.suffixes)}", *brought]))
         return value
-
-    def _brought(self) -> list[str]:
-        return [f"be {path}" for path in self.brought]
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -72,7 +71,7 @@ class WorkspaceFiles:
 
         schema = core_schema.no_info_before_validator_function(as_tuple, handler(source))
         return core_schema.no_info_after_validator_function(
-            self._checked,
+            self._check,
             schema,
             serialization=core_schema.plain_serializer_function_ser_schema(
                 lambda value: None if self.named_by(value) else value
@@ -106,15 +105,16 @@ def _marked(options: BaseModel) -> Iterator[tuple[str, WorkspaceFiles]]:
                 yield name, each
 
 
-def files_of(options: BaseModel) -> dict[str, tuple[str, ...]]:
-    """The files of the workspace that options name, by option; none for those that name none."""
+def named_files(options: BaseModel) -> dict[str, tuple[str, ...]]:
+    """Return the files of the workspace that options name, by option, without those that name
+    none."""
     named = {name: mark.named_by(getattr(options, name)) for name, mark in _marked(options)}
     return {name: paths for name, paths in named.items() if paths}
 
 
-def misfits_of(options: BaseModel, root: Path) -> Iterator[tuple[str, str, str]]:
-    """By option, what is wrong with the files below `root` that options name, and what is known
-    or would be right."""
+def find_misfits(options: BaseModel, root: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield what is wrong with the files below `root` that options name: the option, the fault, and
+    what is known or would be right."""
     for name, mark in _marked(options):
         for path in mark.named_by(getattr(options, name)):
             if (root / path).is_file():
@@ -124,6 +124,6 @@ def misfits_of(options: BaseModel, root: Path) -> Iterator[tuple[str, str, str]]
 
 
 def located(options: _Options, root: Path) -> _Options:
-    """The same options, with the whole path of each file below `root` that they name."""
+    """Return the same options, with the whole path of each file below `root` that they name."""
     whole = {name: mark.located(getattr(options, name), root) for name, mark in _marked(options)}
     return options.model_copy(update=whole) if whole else options

@@ -8,8 +8,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 def columns(
     rows: Iterable[Sequence[str]], right: Collection[int] = (), rule: bool = False
 ) -> Iterator[str]:
-    """Columns as wide as their widest cells, all but those numbered in `right` to the left; with a
-    `rule` under the first row."""
+    """Yield rows as lines with columns as wide as their widest cells.
+
+    Args:
+        right: the columns that are aligned to the right, by number.
+        rule: draws a line under the first row.
+    """
     lines = list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for number, line in enumerate(lines):

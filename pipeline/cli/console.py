@@ -1,30 +1,29 @@
-"""What people see: progress while actions run, failures at once, a table at the end."""
+"""The console: progress while actions run, failures at once, a table at the end."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from doit.reporter import ConsoleReporter
 
 from pipeline.cli.columns import columns
+from pipeline.cli.up_to_date import action_task
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
-from pipeline.report.run_record import Outcome
-from pipeline.run.steps import step_of
-from pipeline.run.worker import Report
+from pipeline.report.events import Event
+from pipeline.run.batch import Show, Steps
+from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
-Tell = Callable[[Action, Report], None]
-Steps = Callable[[Action], tuple[int, int] | None]
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
 class Reporter(ConsoleReporter):
-    """doit's console reporter, except that tasks of ours are told by `progress` and the table."""
+    """doit's console reporter, except that `progress` and the table show tasks of ours."""
 
     desc = "packages: progress, failures, and a table at the end"
 
@@ -44,29 +43,29 @@ class Reporter(ConsoleReporter):
         self.outstream.flush()
 
     @contextmanager
-    def progress(self, actions: Sequence[Action], steps: Steps) -> Iterator[Tell]:
+    def progress(self, actions: Sequence[Action], steps: Steps) -> Iterator[Show]:
         """Yields the function to call with each report."""
-        with progress_on(self.outstream, actions, steps) as tell:
-            yield tell
+        with progress_on(self.outstream, actions, steps) as show:
+            yield show
 
-    def summarize(self, plan: Plan, outcomes: Sequence[Outcome], remote: Mapping[str, Any]) -> None:
-        self._summarize(plan, outcomes)
+    def summarize(self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]) -> None:
+        self._summarize(plan, events)
         if any(remote.values()):  # it was asked something, or can't be
-            self.write(f"{_of_remote(remote)}\n")
+            self.write(f"{_remote_line(remote)}\n")
 
-    def _summarize(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
-        if all(outcome.outcome == "up-to-date" for outcome in outcomes):
-            packages = {outcome.package for outcome in outcomes if outcome.package}
-            self.write(f"up to date: {_count(len(packages), 'package')}\n")
+    def _summarize(self, plan: Plan, events: Sequence[Event]) -> None:
+        if all(event.outcome == "up-to-date" for event in events):
+            packages = {event.package for event in events if event.package}
+            self.write(f"up to date: {plural(len(packages), 'package')}\n")
             return
-        rows = [HEADINGS, *_rows(plan, outcomes)]
+        rows = [HEADINGS, *_rows(plan, events)]
         for line in ("", *columns(rows, right=range(4, len(HEADINGS)), rule=True)):
             self.write(f"{line}\n")
-        self.write(f"{_totals(outcomes)}\n")
+        self.write(f"{_totals(events)}\n")
 
 
 def _ours(task: Any) -> bool:
-    return step_of(task) is not None or not task.actions
+    return action_task(task) is not None or not task.actions
 
 
 def _is_command(task: Any) -> bool:
@@ -74,24 +73,23 @@ def _is_command(task: Any) -> bool:
 
 
 @contextmanager
-def progress_on(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterator[Tell]:
+def progress_on(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterator[Show]:
     """Yields the function to call with each report: a bar on a terminal, and one for each action
     that calibrates, else plain lines."""
 
-    def line(action: Action, report: Report) -> None:
-        result = "lost" if report.missing else "failed" if report.error else "built"
-        stream.write(f"{result:<8} {action.title:<44} {report.seconds:6.1f} s\n")
+    def line(event: Event) -> None:
+        stream.write(f"{event.outcome:<8} {event.title:<44} {event.seconds:6.1f} s\n")
         stream.flush()
 
     if stream.isatty():
-        with _bar(actions, steps) as tell:
-            yield tell
+        with _bar(actions, steps) as show:
+            yield show
     else:
         yield line
 
 
 @contextmanager
-def _bar(actions: Sequence[Action], steps: Steps) -> Iterator[Tell]:
+def _bar(actions: Sequence[Action], steps: Steps) -> Iterator[Show]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -103,36 +101,36 @@ def _bar(actions: Sequence[Action], steps: Steps) -> Iterator[Tell]:
     with Progress(*columns, transient=True) as progress:
         bar = progress.add_task(" ".join(sorted({a.kind for a in actions})), total=len(actions))
 
-        def tell(action: Action, report: Report) -> None:
-            result = "[red]failed[/red]" if report.error else "built"
-            result = "lost" if report.missing else result
+        def show(event: Event) -> None:
+            failed = event.outcome == "failed"
+            result = "[red]failed[/red]" if failed else event.outcome
             progress.console.print(
-                f"{result} {action.title} [dim]{report.seconds:.1f} s[/dim]", highlight=False
+                f"{result} {event.title} [dim]{event.seconds:.1f} s[/dim]", highlight=False
             )
             progress.advance(bar)
 
         with _calibrations(actions, steps, progress):
-            yield tell
+            yield show
 
 
 @contextmanager
 def _calibrations(actions: Sequence[Action], steps: Steps, progress: Any) -> Iterator[None]:
-    """Looks from time to time how far each calibration is, and shows a bar while it lasts."""
+    """Look from time to time how far each calibration is, and show a bar while it lasts."""
     bars: dict[str, Any] = {}
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(_SECONDS_BETWEEN_LOOKS):
             for action in (action for action in actions if action.kind == "quantize"):
-                told = steps(action)
-                if told is None:
+                done = steps(action)
+                if done is None:
                     if action.digest in bars:
                         progress.remove_task(bars.pop(action.digest))
                     continue
                 if action.digest not in bars:
                     title = action.title.replace("quantize", "calibrate", 1)
-                    bars[action.digest] = progress.add_task(title, total=told[1])
-                progress.update(bars[action.digest], completed=told[0])
+                    bars[action.digest] = progress.add_task(title, total=done[1])
+                progress.update(bars[action.digest], completed=done[0])
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
@@ -146,10 +144,10 @@ def _calibrations(actions: Sequence[Action], steps: Steps, progress: Any) -> Ite
 HEADINGS = ("package", "method", "lower", "validate", "delegated", "size", "max error", "seconds")
 
 
-def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
-    """For each package a row of its own, then one for each compile unit."""
-    for package in sorted({str(outcome.package) for outcome in outcomes if outcome.package}):
-        own = [outcome for outcome in outcomes if outcome.package == package]
+def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[tuple[str, ...]]:
+    """Yield for each package a row of its own, then one for each compile unit."""
+    for package in sorted({str(event.package) for event in events if event.package}):
+        own = [event for event in events if event.package == package]
         link = next((o for o in own if o.kind == "link"), None)
         checked = next((o for o in own if o.kind == "validate"), None)
         manifest = _read(plan, package, "manifest.json")
@@ -204,28 +202,24 @@ def _percentage(delegation: dict[str, Any]) -> str:
     return f"{100 * (delegation['delegated_nodes'] + kernels) / delegation['nodes']:.0f} %"
 
 
-def _of_remote(told: Mapping[str, Any]) -> str:
-    """What came of the remote tier, on one line; what is not worth a word is left out."""
+def _remote_line(counts: Mapping[str, Any]) -> str:
+    """Describe in one line what came of the remote tier, without what did not happen."""
     words = [
-        f"{told['hits']} fetched ({human_size(told['bytes_fetched'])})",
-        f"{told['pushed']} pushed ({human_size(told['bytes_pushed'])})",
-        f"{told['misses']} not there",
-        f"{told['unsigned']} without a trusted signature, ignored" if told["unsigned"] else "",
-        f"{told['corrupt']} corrupt, refused" if told["corrupt"] else "",
-        f"{told['errors']} errors" if told["errors"] else "",
-        told["problem"],
+        f"{counts['hits']} fetched ({human_size(counts['bytes_fetched'])})",
+        f"{counts['pushed']} pushed ({human_size(counts['bytes_pushed'])})",
+        f"{counts['misses']} not there",
+        f"{counts['unsigned']} without a trusted signature, ignored" if counts["unsigned"] else "",
+        f"{counts['corrupt']} corrupt, refused" if counts["corrupt"] else "",
+        f"{counts['errors']} errors" if counts["errors"] else "",
+        counts["problem"],
     ]
     return f"remote: {'; '.join(word for word in words if word)}"
 
 
-def _totals(outcomes: Sequence[Outcome]) -> str:
+def _totals(events: Sequence[Event]) -> str:
     counts = {
-        result: sum(outcome.outcome == result for outcome in outcomes)
+        result: sum(event.outcome == result for event in events)
         for result in ("built", "hit", "up-to-date", "failed", "not-run")
     }
-    told = ", ".join(f"{count} {result}" for result, count in counts.items() if count)
-    return f"{_count(len(outcomes), 'action')}: {told}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    counted = ", ".join(f"{count} {result}" for result, count in counts.items() if count)
+    return f"{plural(len(events), 'action')}: {counted}"

@@ -1,4 +1,4 @@
-"""What doit has no door for: a runner of our own, and our reasons in `doit info`."""
+"""Patches of doit: our runner, and our reasons in `doit info`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from doit import cmd_info, cmd_run
 
 from pipeline.cli.runner import BatchRunner
-from pipeline.run.steps import UpToDate
+from pipeline.cli.up_to_date import UpToDate
 
 
 def install_into_doit() -> None:
-    """Gives doit our runner, and our reasons in `doit info`, for this process.
+    """Give doit our runner, and our reasons in `doit info`, for this process.
 
     doit lets a dodo file choose its reporter but not its runner, and a `run` command registered as
     a plugin would replace that of every doit project beside which this package is installed. So the

@@ -1,56 +1,33 @@
-"""The doit tasks of a workspace. A `dodo.py` needs one line: `from pipeline.cli.tasks import *`.
+"""The doit tasks of a workspace. A `dodo.py` needs one line: `from pipeline.tasks import *`.
 
 export:<model>, quantize:<package>/<method>, compile:<package>/<method>, lower:<package> and
 validate:<package>. `lower` has its compile tasks as setup tasks, and those their quantize tasks, so
-doit looks at them only for a package, or a method, that is stale. `plan`, `explain` and `cache`
-print, and change nothing but the store.
+doit looks at them only for a package, or a method, that is stale. The verbs, such as `plan`, are
+tasks rather than commands of doit, since a command would be there in every doit project beside
+which this package is installed.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from doit.exceptions import InvalidDodoFile
+from doit.exceptions import InvalidDodoFile, TaskFailed
 
-from pipeline.cli.commands import (
-    backends_command,
-    baseline_command,
-    cache_command,
-    command,
-    diff_command,
-    explain_command,
-    plan_command,
-    report_command,
-)
 from pipeline.cli.console import Reporter
 from pipeline.cli.doit_patch import install_into_doit
+from pipeline.cli.up_to_date import UpToDate
 from pipeline.plan.actions import unit_name
 from pipeline.plan.plan import Plan
+from pipeline.run.action_task import ActionTask
 from pipeline.run.install import clean
-from pipeline.run.steps import Step, UpToDate
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace
-
-__all__ = [
-    "DOIT_CONFIG",
-    "task_backends",
-    "task_baseline",
-    "task_cache",
-    "task_compile",
-    "task_diff",
-    "task_explain",
-    "task_export",
-    "task_lower",
-    "task_plan",
-    "task_quantize",
-    "task_rebuild",
-    "task_report",
-    "task_validate",
-]
 
 DOIT_CONFIG = {
     "default_tasks": ["lower", "validate"],
@@ -83,12 +60,12 @@ def _plan() -> Plan:
     return plan_of(Path.cwd())
 
 
-def _task(step: Step, name: str, doc: str, **more: Any) -> dict[str, Any]:
+def _task(task: ActionTask, name: str, doc: str, **more: Any) -> dict[str, Any]:
     return {
         "name": quote(name, safe="/+"),  # doit refuses some characters; so do package names, later
         "doc": doc,
         "actions": [_needs_our_runner],
-        "uptodate": [UpToDate(step)],
+        "uptodate": [UpToDate(task)],
         **more,
     }
 
@@ -106,8 +83,8 @@ def task_export() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("export the models whose source is a Python file")
     for model in plan.exporters:
-        step = Step(plan, "export", model=model)
-        yield _task(step, model, f"export the methods of {model}")
+        task = ActionTask(plan, "export", model=model)
+        yield _task(task, model, f"export the methods of {model}")
 
 
 def task_quantize() -> Iterator[dict[str, Any]]:
@@ -119,9 +96,9 @@ def task_quantize() -> Iterator[dict[str, Any]]:
         exporter = plan.exporter(package)
         for method in plan.quantized(package):
             model = plan.model(package)
-            step = Step(plan, "quantize", model=model, package=package, unit=(method,))
+            task = ActionTask(plan, "quantize", model=model, package=package, unit=(method,))
             yield _task(
-                step,
+                task,
                 f"{package}/{method}",
                 f"quantize {method} of {package}",
                 task_dep=[f"export:{exporter}"] if exporter else [],
@@ -136,13 +113,14 @@ def task_compile() -> Iterator[dict[str, Any]]:
             continue
         exporter, quantized = plan.exporter(package), plan.quantized(package)
         for unit in plan.units(package):
-            step = Step(plan, "compile", model=plan.model(package), package=package, unit=unit)
+            name = unit_name(unit)
+            task = ActionTask(plan, "compile", plan.model(package), package, unit)
             yield _task(
-                step,
-                f"{package}/{unit_name(unit)}",
-                f"compile {unit_name(unit)} of {package}",
+                task,
+                f"{package}/{name}",
+                f"compile {name} of {package}",
                 task_dep=[f"export:{exporter}"] if exporter else [],
-                setup=[f"quantize:{quote(package)}/{name}" for name in unit if name in quantized],
+                setup=[f"quantize:{quote(package)}/{each}" for each in unit if each in quantized],
             )
 
 
@@ -152,9 +130,9 @@ def task_lower() -> Iterator[dict[str, Any]]:
     for package in plan.packages:
         faulty = bool(plan.problems(package))
         model = plan.model(package)
-        step = Step(plan, "link", model=model, package=package)
+        task = ActionTask(plan, "link", model=model, package=package)
         yield _task(
-            step,
+            task,
             package,
             f"lower {package}" + (f" to {model}.pte" if model else ""),
             setup=[]
@@ -169,80 +147,79 @@ def task_validate() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("validate packages against their source programs")
     for package in plan.packages:
-        step = Step(plan, "validate", model=plan.model(package), package=package)
-        yield _task(step, package, f"validate {package}", task_dep=[f"lower:{quote(package)}"])
+        task = ActionTask(plan, "validate", model=plan.model(package), package=package)
+        yield _task(task, package, f"validate {package}", task_dep=[f"lower:{quote(package)}"])
 
 
 def task_plan() -> dict[str, Any]:
-    return command(
-        "plan",
-        "what a run would do, and why: plan [--resolved] [package ...]",
-        lambda words, resolved: plan_command(_plan(), words, resolved),
-        {"resolved": "print what each method finally gets instead, and where that was written"},
-    )
+    doc = "what a run would do, and why: plan [--resolved] [package ...]"
+    help_ = "print what each method finally gets instead, and where that was written"
+    return _verb("plan", doc, resolved=help_)
 
 
 def task_explain() -> dict[str, Any]:
-    return command(
-        "explain",
-        "why an action is current or not: explain <package>[/<method>] ...",
-        lambda words: explain_command(_plan(), words),
-    )
+    return _verb("explain", "why an action is current or not: explain <package>[/<method>] ...")
 
 
 def task_backends() -> dict[str, Any]:
-    return command(
-        "backends",
-        "the backends that methods can be lowered to: backends [name ...]",
-        backends_command,
-    )
+    return _verb("backends", "the backends that methods can be lowered to: backends [name ...]")
 
 
 def task_baseline() -> dict[str, Any]:
-    return command(
-        "baseline",
-        "accept the present figures of packages: baseline [package ...]",
-        lambda words: baseline_command(_plan(), words),
-    )
+    return _verb("baseline", "accept the present figures of packages: baseline [package ...]")
 
 
 def task_diff() -> dict[str, Any]:
-    return command(
-        "diff",
-        "what tells builds apart: diff [--markdown] [<revision or manifest>] [package ...]",
-        lambda words, markdown: diff_command(_plan(), words, markdown),
-        {"markdown": "write Markdown, for a pull request"},
-    )
+    doc = "what tells builds apart: diff [--markdown] [<revision or manifest>] [package ...]"
+    return _verb("diff", doc, markdown="write Markdown, for a pull request")
 
 
 def task_rebuild() -> dict[str, Any]:
-    return command(
-        "rebuild",
-        "compile again without any cache, and compare bytes: rebuild [package ...]",
-        _rebuild,
-    )
-
-
-def _rebuild(words: list[str]) -> Iterator[str]:
-    from pipeline.cli.verbs.rebuild import rebuild  # joblib, which a no-op run does without
-
-    yield from rebuild(_plan(), words)
+    doc = "compile again without any cache, and compare bytes: rebuild [package ...]"
+    return _verb("rebuild", doc)
 
 
 def task_report() -> dict[str, Any]:
-    return command(
-        "report",
-        "render the reports of the last validation again: report [package ...]",
-        lambda words: report_command(_plan(), words),
-    )
+    doc = "render the reports of the last validation again: report [package ...]"
+    return _verb("report", doc)
 
 
 def task_cache() -> dict[str, Any]:
-    return command(
-        "cache",
-        "the store: cache stats | verify | gc",
-        lambda words: cache_command(_plan().workspace.store, words),
-    )
+    return _verb("cache", "the store: cache stats | verify | gc")
+
+
+def _verb(name: str, doc: str, **flags: str) -> dict[str, Any]:
+    """Return the doit task of a verb, which is never up to date.
+
+    Args:
+        flags: the help of each flag (`--name`), which may stand before or after words.
+    """
+
+    def action(words: list[str], **given: bool) -> TaskFailed | None:
+        run = import_module(f"pipeline.cli.verbs.{name}").run  # much that other tasks do without
+        said = {flag: given[flag] or f"--{flag}" in words for flag in flags}
+        rest = [word for word in words if word not in {f"--{flag}" for flag in flags}]
+        try:
+            for line in run(_plan(), rest, **said):
+                print(line, flush=True)
+        except PipelineError as error:
+            return TaskFailed(f"{name}: {error}")
+        except BrokenPipeError:  # whoever reads has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return None
+
+    return {
+        "basename": name,
+        "doc": doc,
+        "actions": [action],
+        "params": [
+            {"name": flag, "long": flag, "type": bool, "default": False, "help": text}
+            for flag, text in flags.items()
+        ],
+        "pos_arg": "words",
+        "verbosity": 2,
+        "meta": {"command": True},
+    }
 
 
 def _cleaning(plan: Plan, package: str) -> Callable[[bool], None]:
@@ -251,3 +228,6 @@ def _cleaning(plan: Plan, package: str) -> Callable[[bool], None]:
             print(f"lower:{package} - removing {name}")
 
     return remove_what_was_built
+
+
+__all__ = ["DOIT_CONFIG", *(name for name in globals() if name.startswith("task_"))]

@@ -1,1 +1,1 @@
-"""From a program to an object, and from objects to a package. Knows no plan and no workspace."""
+"""Compiles programs to objects and links objects to packages. Knows no plan and no workspace."""

@@ -1,4 +1,4 @@
-"""From a lowered program to an emitted one: ExecuTorch's `to_executorch`, as a config asks it."""
+"""Emits lowered programs: ExecuTorch's `to_executorch`, as a config asks for it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def emit(
     settings: EmitConfig | None = None,
     passes: Sequence[Callable[..., Any]] = (),
 ) -> ExecutorchProgramManager:
-    """`to_executorch`: memory planning and emission. Consumes `lowered`.
+    """Plan memory and emit, by `to_executorch`. Consumes `lowered`.
 
     Args:
-        passes: those of `settings`, loaded.
+        passes: the loaded passes of `settings`.
 
     Raises:
         PipelineError: ExecuTorch would emit something else than the program.
@@ -51,15 +51,15 @@ def emit(
     programs = {name: lowered.exported_program(name) for name in lowered.methods}
     if settings.remove_view_copy:
         refuse_views_of_carries(programs)
-    return lowered.to_executorch(emission_config(settings, passes, programs))
+    return lowered.to_executorch(make_emission_config(settings, passes, programs))
 
 
-def emission_config(
+def make_emission_config(
     settings: EmitConfig,
     passes: Sequence[Callable[..., Any]],
     programs: Mapping[str, ExportedProgram],
 ) -> ExecutorchBackendConfig:
-    """What ExecuTorch is given for `settings`.
+    """Make ExecuTorch's config from `settings`.
 
     Mutable buffers begin undefined on a device but for those whose initial values are stored
     (`InitializedMutableBufferPass`).
@@ -83,20 +83,20 @@ def emission_config(
         remove_view_copy=settings.remove_view_copy,
         do_quant_fusion_and_const_prop=settings.do_quant_fusion_and_const_prop,
         run_reinplace_pass=settings.run_reinplace_pass,
-        external_constants=_external(settings, programs),
+        external_constants=_choose_files(settings, programs),
         **layout_options(settings.layout),
     )
 
 
 def layout_options(layout: LayoutConfig) -> dict[str, Any]:
-    """The options of `ExecutorchBackendConfig` that only serialization reads."""
+    """Return the options of `ExecutorchBackendConfig` that only serialization reads."""
     return {name: getattr(layout, name) for name in type(layout).model_fields}
 
 
-def _external(
+def _choose_files(
     settings: EmitConfig, programs: Mapping[str, ExportedProgram]
 ) -> bool | Callable[[Node], str | None]:
-    """Where each constant goes: the first file with a pattern that its qualified name matches."""
+    """Return the file of each constant: the first with a pattern of its name."""
     if not settings.external_files:
         return settings.external_constants
     names = {
@@ -107,18 +107,18 @@ def _external(
     }
     rest = _DEFAULT_FILE if settings.external_constants else None
 
-    def file_of(node: Node) -> str | None:
+    def choose_file(node: Node) -> str | None:
         name = names.get(node.name, node.name)
         for file, patterns in settings.external_files.items():
             if any(fnmatchcase(name, pattern) for pattern in patterns):
                 return file
         return rest
 
-    return file_of
+    return choose_file
 
 
-def named_data_of(program: ExportedProgram) -> NamedDataStoreOutput:
-    """The named data of a lowered method's delegates, as `EdgeProgramManager` collects them."""
+def collect_named_data(program: ExportedProgram) -> NamedDataStoreOutput:
+    """Collect the named data of a lowered method's delegates, as `EdgeProgramManager` does."""
     store = NamedDataStore()
     collect_named_data_store_from_exported_program(program, store)
     return store.get_named_data_store_output()

@@ -1,23 +1,19 @@
-"""Which instruction of an emitted method gives which node of its source program.
+"""Records which instructions of an emitted method each node of its source program became.
 
-ExecuTorch's emitter knows it and forgets it: its debug handle maps leave out control flow, and an
-instruction that it makes of a node without a handle. Here it is asked while it works: of every node
-that it goes through, how many instructions there were before and after, and in which value of the
-plan the result lies. Nothing of what it emits is changed.
-
-A node is named by its place among `delegation.nodes_of(program)`: a place holds for every export of
-the same program, where a name or a line doesn't.
+ExecuTorch's emitter forgets it: its debug handle maps leave out control flow, and instructions that
+it makes of a node without a handle. Here it is watched while it works: for every node that it goes
+through, how many instructions there were before and after, and in which value of the plan the
+result lies. Nothing of what it emits is changed. Nodes are named by their places
+(pipeline/program/graphs.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
-from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.emit import _emitter
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
@@ -25,27 +21,28 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from pipeline.compile.inspect.delegation import Places, nodes_of
+from pipeline.program.graphs import NodePlaces, called_delegate, iter_nodes
+from pipeline.program.operators import control_flow_name
 
 _CHAIN = 0  # a plan has one, into which the emitter merges those of control flow
 
 
 @dataclass(frozen=True)
 class DelegateNodes:
-    """A delegate call. `places` are those of the nodes that it runs, sorted; `outputs` those of the
-    nodes whose values it gives, in the order of its outputs, None where lowering made one."""
+    """The nodes of a delegate call, whose instruction is `index`.
+
+    `places` are those of the nodes that it runs, sorted; `outputs` those of the nodes whose values
+    it returns, in the order of its outputs, None where lowering made one.
+    """
 
     index: int
     places: tuple[int, ...]
     outputs: tuple[int | None, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"index": self.index, "places": list(self.places), "outputs": list(self.outputs)}
-
 
 @dataclass(frozen=True)
 class Instructions:
-    """Of one method.
+    """The instructions of one method.
 
     Attributes:
         nodes: (index of an instruction, place of the node that it is part of). A node may become
@@ -62,12 +59,12 @@ class Instructions:
     def to_json(self) -> dict[str, Any]:
         return {
             "nodes": [[_CHAIN, index, place] for index, place in self.nodes],
-            "delegates": [delegate.to_json() for delegate in self.delegates],
+            "delegates": [asdict(delegate) for delegate in self.delegates],
             "state": [[name, value] for name, value in self.state],
         }
 
     @classmethod
-    def of_json(cls, data: Mapping[str, Any]) -> Instructions:
+    def from_json(cls, data: Mapping[str, Any]) -> Instructions:
         return cls(
             tuple((index, place) for _, index, place in data["nodes"]),
             tuple(
@@ -80,7 +77,7 @@ class Instructions:
 
 @dataclass
 class _Method:
-    """What the emitter made of one method, as it went along."""
+    """The nodes of one method that the emitter has gone through."""
 
     name: str
     program: ExportedProgram
@@ -90,56 +87,59 @@ class _Method:
 
 @dataclass
 class Emission:
-    """What `recording` collects."""
+    """Everything that was emitted within `record_emission`."""
 
     methods: dict[str, _Method] = field(default_factory=dict)
 
     def instructions(self, method: str, source: ExportedProgram) -> Instructions:
-        """Of a method, whose program was lowered from `source` in this process."""
+        """Return the instructions of a method that was lowered from `source` in this process."""
         if method not in self.methods:
             return Instructions()
-        made, places = self.methods[method], Places(source)
+        made, places = self.methods[method], NodePlaces(source)
         nodes: list[tuple[int, int]] = []
         delegates: list[DelegateNodes] = []
         for start, end, node in made.nodes:
-            if node.target is executorch_call_delegate:
-                delegates.append(_delegate(end - 1, _module(node), places))
+            if (delegate := called_delegate(node)) is not None:
+                delegates.append(_trace_delegate(end - 1, delegate, places))
                 continue
-            place = places.of(node)
+            place = places.find(node)
             if place is not None:
                 nodes += [(index, place) for index in range(start, end)]
         return Instructions(
             tuple(sorted(nodes)),
             tuple(sorted(delegates, key=lambda delegate: delegate.index)),
-            tuple(sorted(_state(made))),
+            tuple(sorted(_find_state(made))),
         )
 
     def delegates(self, method: str) -> list[tuple[int, LoweredBackendModule]]:
-        """The delegate calls of a method by their instructions, as they were lowered."""
-        calls = self.methods[method].nodes if method in self.methods else ()
-        own = [(end - 1, _module(n)) for _, end, n in calls if n.target is executorch_call_delegate]
-        return sorted(own, key=lambda pair: pair[0])
+        """Return the delegate calls of a method by their instructions, as they were lowered."""
+        nodes = self.methods[method].nodes if method in self.methods else ()
+        calls = ((end - 1, called_delegate(node)) for _, end, node in nodes)
+        return sorted(((i, d) for i, d in calls if d is not None), key=lambda pair: pair[0])
 
 
 @contextmanager
-def recording() -> Iterator[Emission]:
-    """Of everything that this process emits meanwhile."""
+def record_emission() -> Iterator[Emission]:
+    """Record everything that this process emits within it."""
     emission = Emission()
-    found: dict[int, _Method] = {}  # by the emitter's state, which those of control flow share
+    # By the emitter's state, which those of control flow share. The states are kept: the id of one
+    # that is gone may be that of the next method's.
+    found: dict[int, tuple[Any, _Method]] = {}
     run_node = _emitter._Emitter.run_node
 
     def recorded(emitter: Any, node: Node) -> Any:
         state = emitter.emitter_state
         if isinstance(emitter, _emitter._TopLevelEmitter) and id(state) not in found:
-            found[id(state)] = _Method(emitter.name, emitter.exported_program)
-            emission.methods[emitter.name] = found[id(state)]
-        method = found[id(state)]
+            method = _Method(emitter.name, emitter.exported_program)
+            found[id(state)] = (state, method)
+            emission.methods[emitter.name] = method
+        _, method = found[id(state)]
         start = len(emitter.chain.instructions)
         value = run_node(emitter, node)
         offset, end = emitter.instruction_start_offset, len(emitter.chain.instructions)
         if node.op == "placeholder" and isinstance(emitter, _emitter._TopLevelEmitter):
             method.values[node] = value.id
-        elif node.op == "call_function" and end > start and not _is_control_flow(node):
+        elif node.op == "call_function" and end > start and not _has_own_emitter(node):
             method.nodes.append((offset + start, offset + end, node))
         return value
 
@@ -150,27 +150,16 @@ def recording() -> Iterator[Emission]:
         _emitter._Emitter.run_node = run_node
 
 
-def _is_control_flow(node: Node) -> bool:
-    """Whose body has emitters of its own."""
-    return node.target is not executorch_call_delegate and isinstance(
-        node.target, torch._ops.HigherOrderOperator
-    )
+def _has_own_emitter(node: Node) -> bool:
+    """Tell whether the emitter makes further ones for a node, as for the bodies of control flow."""
+    return called_delegate(node) is None and bool(control_flow_name(node))
 
 
-def _module(call: Node) -> LoweredBackendModule:
-    name = call.args[0]
-    assert isinstance(name, Node)
-    owner = call.graph.owning_module
-    module = getattr(owner, str(name.target))
-    assert isinstance(module, LoweredBackendModule)
-    return module
-
-
-def _delegate(index: int, module: LoweredBackendModule, places: Places) -> DelegateNodes:
+def _trace_delegate(index: int, module: LoweredBackendModule, places: NodePlaces) -> DelegateNodes:
     inside = module.original_module
     last: dict[int, Node] = {}  # of several nodes that one became, the last gives its value
-    for node in nodes_of(inside):
-        place = places.of(node) if node.op == "call_function" else None
+    for node in iter_nodes(inside):
+        place = places.find(node) if node.op == "call_function" else None
         if place is not None:
             last[place] = node
     given = {node: place for place, node in last.items()}
@@ -181,7 +170,7 @@ def _delegate(index: int, module: LoweredBackendModule, places: Places) -> Deleg
     return DelegateNodes(index, tuple(sorted(last)), tuple(outputs))
 
 
-def _state(method: _Method) -> Iterator[tuple[str, int]]:
+def _find_state(method: _Method) -> Iterator[tuple[str, int]]:
     signature = method.program.graph_signature
     changed = set(signature.buffers_to_mutate.values())
     for spec in signature.input_specs:

@@ -1,4 +1,4 @@
-"""ETRecords: how ExecuTorch's `Inspector` knows the lines and modules of a package's instructions.
+"""ETRecords: the lines and modules of a package's instructions, for ExecuTorch's `Inspector`.
 
 ExecuTorch writes one while all methods are lowered in one call. Here each compile unit keeps the
 entries of its own, and linking joins them: the instructions of a method and its debug handles are
@@ -21,9 +21,9 @@ from executorch.exir import ExecutorchProgramManager
 from executorch.exir.serde.export_serialize import SerializeError
 from torch.export import ExportedProgram
 
-from pipeline.compile.inspect.delegation import nodes_of
-from pipeline.compile.objects import Blob, put
-from pipeline.store.errors import PipelineError
+from pipeline.compile.objects import Blob, put_blob
+from pipeline.program.graphs import iter_nodes
+from pipeline.store.errors import PipelineError, first_line
 from pipeline.store.store import BlobWriter, Store
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ _TIME = (1980, 1, 1, 0, 0, 0)  # the least that a zip file holds
 Lines = Mapping[str, str]
 
 
-def record(
+def record_etrecord(
     manager: ExecutorchProgramManager, store: Store, lines: Mapping[str, Lines]
 ) -> dict[str, Any]:
-    """Commits the entries of a compile unit's ETRecord, which was lowered with `generate_etrecord`,
-    and returns their blobs by name, as JSON.
+    """Commit the entries of a unit's ETRecord and return their blobs by name, as JSON.
 
     Args:
-        lines: by method, for those that were quantized, as `current_lines` gives them.
+        manager: the emitted unit, which was lowered with `generate_etrecord`.
+        lines: by method, for those that were quantized, as `map_current_lines` returns them.
 
     Raises:
         PipelineError: ExecuTorch would not read the record of such a method.
@@ -72,7 +72,7 @@ def record(
     try:
         etrecord.save(file)
     except SerializeError as error:  # as of control flow with constants of its own
-        reason = str(_first(error)).partition("\n")[0]
+        reason = first_line(_root_cause(error))
         raise PipelineError(
             f"{', '.join(sorted(manager.methods))}: ExecuTorch can't write the program into an "
             f"ETRecord ({reason}); leave `emit.etrecord` out"
@@ -84,41 +84,44 @@ def record(
             content = entries.read(name)
             if f"{name}{_PARTS[0]}" in names:
                 method = name.partition("/")[2] or "forward"
-                content = _neutral(content, etrecord.export_graph_id, lines.get(method))
+                content = _neutralize(content, etrecord.export_graph_id, lines.get(method))
             elif name == _GRAPH_ID:
                 content = json.dumps(_OWN_GRAPH).encode()
-            blob = put(store, content)
+            blob = put_blob(store, content)
             found[name] = {"digest": blob.digest, "size": blob.size}
     return found
 
 
-def _first(error: BaseException) -> BaseException:
-    """The error that others were raised from."""
+def _root_cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-def current_lines(quantized: ExportedProgram, source: ExportedProgram) -> dict[str, str]:
-    """What to tell for each stack trace of a quantized program: that of the same node in its source
-    as it is now. The quantized program may be of an earlier export, whose lines were others."""
-    now = {(node.name, str(node.target)): node.meta.get("stack_trace") for node in nodes_of(source)}
+def map_current_lines(quantized: ExportedProgram, source: ExportedProgram) -> dict[str, str]:
+    """Map each stack trace of a quantized program to that of the same node in its source now.
+
+    The quantized program may be of an earlier export, whose lines were others.
+    """
+    now = {
+        (node.name, str(node.target)): node.meta.get("stack_trace") for node in iter_nodes(source)
+    }
     found: dict[str, str] = {}
-    for node in nodes_of(quantized):
+    for node in iter_nodes(quantized):
         old, new = node.meta.get("stack_trace"), now.get((node.name, str(node.target)))
         if old and new:
             found.setdefault(old, new)
     return found
 
 
-def _neutral(serialized: bytes, own_graph: int | None, lines: Lines | None) -> bytes:
-    """A serialized program without ids of this process and paths of this machine."""
+def _neutralize(serialized: bytes, own_graph: int | None, lines: Lines | None) -> bytes:
+    """Return a serialized program without ids of this process and paths of this machine."""
     program = json.loads(serialized)
-    for metadata in _metadata(program):
+    for metadata in _iter_metadata(program):
         if trace := metadata.pop("stack_trace", None):
             trace = trace if lines is None else lines.get(trace)
             if trace:
-                metadata["stack_trace"] = _FILE.sub(_named, trace)
+                metadata["stack_trace"] = _FILE.sub(_shorten, trace)
         if origin := metadata.get("from_node"):
             ancestors = json.loads(origin)
             _renumber(ancestors, own_graph)
@@ -126,17 +129,17 @@ def _neutral(serialized: bytes, own_graph: int | None, lines: Lines | None) -> b
     return json.dumps(program).encode()
 
 
-def _metadata(value: Any) -> Iterator[dict[str, Any]]:
-    """That of every node, also of graphs in arguments, as control flow has them."""
+def _iter_metadata(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the metadata of every node, also of graphs in arguments, as control flow has them."""
     if isinstance(value, dict):
         for key, each in value.items():
             if key == "metadata" and isinstance(each, dict):
                 yield each
             else:
-                yield from _metadata(each)
+                yield from _iter_metadata(each)
     elif isinstance(value, list):
         for each in value:
-            yield from _metadata(each)
+            yield from _iter_metadata(each)
 
 
 def _renumber(ancestors: Sequence[dict[str, Any]], own_graph: int | None) -> None:
@@ -145,9 +148,11 @@ def _renumber(ancestors: Sequence[dict[str, Any]], own_graph: int | None) -> Non
         _renumber(each["from_node"], own_graph)
 
 
-def _named(path: re.Match[str]) -> str:
-    """A file by its name in its package, or else by its last two parts; generated code without its
-    number in this process."""
+def _shorten(path: re.Match[str]) -> str:
+    """Return a file by its name in its package, or else by its last two parts.
+
+    Generated code loses its number in this process.
+    """
     if path[1].startswith("<"):
         return f'File "{path[1].partition(">")[0]}>"'
     parts = PurePath(path[1]).parts
@@ -158,8 +163,10 @@ def _named(path: re.Match[str]) -> str:
     return f'File "{"/".join(parts[-2:])}"'
 
 
-def join(records: Iterable[Mapping[str, Any]], order: Sequence[str], store: Store) -> Blob:
-    """Joins the entries of all units into one file and commits it.
+def join_etrecords(
+    records: Iterable[Mapping[str, Any]], order: Sequence[str], store: Store
+) -> Blob:
+    """Join the entries of all units into one file and commit it.
 
     Args:
         order: the model's methods.
@@ -177,22 +184,27 @@ def join(records: Iterable[Mapping[str, Any]], order: Sequence[str], store: Stor
                 entries[name] = blob
     with store.writer() as file, zipfile.ZipFile(_Writing(file), "w") as made:
         own_graph = entries.pop(_GRAPH_ID, None)
-        for name in sorted(entries, key=lambda name: _place(name, order)):
+        for name in sorted(entries, key=lambda name: _rank(name, order)):
             with made.open(_info(name, entries[name]["size"]), "w") as entry:
                 for chunk in store.stream(entries[name]["digest"]):
                     entry.write(chunk)
         # By name, as the emitter goes through the methods.
-        told: dict[str, Any] = {name: dict(sorted(maps.get(name, {}).items())) for name in _MAPS}
-        for name, value in (told if own_graph is None else {**told, _GRAPH_ID: _OWN_GRAPH}).items():
+        values: dict[str, Any] = {n: dict(sorted(maps.get(n, {}).items())) for n in _MAPS}
+        if own_graph is not None:
+            values[_GRAPH_ID] = _OWN_GRAPH
+        for name, value in values.items():
             content = json.dumps(value).encode()
             with made.open(_info(name, len(content)), "w") as entry:
                 entry.write(content)
     return Blob(file.digest, file.size)
 
 
-def _place(name: str, order: Sequence[str]) -> tuple[Any, ...]:
-    """As ExecuTorch orders entries: the identifier, the exported program, the programs in edge
-    dialect and those after passes, both in the order of the methods."""
+def _rank(name: str, order: Sequence[str]) -> tuple[Any, ...]:
+    """Return a sort key for the order of entries in ExecuTorch's own files.
+
+    That is the identifier, the exported program, the programs in edge dialect and those after
+    passes, both in the order of the methods.
+    """
     kind, _, rest = name.partition("/")
     suffix = next((part for part in _PARTS if name.endswith(part)), "")
     part = _PARTS.index(suffix) + 1 if suffix else 0
@@ -214,7 +226,7 @@ def _info(name: str, size: int) -> zipfile.ZipInfo:
 
 
 class _Writing:
-    """A blob being written, as `zipfile` wants a file that can't be sought in."""
+    """A blob being written, as a file for `zipfile` that can't be sought in."""
 
     def __init__(self, blob: BlobWriter) -> None:
         self._blob = blob
@@ -226,12 +238,13 @@ class _Writing:
         """The blob's own file is flushed when it is complete."""
 
     def close(self) -> None:
-        """Whoever opened the blob closes it."""
+        """Leave the blob open; its owner closes it."""
 
 
-def of_method(path: str | Path, method: str) -> ETRecord:
-    """The ETRecord of one method of a package, for `Inspector(etrecord=...)`, which looks for the
-    method `forward` alone. Profile one method a run.
+def load_etrecord(path: str | Path, method: str) -> ETRecord:
+    """Load the ETRecord of one method of a package, for `Inspector(etrecord=...)`.
+
+    That looks for the method `forward` alone. Profile one method a run.
 
     Raises:
         PipelineError: the package has no such method.

@@ -1,4 +1,4 @@
-"""Link: join objects into one multi-method `.pte`, each constant, weight and payload stored once.
+"""Links objects into one multi-method `.pte`, each constant, weight and payload stored once.
 
 The result equals, byte for byte, what ExecuTorch writes when it emits all methods together. Its
 emitter goes through the methods by name and gives every new constant the next index; linking walks
@@ -49,7 +49,7 @@ from pipeline.store.store import Store
 
 
 @dataclass(frozen=True)
-class Linked:
+class LinkedFiles:
     """The files of a package as blobs: the `.pte`, and `.ptd` files by their stem."""
 
     pte: Blob
@@ -84,8 +84,8 @@ def link(
     store: Store,
     order: Sequence[str] = (),
     layout: Mapping[str, Any] | None = None,
-) -> Linked:
-    """Links objects and commits the files.
+) -> LinkedFiles:
+    """Link objects and commit the files.
 
     Named data are merged in the order of the model's methods, as ExecuTorch merges them in the
     order of the methods dict; everything else goes by method name.
@@ -93,7 +93,7 @@ def link(
     Args:
         objects: in the order of the model's methods, by the first method of each.
         order: the model's methods, where an object has several.
-        layout: options of `ExecutorchBackendConfig` that say how the file is laid out.
+        layout: the options of `ExecutorchBackendConfig` for the layout of the file.
 
     Raises:
         MissingBlobError: the store lost something that an object refers to.
@@ -107,7 +107,7 @@ def link(
                 payload.data = store.read(payload.data.blob.digest)
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
-    return Linked(
+    return LinkedFiles(
         pte=_stream(pte, store),
         ptds={tag.removesuffix(".ptd"): _stream(cord, store) for tag, cord in sorted(ptds.items())},
     )
@@ -129,8 +129,11 @@ class _Table:
 
 @dataclass
 class _Tables:
-    """What the emitter's `_ProgramState` holds for all methods. Index 0 of constants and mutable
-    data is reserved for tensors without data; it is not found by content."""
+    """The tables that the emitter's `_ProgramState` holds for all methods.
+
+    Index 0 of constants and mutable data is reserved for tensors without data; it is not found by
+    content.
+    """
 
     constants: _Table = field(default_factory=_Table)
     mutable: _Table = field(default_factory=_Table)
@@ -139,7 +142,7 @@ class _Tables:
     external: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def relocate(self, plan: ExecutionPlan, owner: MethodObject) -> None:
-        """Points the indices in a plan, in place, from its object's tables to these."""
+        """Point the indices in a plan, in place, from its object's tables to these."""
         tags = {name: tag for tag, entries in owner.external.items() for name, _ in entries}
         for value in plan.values:
             if isinstance(value.val, Tensor):
@@ -216,36 +219,39 @@ def _stand_in(blob: Blob) -> bytes:
 
 
 def _constant_plans(constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
-    """Plans that return a constant each. The emitter's method reads no state of the emitter as
-    long as the values are not tensors, which a config can't hold."""
+    """Make plans that return a constant each.
+
+    The emitter's method reads no state of the emitter as long as the values are not tensors, which
+    a config can't hold.
+    """
     return _Emitter._emit_prim_getters(None, dict(constant_methods))  # type: ignore[arg-type]
 
 
 def _by_method(
     objects: Sequence[MethodObject], order: Sequence[str]
 ) -> Iterator[tuple[MethodObject, Sequence[str] | None]]:
-    """Objects, and the keys of the named data that each method has of them; None for all."""
-    owner_of = {method: owner for owner in objects for method in owner.keys}
-    if not owner_of:
+    """Yield objects, and the keys of the named data that each method has of them; None for all."""
+    owners = {method: owner for owner in objects for method in owner.keys}
+    if not owners:
         yield from ((owner, None) for owner in objects)
         return
     singles = iter([owner for owner in objects if not owner.keys])
     for method in order:
-        owner = owner_of.get(method)
+        owner = owners.get(method)
         yield (next(singles), None) if owner is None else (owner, owner.keys[method])
 
 
 def _merge_named_data(
     objects: Iterable[tuple[MethodObject, Sequence[str] | None]],
 ) -> NamedDataStoreOutput:
-    """Does what `NamedDataStore.merge_named_data_store` does, by digest instead of content."""
+    """Merge as `NamedDataStore.merge_named_data_store` does, by digest instead of content."""
     table = _Table()
-    of_key: dict[str, Digest] = {}
+    digests: dict[str, Digest] = {}
     pte: dict[str, DataEntry] = {}
     external: dict[str, dict[str, DataEntry]] = {}
 
     def add(entries: dict[str, DataEntry], entry: NamedBlob) -> None:
-        if of_key.setdefault(entry.key, entry.blob.digest) != entry.blob.digest:
+        if digests.setdefault(entry.key, entry.blob.digest) != entry.blob.digest:
             raise PipelineError(f"named data '{entry.key}' differs between methods")
         if entry.key not in known:
             known.add(entry.key)
@@ -271,7 +277,7 @@ def _chosen(entries: Sequence[NamedBlob], keys: Sequence[str] | None) -> Iterabl
 
 
 def _stream(cord: Cord, store: Store) -> Blob:
-    """Writes a laid-out file to the store, reading each blob, verified, as its turn comes."""
+    """Write a laid-out file to the store, reading each blob, verified, as its turn comes."""
     with store.writer() as file:
         for piece in cord._buffers:
             if isinstance(piece, BlobBytes):

@@ -1,4 +1,4 @@
-"""From ATen programs to lowered edge programs.
+"""Lowers ATen programs to edge programs with delegates.
 
 The engine is ExecuTorch's `to_edge_transform_and_lower`; this module hands it every method's
 partitioners and passes, and hands its lowering to `to_backend_multiple`.
@@ -22,13 +22,10 @@ from executorch.exir.program import _program
 from torch.export import ExportedProgram
 
 from pipeline.backends import Backend
-from pipeline.compile.control_flow import refuse_unsupported, telling_what_torch_fails_on
-from pipeline.compile.module_filter import (
-    SharedConstantsError,
-    refuse_wrong_modules,
-    separate_constants,
-)
-from pipeline.compile.to_backend import to_backend_multiple
+from pipeline.compile.control_flow import explain_quantized_scans, refuse_unsupported
+from pipeline.compile.module_filter import check_modules
+from pipeline.compile.shared_constants import retry_with_separate_constants
+from pipeline.compile.to_backend_multiple import to_backend_multiple
 from pipeline.config.load import EdgeConfig
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
@@ -44,47 +41,49 @@ def lower(
     passes: Mapping[str, Sequence[Callable[..., Any]]] | None = None,
     etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """`to_edge_transform_and_lower`, with `to_backend_multiple` as its way to the backends.
+    """Lower programs by `to_edge_transform_and_lower`, with `to_backend_multiple` in its middle.
 
     A constant that both a delegate and a branch want is given to each, where ExecuTorch gives up.
 
     Args:
         edge: how the programs become edge programs; all of them in the same way.
-        edge_operators: what may be left beyond that, since a backend takes it.
-        passes: those over each method's edge program, loaded.
+        edge_operators: operators beyond those of `edge` that may be left, since a backend takes
+            them.
+        passes: the loaded passes over each method's edge program.
         etrecord: keeps copies of the programs on their way for an ETRecord.
 
     Raises:
-        PipelineError: a partitioner is confined to a module that is not there, an operator of
+        PipelineError: a partitioner is limited to a module that is not there, an operator of
             `edge` is unknown, or a program has control flow that ExecuTorch doesn't emit or torch
             can't lower.
     """
     refuse_unsupported(programs)
-    refuse_wrong_modules(programs, method_to_partitioners)
-    own = dict(programs)
+    check_modules(programs, method_to_partitioners)
+
+    def attempt(own: dict[str, ExportedProgram]) -> EdgeProgramManager:
+        return to_edge_transform_and_lower(
+            own,
+            partitioner={name: list(each) for name, each in method_to_partitioners.items()},
+            constant_methods=dict(constant_methods) if constant_methods else None,
+            compile_config=make_edge_config(edge or EdgeConfig(), edge_operators),
+            transform_passes={name: each for name, each in (passes or {}).items() if each} or None,
+            generate_etrecord=etrecord,
+        )
+
     with (
-        _lowering_through_to_backend_multiple(store),
-        telling_what_torch_fails_on(programs),
-        _telling_what_passes_say(),
+        _lower_through_to_backend_multiple(store),
+        explain_quantized_scans(programs),
+        _raise_errors_of_passes(),
     ):
-        while True:
-            try:
-                return to_edge_transform_and_lower(
-                    own,
-                    partitioner={n: list(each) for n, each in method_to_partitioners.items()},
-                    constant_methods=dict(constant_methods) if constant_methods else None,
-                    compile_config=edge_config(edge or EdgeConfig(), edge_operators),
-                    transform_passes=_passes(passes),
-                    generate_etrecord=etrecord,
-                )
-            except SharedConstantsError as shared:
-                own = {n: separate_constants(each, shared.names) for n, each in own.items()}
+        return retry_with_separate_constants(programs, attempt)
 
 
 @contextmanager
-def _lowering_through_to_backend_multiple(store: Store | None) -> Iterator[None]:
-    """`EdgeProgramManager.to_backend` finds its `to_backend` in its own module, and takes no
-    other. This can go when it does."""
+def _lower_through_to_backend_multiple(store: Store | None) -> Iterator[None]:
+    """Put `to_backend_multiple` in the place of the `to_backend` of `EdgeProgramManager`.
+
+    That finds it in its own module, and takes no other. This can go when it does.
+    """
 
     def through(spec: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
         programs, partitioners = spec.method_to_edge_program, spec.method_to_partitioner
@@ -99,8 +98,11 @@ def _lowering_through_to_backend_multiple(store: Store | None) -> Iterator[None]
 
 
 @contextmanager
-def _telling_what_passes_say() -> Iterator[None]:
-    """ExecuTorch raises an exception of its own, with a list of passes, for whatever one raises."""
+def _raise_errors_of_passes() -> Iterator[None]:
+    """Raise the PipelineError of a pass itself.
+
+    ExecuTorch raises an exception of its own, with a list of passes, for whatever one raises.
+    """
     try:
         yield
     except Exception as error:
@@ -109,21 +111,30 @@ def _telling_what_passes_say() -> Iterator[None]:
         raise
 
 
-def edge_for(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:
-    """`settings`, with what backends that lower by passes want: operators left whole, and no check,
-    which knows none of the operators that they make."""
-    own = [backend for backend in backends if backend.make_passes is not None]
+def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:
+    """Return `settings` with what backends that lower by passes want.
+
+    They want operators left whole, and no check, which knows none of the operators that they make.
+    """
+    own = [backend for backend in backends if backend.lowering.make_passes is not None]
     if not own:
         return settings
-    wanted = [*(settings.preserve_ops or ()), *(op for each in own for op in each.preserve_ops)]
+    preserved = [op for each in own for op in each.lowering.preserve_ops]
+    wanted = [*(settings.preserve_ops or ()), *preserved]
     return settings.model_copy(
         update={"preserve_ops": tuple(dict.fromkeys(wanted)), "check_ir_validity": False}
     )
 
 
-def edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> EdgeCompileConfig:
-    """What ExecuTorch is given for `settings`, and for operators beyond Core ATen that backends
-    take. Raises PipelineError for an unknown operator."""
+def make_edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> EdgeCompileConfig:
+    """Make ExecuTorch's config from `settings`.
+
+    Args:
+        operators: those beyond Core ATen that backends take.
+
+    Raises:
+        PipelineError: an operator is unknown.
+    """
     return EdgeCompileConfig(
         _check_ir_validity=settings.check_ir_validity,
         _skip_dim_order=settings.skip_dim_order,
@@ -141,10 +152,3 @@ def _operator(name: str) -> torch._ops.OpOverload:
         return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     except AttributeError as error:
         raise PipelineError(f"edge: no operator '{name}' in this torch") from error
-
-
-def _passes(
-    passes: Mapping[str, Sequence[Callable[..., Any]]] | None,
-) -> dict[str, Sequence[Callable[..., Any]]] | None:
-    given = {name: own for name, own in (passes or {}).items() if own}
-    return given or None

@@ -1,4 +1,4 @@
-"""Objects: compiled methods that are not linked yet, as C compilers make them.
+"""Objects: compiled methods that are not linked yet, like those that C compilers make.
 
 An object is ExecuTorch's emitted Program with its data taken out: the flatbuffer of its execution
 plans, and the digests of the constants, delegate payloads and named data that the plans refer to by
@@ -7,7 +7,7 @@ index. The data stand in the store, once for all methods and packages that share
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from executorch.exir.scalar_type import ScalarType
 from executorch.exir.schema import Program, Tensor
 from executorch.exir.tensor import ALIGNMENT
 from executorch.exir.tensor_layout import TensorLayout
+from pydantic import TypeAdapter
 
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
@@ -36,6 +37,9 @@ class Blob:
     size: int
 
 
+Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class NamedBlob:
     """One entry of a delegate's named data; `layout` is (scalar type, sizes, dim order) or None."""
@@ -43,7 +47,7 @@ class NamedBlob:
     key: str
     blob: Blob
     alignment: int
-    layout: tuple[int, tuple[int, ...], tuple[int, ...]] | None
+    layout: Layout | None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,7 +55,7 @@ class NamedBlob:
 
 @dataclass(frozen=True)
 class MethodObject:
-    """One compile unit: a method, or a joint group of them.
+    """A compiled unit: a method, or a joint group of them.
 
     `constants` and `mutable` have the reserved empty entry at index 0, as ExecuTorch's emitter
     has; indices in the program's plans refer to these tuples. `external` maps a tag, which names a
@@ -73,112 +77,95 @@ class MethodObject:
         return asdict(self)
 
     def blobs(self) -> Iterable[Blob]:
-        """Every blob that linking reads."""
+        """Yield every blob that linking reads."""
         yield self.program
         for group in (self.constants, self.mutable, self.delegates, self.external_constants):
             yield from group
         for entries in (self.named, *self.named_external.values()):
             yield from (entry.blob for entry in entries)
 
-    def keys_of(self, method: str) -> list[str]:
-        """The keys of the named data that a method's delegates use, sorted."""
+    def named_keys(self, method: str) -> list[str]:
+        """Return the keys of the named data that a method's delegates use, sorted."""
         if self.keys:
             return sorted(self.keys[method])
         entries = (entry for own in (self.named, *self.named_external.values()) for entry in own)
         return sorted({entry.key for entry in entries})
 
 
-def object_from_json(data: Mapping[str, Any]) -> MethodObject:
-    """The inverse of `to_json`, after the record has been through JSON."""
-    named = {tag: named_from_json(entries) for tag, entries in data["named_external"].items()}
-    return MethodObject(
-        program=Blob(**data["program"]),
-        constants=_blobs_from_json(data["constants"]),
-        mutable=_blobs_from_json(data["mutable"]),
-        delegates=_blobs_from_json(data["delegates"]),
-        external_constants=_blobs_from_json(data["external_constants"]),
-        external={tag: tuple((n, i) for n, i in v) for tag, v in data["external"].items()},
-        named=named_from_json(data["named"]),
-        named_external=named,
-        keys={method: tuple(keys) for method, keys in data["keys"].items()},
-    )
+_OBJECT = TypeAdapter(MethodObject)
+_NAMED_BLOBS = TypeAdapter(tuple[NamedBlob, ...])
 
 
-def _blobs_from_json(data: Iterable[Mapping[str, Any]]) -> tuple[Blob, ...]:
-    return tuple(Blob(**blob) for blob in data)
+def parse_object(record: Mapping[str, Any]) -> MethodObject:
+    """Return the object of a record that `to_json` made and that has been through JSON."""
+    return _OBJECT.validate_python(record)
 
 
-def named_from_json(data: Iterable[Mapping[str, Any]]) -> tuple[NamedBlob, ...]:
-    return tuple(
-        NamedBlob(
-            key=entry["key"],
-            blob=Blob(**entry["blob"]),
-            alignment=entry["alignment"],
-            layout=entry["layout"] and (entry["layout"][0], *map(tuple, entry["layout"][1:])),
-        )
-        for entry in data
-    )
+def parse_named_blobs(record: Iterable[Mapping[str, Any]]) -> tuple[NamedBlob, ...]:
+    """Return named blobs whose records have been through JSON."""
+    return _NAMED_BLOBS.validate_python(record)
 
 
 def make_object(
     manager: ExecutorchProgramManager,
     store: Store,
-    named_of: Mapping[str, NamedDataStoreOutput] | None = None,
+    named_data: Mapping[str, NamedDataStoreOutput] | None = None,
 ) -> MethodObject:
-    """Takes an emitted program apart and commits every part to the store.
+    """Take an emitted program apart and commit every part to the store.
 
     Args:
-        named_of: the named data of each method, for a unit of several.
+        named_data: the named data of each method, for a unit of several.
     """
     output = manager._emitter_output
     _refuse_named_mutable_buffers(output.program)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
-    named = [put(store, buffer) for buffer in data.buffers]
+    named = [put_blob(store, buffer) for buffer in data.buffers]
     return MethodObject(
-        program=put(store, program_to_bytes(output.program)),
-        constants=tuple(put(store, b.storage) for b in output.program.constant_buffer),
-        mutable=tuple(put(store, b.storage) for b in output.mutable_data or ()),
-        delegates=tuple(put(store, d.data) for d in output.program.backend_delegate_data),
-        external_constants=tuple(put(store, b) for b in output.external_constant_buffer),
+        program=put_blob(store, program_to_bytes(output.program)),
+        constants=tuple(put_blob(store, b.storage) for b in output.program.constant_buffer),
+        mutable=tuple(put_blob(store, b.storage) for b in output.mutable_data or ()),
+        delegates=tuple(put_blob(store, d.data) for d in output.program.backend_delegate_data),
+        external_constants=tuple(put_blob(store, b) for b in output.external_constant_buffer),
         external={t: tuple(v.items()) for t, v in (output.external_constant_map or {}).items()},
-        named=named_blobs(data.pte_data, named),
-        named_external={t: named_blobs(v, named) for t, v in data.external_data.items()},
+        named=list_named_blobs(data.pte_data, named),
+        named_external={t: list_named_blobs(v, named) for t, v in data.external_data.items()},
         keys={
             method: (*own.pte_data, *(key for v in own.external_data.values() for key in v))
-            for method, own in (named_of or {}).items()
+            for method, own in (named_data or {}).items()
         },
     )
 
 
-def put(store: Store, data: bytes) -> Blob:
+def put_blob(store: Store, data: bytes) -> Blob:
+    """Commit bytes to the store."""
     return Blob(store.put(data), len(data))
 
 
-def named_blobs(entries: Mapping[str, DataEntry], blobs: list[Blob]) -> tuple[NamedBlob, ...]:
+def list_named_blobs(
+    entries: Mapping[str, DataEntry], blobs: Sequence[Blob]
+) -> tuple[NamedBlob, ...]:
+    """Return the entries of a named data store, whose buffers are these blobs."""
     return tuple(
         NamedBlob(key, blobs[e.buffer_index], e.alignment, _layout_to_tuple(e.tensor_layout))
         for key, e in entries.items()
     )
 
 
-def _layout_to_tuple(
-    layout: TensorLayout | None,
-) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+def _layout_to_tuple(layout: TensorLayout | None) -> Layout | None:
     if layout is None:
         return None
     return int(layout.scalar_type), tuple(layout.sizes), tuple(layout.dim_order)
 
 
-def layout_from_tuple(
-    layout: tuple[int, tuple[int, ...], tuple[int, ...]] | None,
-) -> TensorLayout | None:
+def layout_from_tuple(layout: Layout | None) -> TensorLayout | None:
+    """Return the layout that a NamedBlob has."""
     if layout is None:
         return None
     return TensorLayout(ScalarType(layout[0]), list(layout[1]), list(layout[2]))
 
 
 def program_to_bytes(program: Program) -> bytes:
-    """The flatbuffer of a program's plans, without its data; checked to read back the same."""
+    """Return the flatbuffer of a program's plans, without its data; it reads back the same."""
     bare = replace(program, constant_buffer=[], backend_delegate_data=[])
     flatbuffer = _program_to_flatbuffer(
         bare, constant_tensor_alignment=ALIGNMENT, delegate_alignment=ALIGNMENT
@@ -193,20 +180,18 @@ def program_to_bytes(program: Program) -> bytes:
 
 
 def program_from_bytes(data: bytes) -> Program:
+    """Return the program of a flatbuffer, as ExecuTorch's records."""
     return _flatbuffer_to_program(data)
 
 
-def tensors(program: Program) -> Iterable[Tensor]:
-    for plan in program.execution_plan:
-        for value in plan.values:
-            if isinstance(value.val, Tensor):
-                yield value.val
-
-
 def _refuse_named_mutable_buffers(program: Program) -> None:
-    """ExecuTorch looks named mutable buffers up among the constants (exir/emit/_emitter.py,
-    `_tensor_spec_to_evalue`), so an index of theirs does not say which table it is into."""
-    for tensor in tensors(program):
+    """Refuse mutable buffers whose index does not say which table it is into.
+
+    ExecuTorch looks named ones up among the constants (exir/emit/_emitter.py,
+    `_tensor_spec_to_evalue`).
+    """
+    values = (value.val for plan in program.execution_plan for value in plan.values)
+    for tensor in (value for value in values if isinstance(value, Tensor)):
         planned = tensor.allocation_info is not None and tensor.data_buffer_idx > 0
         if planned and tensor.extra_tensor_info is not None:
             raise PipelineError("mutable buffers with emitted names cannot be linked")

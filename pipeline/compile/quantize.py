@@ -1,4 +1,4 @@
-"""PT2E quantization of a method: annotate, observe, convert, export again.
+"""Quantizes a method by PT2E: annotates, observes calibration inputs, converts, exports again.
 
 Source: `torchao.quantization.pt2e` (prepare_pt2e, convert_pt2e) and the quantizers of ExecuTorch's
 backends.
@@ -7,7 +7,9 @@ backends.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -21,32 +23,77 @@ from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from pipeline.backends import make_quantizer
+from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
-from pipeline.program.graphs import module_names
 from pipeline.program.inputs import InputSet
-from pipeline.program.operators import modules_of, operator_of
+from pipeline.program.module_paths import enclosing_modules, outline_program
+from pipeline.program.operators import base_name, operator_name
 from pipeline.program.random_inputs import generate_inputs
-from pipeline.program.signature import as_exported, bounds, expression, signature
+from pipeline.program.signature import as_exported, bounds, check_inputs, expression, signature
 from pipeline.store.errors import PipelineError, did_you_mean
 
-Tell = Callable[[int, int], None]
-_QUANTIZED = re.compile(r"(quantized_decomposed::|torchao::(de)?quantize_affine)")
+Report = Callable[[int, int], None]
+_QUANTIZED = re.compile(r"(quantized_decomposed\.|torchao\.(de)?quantize_affine)")
+
+
+class Batches:
+    """Calibration inputs that are read anew each time they are gone through.
+
+    No more than one record of a model, or one file (pipeline/program/input_files.py), is in memory
+    at a time.
+
+    Args:
+        loads: each returns the next input sets.
+        limit: how many input sets there are at most.
+    """
+
+    def __init__(
+        self, loads: Iterable[Callable[[], Sequence[InputSet]]], limit: int | None = None
+    ) -> None:
+        self._loads = tuple(loads)
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[InputSet]:
+        yield from islice((each for load in self._loads for each in load()), self._limit)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def _count(self) -> int:
+        return sum(1 for _ in self)
+
+
+Calibration = Batches | Sequence[InputSet]
+
+
+def check_batches(program: ExportedProgram, method: str, batches: Calibration) -> None:
+    """Check calibration inputs, one after another.
+
+    Raises:
+        PipelineError: the program does not take one of them, or there is none.
+    """
+    empty = True
+    for inputs in batches:
+        check_inputs(program, inputs, method)
+        empty = False
+    if empty:
+        raise PipelineError(f"{method}: there are no calibration inputs")
 
 
 def quantize(
     program: ExportedProgram,
     spec: Any,
-    calibration: Sequence[InputSet],
-    tell: Tell = lambda done, total: None,
+    calibration: Calibration,
+    report: Report = lambda done, total: None,
 ) -> ExportedProgram:
-    """The quantized program, with the same signature and the same dynamic sizes.
+    """Quantize a program; its signature and its dynamic sizes stay the same.
 
     Args:
         spec: a quantizer and its options, as a config gives them.
         calibration: inputs that the observers see and that the program takes; none for dynamic
-            quantization. They may be read anew each time they are gone through.
-        tell: is called with how many of the inputs were observed.
+            quantization.
+        report: is called with how many of the inputs were observed, and how many there are.
 
     Raises:
         PipelineError: the program is quantized already, or an override of the config is for
@@ -54,80 +101,79 @@ def quantize(
     """
     _refuse_quantized(program)
     check_overrides(program, spec)
-    first = list(calibration[:1] if isinstance(calibration, list) else islice(calibration, 1))
+    first = list(islice(calibration, 1))
     tracing = generate_inputs(program, 3, seed=0, examples=first)[2]
-    if spec.entry.rewrite is not None:
-        converted = spec.entry.rewrite(program, spec)
+    entry = QUANTIZERS[spec.quantizer]
+    if entry.rewrite is not None:
+        converted = entry.rewrite(program, spec)
     else:
-        batches = calibration if first else [tracing]  # observers of weights need one run as well
+        # Observers of weights need one run as well.
+        observed = _Observed(program, calibration if first else [tracing], report)
         module = program.module(check_guards=False)
-        if spec.entry.apply_quantizer is not None:
+        if entry.apply_quantizer is not None:
             state = {name: buffer.clone() for name, buffer in module.named_buffers()}
-            converted = spec.entry.apply_quantizer(module, spec, _Arguments(program, batches, tell))
+            converted = entry.apply_quantizer(module, spec, _Arguments(observed))
             _restore_state(program, module, state)
             _restore_state(program, converted, state)
         else:
-            converted = _apply_pt2e(program, module, spec, batches, tell)
+            converted = _apply_pt2e(program, module, spec, observed)
     move_exported_model_to_eval(converted)
     return torch.export.export(
         converted, tracing.args, tracing.kwargs, dynamic_shapes=_dynamic_shapes(program)
     )
 
 
-class _Arguments(Sequence[tuple[Any, ...]]):
-    """The positional arguments of batches, each told of when it is taken."""
+@dataclass(frozen=True)
+class _Observed:
+    """Inputs in the layout that a runtime reads, each reported once it was observed.
 
-    def __init__(self, program: ExportedProgram, batches: Sequence[InputSet], tell: Tell) -> None:
-        self._program = program
-        self._batches = batches
-        self._tell = tell
+    In another layout, sums round otherwise.
+    """
+
+    program: ExportedProgram
+    batches: Calibration
+    report: Report
+
+    def __iter__(self) -> Iterator[InputSet]:
+        for done, inputs in enumerate(self.batches, 1):
+            yield as_exported(self.program, inputs)
+            self.report(done, len(self.batches))
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """The positional arguments of observed inputs."""
+
+    observed: _Observed
 
     def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index: Any) -> Any:
-        found = self._batches[index]
-        if isinstance(index, slice):
-            return [as_exported(self._program, each).args for each in found]
-        return as_exported(self._program, found).args
+        return len(self.observed.batches)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        for inputs in _told(self._program, self._batches, self._tell):
-            yield inputs.args
-
-
-def _told(program: ExportedProgram, batches: Sequence[InputSet], tell: Tell) -> Iterator[InputSet]:
-    """In the layout that a runtime reads: in another one, sums round otherwise."""
-    for done, inputs in enumerate(batches, 1):
-        yield as_exported(program, inputs)
-        tell(done, len(batches))
+        return (inputs.args for inputs in self.observed)
 
 
 def _refuse_quantized(program: ExportedProgram) -> None:
-    found = [n for n in _calls(program.graph_module) if _QUANTIZED.match(_operator(n))]
-    if found:
+    found = next(filter(_QUANTIZED.match, map(operator_name, _calls(program.graph_module))), None)
+    if found is not None:
         raise PipelineError(
-            f"it is quantized already (it holds {_operator(found[0])}); leave out `quantize` to "
-            "lower it as it is"
+            f"it is quantized already (it holds {found}); leave out `quantize` to lower it as it is"
         )
 
 
 def _calls(module: GraphModule) -> Iterator[Node]:
-    for graph in (m.graph for m in module.modules() if isinstance(m, GraphModule)):
-        yield from (node for node in graph.nodes if node.op == "call_function")
-
-
-def _operator(node: Node) -> str:
-    return node.target.name() if isinstance(node.target, torch._ops.OpOverload) else ""
+    for each in module.modules():
+        if isinstance(each, GraphModule):
+            yield from (node for node in each.graph.nodes if node.op == "call_function")
 
 
 def check_overrides(program: ExportedProgram, spec: Any) -> None:
     """Raises PipelineError for overrides of modules and operators that are not in the program."""
     if not isinstance(spec, MixedQuantize):
         return
-    modules = module_names(program)
-    operators = {operator_of(node) for node in _calls(program.graph_module)}
-    mistakes = [
+    modules = outline_program(program).calls
+    operators = {base_name(node) for node in _calls(program.graph_module)}
+    wrong = [
         f"no module '{name}' in the program; {did_you_mean(name, modules, 10)}"
         for name in spec.overrides("modules")
         if name not in modules
@@ -136,8 +182,8 @@ def check_overrides(program: ExportedProgram, spec: Any) -> None:
         for name in spec.overrides("operators")
         if name not in operators
     ]
-    if mistakes:
-        raise PipelineError("\n".join(mistakes))
+    if wrong:
+        raise PipelineError("\n".join(wrong))
 
 
 def _check_annotated(module: GraphModule, spec: Any) -> None:
@@ -145,9 +191,9 @@ def _check_annotated(module: GraphModule, spec: Any) -> None:
     if not isinstance(spec, MixedQuantize):
         return
     for name, scheme in spec.overrides("modules").items():
-        inside = [node for node in _calls(module) if name in modules_of(node)]
+        inside = [node for node in _calls(module) if name in enclosing_modules(node)]
         if scheme is not None and not any("quantization_annotation" in n.meta for n in inside):
-            kinds = ", ".join(sorted({_operator(node) for node in inside} - {""}))
+            kinds = ", ".join(sorted({operator_name(node) for node in inside} - {""}))
             raise PipelineError(
                 f"module '{name}' has nothing that {spec.quantizer} quantizes so; it has {kinds}"
             )
@@ -157,14 +203,13 @@ def _apply_pt2e(
     program: ExportedProgram,
     module: GraphModule,
     spec: Any,
-    batches: Sequence[InputSet],
-    tell: Tell,
+    observed: _Observed,
 ) -> GraphModule:
     prepared = prepare_pt2e(module, make_quantizer(spec))
     _check_annotated(prepared, spec)
     state = {name: buffer.clone() for name, buffer in prepared.named_buffers()}
     with torch.no_grad():
-        for inputs in _told(program, batches, tell):
+        for inputs in observed:
             prepared(*inputs.args, **inputs.kwargs)
     _restore_state(program, prepared, state)
     converted = convert_pt2e(prepared)
@@ -174,10 +219,12 @@ def _apply_pt2e(
 
 
 def _unshare_dynamic_quantization(module: GraphModule) -> None:
-    """Gives each user of a dynamically quantized tensor a quantization of its own. Otherwise
-    partitions that read one tensor in turns, as the layers of a decoder read the encoder's memory,
-    depend on each other in a circle, and lowering ends in "found dependency cycles"
-    (https://github.com/pytorch/executorch/pull/18397). ExecuTorch's own LLM export does the same.
+    """Give each user of a dynamically quantized tensor a quantization of its own.
+
+    Otherwise partitions that read one tensor in turns, as the layers of a decoder read the
+    encoder's memory, depend on each other in a circle, and lowering ends in "found dependency
+    cycles" (https://github.com/pytorch/executorch/pull/18397). ExecuTorch's own LLM export does the
+    same.
     """
     DuplicateDynamicQuantChainPass()(module)
 
@@ -185,9 +232,12 @@ def _unshare_dynamic_quantization(module: GraphModule) -> None:
 def _restore_state(
     program: ExportedProgram, module: torch.nn.Module, state: dict[str, torch.Tensor]
 ) -> None:
-    """Gives the method's own buffers the values that calibration changed back; observers keep
-    theirs. `buffers_to_mutate` does not tell which: it is empty until a program is functional, and
-    what `torch.export` gives is not. The module's buffers are the program's."""
+    """Give the method's own buffers back the values that calibration changed.
+
+    Observers keep theirs. `buffers_to_mutate` does not say which those are: it is empty until a
+    program is functional, and what `torch.export` gives is not. The module's buffers are the
+    program's.
+    """
     own = set(program.graph_signature.buffers)
     with torch.no_grad():
         for name, buffer in module.named_buffers():
@@ -196,8 +246,10 @@ def _restore_state(
 
 
 def _dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
-    """The dynamic sizes of a program in the form that `torch.export.export` takes, one entry for
-    each argument. Which of them are equal, the export finds again."""
+    """Return the dynamic sizes of a program as `torch.export.export` takes them, by argument.
+
+    Which of them are equal, the export finds again.
+    """
     leaves = [_dimensions(program, argument.value) for argument in signature(program)]
     if not any(leaves):
         return None

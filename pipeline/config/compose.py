@@ -1,10 +1,9 @@
-"""From the files of a folder to one document for each package, and where each value was written.
+"""Composes the files of a folder to one document for each package, with the place of each value.
 
 A file may extend others, give defaults for all methods, read variables of the environment and make
-several packages through a matrix. What comes out is a plain document for each package, spelled as
-if it had been written in one file; whether that makes sense, `pipeline.config.parser` says. Nothing
-is read but files of the folder and the variables that they name, and both are told, so that the
-plan can remember what came out.
+several packages through a matrix. The document of a package is plain, as if it had been written in
+one file; `pipeline.config.parser` checks its meaning. Nothing is read but files of the folder and
+the variables that they name; both are listed, so that the plan can cache what came out.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 from pipeline.config.matrix import combinations, names
 from pipeline.config.variables import Variables
 from pipeline.config.yaml import Mark, Node, load_nodes, plain
-from pipeline.store.digest import Digest, of_bytes
+from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
 from pipeline.store.workspace import CONFIG_SUFFIXES, config_files, makes_packages
 
@@ -27,11 +26,11 @@ KEYS = ("extends", "defaults", "matrix", "package")
 
 @dataclass(frozen=True)
 class Document:
-    """What one package is asked for, before anybody looked whether it makes sense.
+    """All that was written for one package, not yet checked.
 
     Attributes:
         file: what messages call the file that makes the package.
-        root: all that was written for it; a mapping, unless the file holds something else.
+        root: what was written; a mapping, unless the file holds something else.
         problems: what composing it found; the values concerned are None.
     """
 
@@ -44,8 +43,8 @@ class Document:
         return plain(self.root)
 
     def problem(self, path: str, what: str, known: str = "", at: str = "") -> Problem:
-        """What is wrong at a path of the document, told of the place where that was written; `at`
-        is the member that it is about, where that is not the whole value."""
+        """Make a problem of a path of the document, with the place where that was written; `at` is
+        the member that it is about, where that is not the whole value."""
         node, rest = self._find(at or path)
         mark = node.mark
         place = f"{mark.path}{rest}" if mark.path else rest.removeprefix(".")
@@ -56,12 +55,12 @@ class Document:
         return Problem(mark.file, place, what, known, mark.line)
 
     def written(self, path: str) -> Node | None:
-        """What was written for a path; None where nothing was, and a default holds."""
+        """Return what was written for a path; None where nothing was, and a default holds."""
         node, rest = self._find(path)
         return None if rest else node
 
     def _find(self, path: str) -> tuple[Node, str]:
-        """The innermost node on the way to a path, and what is left of the path there."""
+        """Return the innermost node on the way to a path, and the rest of the path there."""
         node, here = self.root, ""
         while True:
             step = next(
@@ -86,7 +85,7 @@ def _members(value: Any) -> Iterable[tuple[Any, Node]]:
 
 @dataclass(frozen=True)
 class Composition:
-    """What a file asks for.
+    """The packages of a file, and all that they were made from.
 
     Attributes:
         file: what messages call it.
@@ -112,12 +111,17 @@ class Composition:
 
 
 class Folder:
-    """The configs of a folder; each file is read once. `environment` are its variables."""
+    """The configs of a folder; each file is read once.
+
+    Attributes:
+        files: the files by their names without the suffix.
+        environment: the variables of the environment.
+    """
 
     def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
         """Raises PipelineError for a folder that cannot be read."""
-        self._environment = environment
-        self._files = config_files(path)
+        self.environment = environment
+        self.files = config_files(path)
         self._read: dict[Path, tuple[Node | None, Digest | None, tuple[Problem, ...]]] = {}
         self._composed: dict[Path, Composition] = {}
 
@@ -125,31 +129,26 @@ class Folder:
     def paths(self) -> list[Path]:
         """The files that make packages."""
         return [
-            path for stem, paths in self._files.items() if makes_packages(stem) for path in paths
+            path for stem, paths in self.files.items() if makes_packages(stem) for path in paths
         ]
 
     def compose(self, path: Path) -> Composition:
         if path not in self._composed:
-            self._composed[path] = _Composer(self, path, self._environment).composition()
+            self._composed[path] = _Composer(self, path).composition()
         return self._composed[path]
 
-    def named(self, stem: str) -> list[Path]:
-        return self._files.get(stem, [])
-
-    @property
-    def stems(self) -> list[str]:
-        return list(self._files)
-
     def read(self, path: Path) -> tuple[Node | None, Digest | None, tuple[Problem, ...]]:
-        """What a file holds, a mapping; the digest of its bytes, and what is wrong with it."""
+        """Return the mapping of a file, the digest of its bytes, and what is wrong with it."""
         if path not in self._read:
-            content, file = None, shown_file(path)
+            digest, file = None, shown_file(path)
             try:
-                content = _bytes(path, file)
-                root = _mapping(load_nodes(content, file), file)
-                self._read[path] = root, of_bytes(content), ()
+                content = path.read_bytes()
+                digest = hash_bytes(content)
+                self._read[path] = _mapping(load_nodes(content, file), file), digest, ()
+            except OSError as error:
+                problem = Problem(file, "", f"cannot be read: {error.strerror}")
+                self._read[path] = None, None, (problem,)
             except ConfigErrors as errors:
-                digest = None if content is None else of_bytes(content)
                 self._read[path] = None, digest, errors.problems
         return self._read[path]
 
@@ -157,13 +156,6 @@ class Folder:
 def shown_file(path: Path) -> str:
     name = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     return name if name.isprintable() else ascii(name)
-
-
-def _bytes(path: Path, file: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigErrors([Problem(file, "", f"cannot be read: {error.strerror}")]) from error
 
 
 def _mapping(root: Node | None, file: str) -> Node:
@@ -175,13 +167,13 @@ def _mapping(root: Node | None, file: str) -> Node:
 
 
 class _Composer:
-    """Composes one file; what is found on the way is kept here."""
+    """Composes one file, and collects what is found on the way."""
 
-    def __init__(self, folder: Folder, path: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Folder, path: Path) -> None:
         self._folder = folder
         self._path = path
         self._file = shown_file(path)
-        self._variables = Variables(environment)
+        self._variables = Variables(folder.environment)
         self._problems: list[Problem] = self._variables.problems
         self._reads: dict[str, Digest | None] = {}
         self._done: set[Path] = set()
@@ -208,9 +200,12 @@ class _Composer:
     # Bases
 
     def _chain(self, path: Path, way: tuple[tuple[Path, Mark], ...]) -> list[Node]:
-        """The documents of a file and of all that it extends: each once, bases before what extends
-        them, earlier bases before later ones. `way` are the files that led here, with the marks of
-        what they extend on it."""
+        """Return the documents of a file and of all that it extends: each once, bases before what
+        extends them, earlier bases before later ones.
+
+        Args:
+            way: the files that led here, with the marks of what they extend on it.
+        """
         self._done.add(path)
         root, digest, problems = self._folder.read(path)
         self._problems += problems
@@ -236,25 +231,25 @@ class _Composer:
             what = f"is {shown(plain(extends))}, must be the name of a config or a list of names"
             self._problems.append(extends.mark.problem(what))
             return []
-        return [base for item in items for base in self._base(item)]
-
-    def _base(self, item: Node) -> list[tuple[Path, Mark]]:
-        before = len(self._problems)
-        name = self._variables.fill(Node(item.value, item.mark)).value
-        if len(self._problems) > before:
-            return []
-        paths = self._folder.named(name) if isinstance(name, str) else []
-        for suffix in CONFIG_SUFFIXES:
-            self._reads.setdefault(f"{name}{suffix}", None)
-        if len(paths) > 1:
-            files = " and ".join(shown_file(path) for path in paths)
-            self._problems.append(item.mark.problem(f"'{name}' is both {files}", "keep one"))
-        elif not paths:
-            others = [stem for stem in self._folder.stems if stem != self._path.stem]
-            self._problems.append(
-                item.mark.problem(f"no config {shown(name)}", did_you_mean(str(name), others))
-            )
-        return [(path, item.mark) for path in paths[:1]] if len(paths) == 1 else []
+        found: list[tuple[Path, Mark]] = []
+        for item in items:
+            before = len(self._problems)
+            name = self._variables.fill(Node(item.value, item.mark)).value
+            if len(self._problems) > before:
+                continue
+            paths = self._folder.files.get(name, [])
+            for suffix in CONFIG_SUFFIXES:
+                self._reads.setdefault(f"{name}{suffix}", None)
+            if len(paths) == 1:
+                found.append((paths[0], item.mark))
+            elif paths:
+                files = " and ".join(shown_file(path) for path in paths)
+                self._problems.append(item.mark.problem(f"'{name}' is both {files}", "keep one"))
+            else:
+                others = [stem for stem in self._folder.files if stem != self._path.stem]
+                known = did_you_mean(str(name), others)
+                self._problems.append(item.mark.problem(f"no config {shown(name)}", known))
+        return found
 
     # Packages
 
@@ -266,13 +261,13 @@ class _Composer:
             if template is not None:
                 what = "names the packages of a matrix, and there is none"
                 self._problems.append(template.mark.problem(what, "name the file"))
-            return {self._path.stem: self._document(root, self._variables.of(None), [])}
+            return {self._path.stem: self._document(root, self._variables.for_package(None), [])}
         found = combinations(matrix, self._variables)
         if self._problems:
             return {}
         named = names(found, self._path.stem, matrix.mark, template, self._variables)
         return {
-            name: self._document(root, self._variables.of(each.values), each.parts)
+            name: self._document(root, self._variables.for_package(each.values), each.parts)
             for name, each in named.items()
         }
 
@@ -285,7 +280,7 @@ class _Composer:
 
 
 def _circle(way: tuple[tuple[Path, Mark], ...], base: Path) -> Problem:
-    """The same problem whichever file of the circle one began with."""
+    """Return the same problem whichever file of the circle one began with."""
     circle = list(way[[path for path, _ in way].index(base) :])
     first = circle.index(min(circle, key=lambda each: each[0].name))
     circle = circle[first:] + circle[:first]
@@ -302,8 +297,8 @@ def _there(node: Node | None) -> Node | None:
 
 
 def merge(below: Node | None, above: Node) -> Node:
-    """What holds where one document stands on another: mappings member by member, anything else
-    as it stands above. An empty value takes away what is below it."""
+    """Lay one document on another: mappings member by member, anything else as it is above. An
+    empty value takes away what is below it."""
     if below is None:
         return above
     if above.value is None:
@@ -317,7 +312,7 @@ def merge(below: Node | None, above: Node) -> Node:
 
 
 def _with_defaults(root: Node, problems: list[Problem]) -> Node:
-    """Lays the methods on the defaults."""
+    """Lay the methods on the defaults."""
     members = dict(root.value)
     defaults = _there(members.pop("defaults", None))
     methods = members.get("methods")
@@ -339,19 +334,19 @@ def _with_defaults(root: Node, problems: list[Problem]) -> Node:
 
 
 def _filled(root: Node, fill: Callable[[Node], Node]) -> Node:
-    """Without what was taken away, and with the variables of all texts filled in. What several
-    places hold in common, they still do."""
+    """Leave out what was taken away, and fill in the variables of all texts. What several places
+    share, they still do."""
     made: dict[int, Any] = {}
 
-    def node_of(node: Node) -> Node:
+    def copy(node: Node) -> Node:
         if not isinstance(node.value, dict | list):
             return fill(node)
         if id(node.value) not in made:
             made[id(node.value)] = (
-                {key: node_of(each) for key, each in node.value.items() if not each.takes}
+                {key: copy(each) for key, each in node.value.items() if not each.takes}
                 if isinstance(node.value, dict)
-                else [node_of(each) for each in node.value]
+                else [copy(each) for each in node.value]
             )
         return Node(made[id(node.value)], node.mark)
 
-    return node_of(root)
+    return copy(root)

@@ -1,4 +1,4 @@
-"""Types of a config's fields: which texts and numbers they take, and what is said of others."""
+"""Types of a config's fields: the texts and numbers they take, and messages about others."""
 
 from __future__ import annotations
 

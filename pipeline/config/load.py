@@ -1,15 +1,14 @@
 """Package configs: from the files in `partition_configs/` to a PackageConfig for each package.
 
-Reading files does I/O; parsing is a pure function of what they hold. Every mistake that can be
-found is found at once and told as a Problem, in this project's words and never in pydantic's. Knows
-no torch.
+Reading files does I/O; parsing is a pure function of what they hold. All mistakes are reported
+together, as Problems, in this project's words and never in pydantic's. Knows no torch.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +47,7 @@ __all__ = [
 
 
 class Use(NamedTuple):
-    """Where a config names a backend of the catalogue."""
+    """One place where a config names a backend of the catalogue."""
 
     document: Document
     path: str
@@ -57,9 +56,14 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True)
 class Configs:
-    """The configs of a folder by package: the good ones and the documents that they were parsed
-    from, what is wrong with the others, of all of them where they name which backend, as far as
-    that can be read, and the name of the file in messages."""
+    """The configs of a folder, by package.
+
+    Attributes:
+        configs, documents: the good ones, and what they were parsed from.
+        problems: what is wrong with the others.
+        uses: where any of them names a backend, as far as that can be read.
+        files: the name of the file in messages.
+    """
 
     configs: dict[str, PackageConfig] = field(default_factory=dict)
     documents: dict[str, Document] = field(default_factory=dict)
@@ -68,30 +72,28 @@ class Configs:
     files: dict[str, str] = field(default_factory=dict)
 
     def add(self, composition: Composition, package: str) -> None:
-        """Takes in a package of a file; of a package that two files make there is no config."""
+        """Add a package of a file; a package that two files make has no config."""
+        other = self.files.setdefault(package, composition.file)
+        problems: Sequence[Problem] = composition.problems
+        if other != composition.file:
+            what = f"makes the package '{package}', as {other} does"
+            problems = [Problem(composition.file, "", what, "keep one")]
         try:
-            self._add(composition, package)
+            if problems:
+                raise ConfigErrors(problems)
+            document = composition.documents[package]
+            self.uses[package] = tuple(_uses(document))
+            self.configs[package] = parse_document(package, document)
+            self.documents[package] = document
         except ConfigErrors as errors:
             self.configs.pop(package, None)
             self.documents.pop(package, None)
             self.problems[package] = (*self.problems.get(package, ()), *errors.problems)
 
-    def _add(self, composition: Composition, package: str) -> None:
-        other = self.files.setdefault(package, composition.file)
-        if other != composition.file:
-            what = f"makes the package '{package}', as {other} does"
-            raise ConfigErrors([Problem(composition.file, "", what, "keep one")])
-        if composition.problems:
-            raise ConfigErrors(composition.problems)
-        document = composition.documents[package]
-        self.uses[package] = tuple(_uses(document))
-        self.configs[package] = parse_document(package, document)
-        self.documents[package] = document
-
 
 def read_configs(folder: Path, environment: Mapping[str, str] = os.environ) -> Configs:
-    """All configs of a folder but hidden ones; none where there is no folder. A bad config spoils
-    no other. Raises PipelineError for a folder that cannot be read."""
+    """Read all configs of a folder but hidden ones; none where there is no folder. A bad config
+    spoils no other. Raises PipelineError for a folder that cannot be read."""
     files = Folder(folder, environment)
     found = Configs()
     for path in files.paths:
@@ -101,43 +103,35 @@ def read_configs(folder: Path, environment: Mapping[str, str] = os.environ) -> C
     return found
 
 
-def parse_document(
-    package: str, document: Document, known_methods: Collection[str] | None = None
-) -> PackageConfig:
-    """As `parse_config`; each mistake is told of the place where it was written."""
+def parse_document(package: str, document: Document) -> PackageConfig:
+    """Parse a document; each mistake names the place where it was written.
+
+    Raises:
+        ConfigErrors: everything that is wrong.
+    """
     parser = Parser(document.problem, KEYS)
     try:
-        config = _parsed(parser, package, document.data, known_methods)
+        config = _parse(parser, package, document.data)
     except ConfigErrors as errors:
-        told = {(p.file, p.line, p.path) for p in document.problems}
-        more = [p for p in errors.problems if (p.file, p.line, p.path) not in told]
+        known = {(p.file, p.line, p.path) for p in document.problems}
+        more = [p for p in errors.problems if (p.file, p.line, p.path) not in known]
         raise ConfigErrors([*document.problems, *more]) from None
     if document.problems:
         raise ConfigErrors(document.problems)
     return config
 
 
-def parse_config(
-    package: str, data: object, file: str, known_methods: Collection[str] | None = None
-) -> PackageConfig:
-    """The config that plain data stands for.
-
-    Args:
-        package: what the config is a config of.
-        file: how messages call the file.
-        known_methods: the methods of the model; None while they are not known, and then nothing
-            is said of methods that it lacks or that the config leaves out.
+def parse_config(package: str, data: object, file: str) -> PackageConfig:
+    """Parse plain data; `file` is how messages call the file.
 
     Raises:
         ConfigErrors: everything that is wrong.
     """
     parser = Parser(lambda path, what, known, at: Problem(file, path, what, known))
-    return _parsed(parser, package, data, known_methods)
+    return _parse(parser, package, data)
 
 
-def _parsed(
-    parser: Parser, package: str, data: object, known_methods: Collection[str] | None
-) -> PackageConfig:
+def _parse(parser: Parser, package: str, data: object) -> PackageConfig:
     if not isinstance(data, dict):
         parser.wrong("", f"is {shown(data)}, must be a mapping", "begin with `model:`")
         raise ConfigErrors(parser.problems)
@@ -146,45 +140,30 @@ def _parsed(
             "", f"cannot name a package: {shown(package)} {RULES[NAME_PATTERN]}", "rename the file"
         )
     config = parser.section(PackageConfig, data, "", package=package)
-    for problem in _disagreements(data, known_methods):
+    for problem in _disagreements(data):
         parser.wrong(*problem)
     if parser.problems or config is None:
         raise ConfigErrors(parser.problems)
     return config
 
 
-def _disagreements(
-    document: Mapping[str, Any], known_methods: Collection[str] | None
-) -> Iterator[tuple[str, str, str]]:
-    """Where the config contradicts itself or its model, as far as its shape allows to say."""
+def _disagreements(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield where the config contradicts itself, as far as its shape allows to find that."""
     methods = _names(document.get("methods"))
     for name in _names(document.get("constant_methods")):
-        if name in methods or name in (known_methods or ()):
+        if name in methods:
             yield join("constant_methods", name), "is a method of the model too", "rename it"
     validation = document.get("validate")
     for name in _names(validation.get("methods")) if isinstance(validation, dict) else ():
         if name not in methods:
             yield join("validate.methods", name), "is no method here", did_you_mean(name, methods)
-    yield from _of_sequences(document, validation, methods)
-    if known_methods is None or "methods" not in document:
-        return
-    for name in methods:
-        if name not in known_methods:
-            hint = did_you_mean(name, known_methods)
-            yield join("methods", name), "is no method of the model", hint
-    for name in known_methods:
-        if name not in methods:
-            yield (
-                "methods",
-                f"leaves out '{name}', a method of the model",
-                "add it; `partitioners: []` is for portable operators only",
-            )
+    yield from _wrong_sequences(document, validation, methods)
 
 
-def _of_sequences(
+def _wrong_sequences(
     document: Mapping[str, Any], validation: object, methods: Sequence[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Sequences of what is no method, or of methods that can't share state."""
+    """Yield sequences that name no method, or methods that can't share state."""
     sequences = validation.get("sequences") if isinstance(validation, dict) else None
     part: Any = document
     for key in ("emit", "memory_planning", "share_mutable_buffers"):
@@ -207,16 +186,16 @@ def _names(mapping: object) -> list[str]:
 
 
 def _uses(document: Document) -> Iterator[Use]:
-    """Of a config that may have mistakes."""
+    """Yield where a config, which may have mistakes, names backends."""
     methods = document.data.get("methods")
-    for method, told in methods.items() if isinstance(methods, dict) else ():
+    for method, written in methods.items() if isinstance(methods, dict) else ():
         path = join("methods", method)
-        items = told.get("partitioners") if isinstance(told, dict) else None
+        items = written.get("partitioners") if isinstance(written, dict) else None
         for number, item in enumerate(items if isinstance(items, list) else ()):
             for name in item if isinstance(item, dict) else [item]:
                 if isinstance(name, str) and name in BACKENDS:
                     yield Use(document, join(join(path, "partitioners"), number), name)
-        quantize = told.get("quantize") if isinstance(told, dict) else None
+        quantize = written.get("quantize") if isinstance(written, dict) else None
         name = quantize.get("quantizer") if isinstance(quantize, dict) else None
         if isinstance(name, str) and name in BACKENDS:
             yield Use(document, join(path, "quantize"), name)

@@ -28,8 +28,7 @@ _MOST = 1000
 
 @dataclass
 class Combination:
-    """What one package is made with: a value of each axis, and the parts that are merged over the
-    rest, in this order."""
+    """A value of each axis, and the parts that are merged over the rest, in this order."""
 
     values: dict[str, Any]
     parts: list[Node] = field(default_factory=list)
@@ -40,16 +39,17 @@ class Combination:
 
 @dataclass(frozen=True)
 class _Axis:
-    """`parts` are those of the config that the values stand for; None where they stand for
-    themselves."""
+    """The values of an axis, and the parts of a config that they stand for, or None."""
 
     values: tuple[Any, ...]
     parts: Mapping[Any, Node] | None
 
 
 def combinations(matrix: Node, variables: Variables) -> list[Combination]:
-    """In the order of the axes and their values. What is wrong is put to the problems of the
-    variables, and what comes back then means nothing."""
+    """Return the combinations in the order of the axes and their values.
+
+    What is wrong is added to the problems of the variables; the result then means nothing.
+    """
     problems = variables.problems
     if not isinstance(matrix.value, dict):
         what = f"is {shown(plain(matrix))}, must be a mapping of axes"
@@ -110,7 +110,7 @@ def _axis(name: Any, node: Node, variables: Variables) -> _Axis:
 
 
 def _value(node: Node, variables: Variables) -> Any:
-    """None where it has a problem."""
+    """Fill in a value of an axis; None where it has a problem."""
     before = len(variables.problems)
     value = variables.fill(node).value
     if len(variables.problems) > before:
@@ -145,33 +145,29 @@ def _combination(axes: Mapping[str, _Axis], values: dict[str, Any]) -> Combinati
 # Leaving out and adding
 
 
-@dataclass(frozen=True)
-class _Entry:
-    node: Node
-    members: dict[Any, Node]
-
-
-def _entries(node: Node | None, problems: list[Problem]) -> Iterator[_Entry]:
+def _entries(node: Node | None, problems: list[Problem]) -> Iterator[Node]:
+    """Yield the mappings of `exclude` or `include`."""
     if node is None:
         return
-    items = node.value if isinstance(node.value, list) else [None]
-    for item in items:
-        if item is None or not isinstance(item.value, dict):
-            mark, value = (node.mark, plain(node)) if item is None else (item.mark, plain(item))
-            must = "a list of mappings" if item is None else "a mapping"
-            what = f"is {shown(value)}, must be {must}"
-            problems.append(mark.problem(what, "write `- {axis: value}`"))
+    if not isinstance(node.value, list):
+        what = f"is {shown(plain(node))}, must be a list of mappings"
+        problems.append(node.mark.problem(what, "write `- {axis: value}`"))
+        return
+    for item in node.value:
+        if isinstance(item.value, dict):
+            yield item
         else:
-            yield _Entry(item, dict(item.value))
+            what = f"is {shown(plain(item))}, must be a mapping"
+            problems.append(item.mark.problem(what, "write `- {axis: value}`"))
 
 
 def _chosen(
-    entry: _Entry, axes: Mapping[str, _Axis], variables: Variables, but: tuple[str, ...] = ()
+    entry: Node, axes: Mapping[str, _Axis], variables: Variables, but: tuple[str, ...] = ()
 ) -> dict[str, Any] | None:
-    """The values that an entry names; None where something is wrong with them."""
+    """Return the values that an entry names; None where something is wrong with them."""
     before = len(variables.problems)
     chosen: dict[str, Any] = {}
-    for name, node in entry.members.items():
+    for name, node in entry.value.items():
         if name in but:
             continue
         if name not in axes:
@@ -185,24 +181,24 @@ def _chosen(
 
 
 def _without(
-    found: list[Combination], entry: _Entry, axes: Mapping[str, _Axis], variables: Variables
+    found: list[Combination], entry: Node, axes: Mapping[str, _Axis], variables: Variables
 ) -> list[Combination]:
     chosen = _chosen(entry, axes, variables)
     if chosen is None:
         return found
     left = [each for each in found if not _matches(each, chosen)]
     if len(left) == len(found):
-        _no_match(entry.node.mark, chosen, axes, variables.problems)
+        _no_match(entry.mark, chosen, axes, variables.problems)
     return left
 
 
 def _include(
-    found: list[Combination], entry: _Entry, axes: Mapping[str, _Axis], variables: Variables
+    found: list[Combination], entry: Node, axes: Mapping[str, _Axis], variables: Variables
 ) -> None:
-    """Adds to the combinations that an entry matches, else makes it one."""
+    """Add to the combinations that an entry matches, else make it one."""
     problems = variables.problems
     chosen = _chosen(entry, axes, variables, but=(_PART,))
-    part = entry.members.get(_PART)
+    part = entry.value.get(_PART)
     if part is not None:
         _check_part(part, problems)
     if chosen is None:
@@ -210,12 +206,12 @@ def _include(
     matching = [each for each in found if _matches(each, chosen)]
     if matching and part is None:
         what = f"{matching[0]} is there already"
-        problems.append(entry.node.mark.problem(what, "add a `config:` to it, or leave it out"))
+        problems.append(entry.mark.problem(what, "add a `config:` to it, or leave it out"))
     elif matching and part is not None:
         for each in matching:
             each.parts.append(part)
     elif chosen.keys() != axes.keys() or not _known(chosen, axes):
-        _no_match(entry.node.mark, chosen, axes, problems)
+        _no_match(entry.mark, chosen, axes, problems)
     else:
         added = _combination(axes, {name: chosen[name] for name in axes})
         found.append(added)
@@ -224,7 +220,7 @@ def _include(
 
 
 def _known(chosen: Mapping[str, Any], axes: Mapping[str, _Axis]) -> bool:
-    """Whether every axis with parts has one for the value."""
+    """Return whether every axis with parts has one for its value."""
     return all(axes[n].parts is None or _among(v, axes[n].values) for n, v in chosen.items())
 
 
@@ -249,7 +245,7 @@ def _among(value: Any, values: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """1 is not true here, nor 1.0."""
+    """Compare values with their types: 1 is neither true nor 1.0."""
     return type(one) is type(other) and one == other
 
 
@@ -259,15 +255,17 @@ def _same(one: Any, other: Any) -> bool:
 def names(
     found: list[Combination], stem: str, mark: Mark, template: Node | None, variables: Variables
 ) -> dict[str, Combination]:
-    """The combinations by the names of their packages. What is wrong with these, told of `mark`,
-    is put to the problems of the variables."""
+    """Return the combinations by the names of their packages.
+
+    What is wrong with the names, at `mark`, is added to the problems of the variables.
+    """
     mark = template.mark if template else mark
     named: dict[str, Combination] = {}
     for each in found:
         if template is None:
             name: Any = "-".join([stem, *map(spelled, each.values.values())])
         else:
-            its = variables.of(each.values)
+            its = variables.for_package(each.values)
             name = its.fill(Node(template.value, template.mark)).value
             if its.problems:
                 variables.problems += its.problems

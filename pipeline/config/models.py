@@ -6,7 +6,7 @@ config. How the YAML spelling becomes these models, `pipeline.config.load` knows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,9 +19,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends import Options, PartitionerSpec, QuantizeConfig
+from pipeline.backends import Backend, Options, PartitionerSpec, QuantizeConfig
 from pipeline.backends.options import Distinct, Modules
-from pipeline.backends.workspace_files import files_of, located
+from pipeline.backends.workspace_files import located, named_files
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
     Constant,
@@ -44,8 +44,8 @@ class PassSpec(Options):
 
 
 class EdgeConfig(Options):
-    """How a method becomes a program in edge dialect: `EdgeCompileConfig`, and passes over it
-    before anything is delegated."""
+    """Settings by which a method becomes a program in edge dialect: `EdgeCompileConfig`, and passes
+    over it before anything is delegated."""
 
     check_ir_validity: bool = Field(
         default=True, description="Check that only core ATen operators and known types are left."
@@ -68,7 +68,7 @@ class EdgeConfig(Options):
 
 
 class MethodConfig(Options):
-    """How one method is lowered."""
+    """Settings by which one method is lowered."""
 
     partitioners: tuple[PartitionerSpec, ...] = Field(
         description="The delegates that the method is lowered to, tried in this order. An empty "
@@ -117,9 +117,9 @@ class MethodConfig(Options):
 
     @model_validator(mode="after")
     def _takes_the_whole_method(self) -> Self:
-        """Passes go over a whole method, before any partitioner looks at it."""
+        """Refuse parts of a method for passes, which go over all of it before any partitioner."""
         for spec in self.partitioners:
-            if spec is None or spec.backend.make_passes is None:
+            if spec is None or spec.backend.lowering.make_passes is None:
                 continue
             what = {"name": spec.name}
             if len(self.partitioners) > 1:
@@ -133,14 +133,14 @@ class MethodConfig(Options):
         return self
 
     def parts_with_options(self) -> Iterator[tuple[str, Options]]:
-        """The options of its quantizer and of its partitioners, and where they stand in it."""
+        """Yield the options of its quantizer and of its partitioners, with their paths in it."""
         if self.quantize is not None:
             yield "quantize", self.quantize
         for number, spec in enumerate(self.partitioners):
             yield join(join("partitioners", number), spec.name), spec.options
 
     def located(self, root: Path) -> list[PartitionerSpec]:
-        """Its partitioners, with the whole paths of files of the workspace at `root`."""
+        """Return its partitioners, with the whole paths of files of the workspace at `root`."""
         return [
             spec.model_copy(update={"options": located(spec.options, root)})
             for spec in self.partitioners
@@ -152,12 +152,12 @@ class MethodConfig(Options):
         return {
             join(place, option): paths
             for place, options in self.parts_with_options()
-            for option, paths in files_of(options).items()
+            for option, paths in named_files(options).items()
         }
 
 
 class MemoryPlanning(Options):
-    """How memory is planned: options of `MemoryPlanningPass`."""
+    """Settings of memory planning: options of `MemoryPlanningPass`."""
 
     algorithm: Literal["greedy", "naive"] = Field(
         default="greedy",
@@ -182,7 +182,7 @@ class MemoryPlanning(Options):
 
 
 class LayoutConfig(Options):
-    """How the file is laid out; no method is compiled again for it."""
+    """The layout of the file; no method is compiled again for it."""
 
     extract_delegate_segments: bool = Field(
         default=True,
@@ -199,7 +199,7 @@ class LayoutConfig(Options):
 
 
 class EmitConfig(Options):
-    """How the package is written: `ExecutorchBackendConfig`."""
+    """Settings by which the package is written: `ExecutorchBackendConfig`."""
 
     external_constants: bool = Field(
         default=False, description="Store the constants of portable operators in a .ptd file."
@@ -261,15 +261,51 @@ class PackageConfig(Options):
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
 
-    def cases_of(self, method: str) -> Cases:
-        """The cases on which a method is validated."""
+    @property
+    def units(self) -> list[tuple[str, ...]]:
+        """The methods that are compiled together, then each other method alone.
+
+        Together are those of backends that see all methods at once, or all methods where they
+        share their mutable buffers.
+        """
+        joint = tuple(
+            name
+            for name, method in self.methods.items()
+            if self._shares_state
+            or any(spec.backend.preprocessing.joint for spec in method.partitioners)
+        )
+        singles: list[tuple[str, ...]] = [(name,) for name in self.methods if name not in joint]
+        return [joint, *singles] if joint else singles
+
+    @property
+    def quantized(self) -> list[str]:
+        """The methods that are quantized."""
+        return [name for name, method in self.methods.items() if method.quantize is not None]
+
+    def backends(self, methods: Iterable[str]) -> Iterator[Backend]:
+        """Yield the backends of the partitioners of these methods; one can come twice."""
+        for name in methods:
+            yield from (spec.backend for spec in self.methods[name].partitioners)
+
+    def distributions(self, methods: Iterable[str]) -> list[str]:
+        """Return the distributions whose versions can change what these backends make."""
+        return sorted({name for b in self.backends(methods) for name in b.host.distributions})
+
+    def pass_references(self, methods: Iterable[str]) -> Iterator[str]:
+        """Yield the passes that lowering and emitting these methods takes."""
+        for name in methods:
+            yield from (spec.reference for spec in self.methods[name].edge.passes)
+        yield from (spec.reference for spec in self.emit.passes)
+
+    def select_cases(self, method: str) -> Cases:
+        """Return the cases on which a method is validated."""
         quantize = self.methods[method].quantize
         dynamic = quantize is not None and not quantize.calibrates
-        return self.validation.cases_of(method, quantize is not None, dynamic)
+        return self.validation.select_cases(method, quantize is not None, dynamic)
 
     @property
     def sequences(self) -> tuple[tuple[str, ...], ...] | None:
-        """In which methods run on shared state; None for the usual ones."""
+        """The orders in which methods run on shared state; None for the usual ones."""
         written = self.validation.sequences
         return () if written is None and not self._shares_state else written
 
@@ -278,7 +314,7 @@ class PackageConfig(Options):
         return self.emit.memory_planning.share_mutable_buffers
 
     def resolved(self) -> dict[str, Any]:
-        """Without the order in which methods are written, which means nothing."""
+        """Return every value, with methods sorted by name: their order means nothing."""
         values = super().resolved()
         for name in ("methods", "constant_methods"):
             values[name] = dict(sorted(values[name].items()))

@@ -1,6 +1,6 @@
-"""From the plain data of a config to models, collecting every mistake with its path.
+"""The parser makes models of the plain data of a config, and collects every mistake with its path.
 
-pydantic checks the values of a mapping; its errors are told in this project's words. The mapping's
+pydantic checks the values of a mapping; its errors are put in this project's words. The mapping's
 keys and its inner parts are walked here, where the path is known.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,13 +27,10 @@ from pipeline.config.fields import METHOD_PATTERN, REFERENCE_PATTERN, RULES
 from pipeline.config.models import (
     EdgeConfig,
     EmitConfig,
-    LayoutConfig,
-    MemoryPlanning,
     MethodConfig,
     PackageConfig,
     PassSpec,
 )
-from pipeline.config.validation import ValidateConfig
 from pipeline.store.errors import Problem, did_you_mean, join, shown
 
 _M = TypeVar("_M", bound=Options)
@@ -62,11 +58,14 @@ _MUST_BE = {
 
 
 class Parser:
-    """Collects the problems of one package while it makes models of its data.
+    """Makes models of the data of one package, and collects what is wrong with it.
 
-    What it cannot make it leaves out; the caller looks at `problems` in the end. `problem` makes
-    one of a path of the data, what is wrong, what is known, and the path of the member that it is
-    about, or "". `more_keys` may stand beside a package's own: they were used up before.
+    What it cannot make it leaves out; the caller looks at `problems` in the end.
+
+    Args:
+        problem: makes a problem of a path of the data, what is wrong, what is known, and the path
+            of the member that it is about, or "".
+        more_keys: keys that may stand beside a package's own: they were used up before.
     """
 
     def __init__(
@@ -75,63 +74,66 @@ class Parser:
         self.problems: list[Problem] = []
         self._problem = problem
         self._more_keys = tuple(more_keys)
-        self._parts: dict[type[Options], dict[str, Callable[[Any, str], Any]]] = {
-            PackageConfig: {
-                "methods": self._methods,
-                "emit": partial(self.section, EmitConfig),
-                "validate": partial(self.section, ValidateConfig),
-            },
-            MethodConfig: {
-                "partitioners": self._partitioners,
-                "quantize": self._quantize,
-                "edge": partial(self.section, EdgeConfig),
-            },
-            EdgeConfig: {"passes": self._passes},
-            EmitConfig: {
-                "passes": self._passes,
-                "memory_planning": partial(self.section, MemoryPlanning),
-                "layout": partial(self.section, LayoutConfig),
-            },
+        # Those of other members follow from their annotations.
+        self._parsers: dict[tuple[type[Options], str], Callable[[Any, str], Any]] = {
+            (PackageConfig, "methods"): self._methods,
+            (MethodConfig, "partitioners"): self._partitioners,
+            (MethodConfig, "quantize"): self._quantize,
+            (EdgeConfig, "passes"): self._passes,
+            (EmitConfig, "passes"): self._passes,
         }
 
     def wrong(self, path: str, what: str, known: str = "", at: str = "") -> None:
         self.problems.append(self._problem(path, what, known, at))
 
+    def _is(self, kind: type, data: Any, path: str, must: str, known: str = "") -> bool:
+        if not isinstance(data, kind):
+            self.wrong(path, f"is {shown(data)}, must be {must}", known)
+        return isinstance(data, kind)
+
     def section(
         self, model: type[_M], data: Any, path: str, also: Sequence[str] = (), **given: Any
     ) -> _M | None:
-        """A mapping as a model; what is `given` cannot be written in it. Keys that are allowed
-        `also` are left to the caller."""
-        if not isinstance(data, dict):
-            hint = PORTABLE if model is MethodConfig else ""
-            self.wrong(path, f"is {shown(data)}, must be a mapping", hint)
+        """Make a model of a mapping; None where something is wrong with it.
+
+        Args:
+            also: more keys that are allowed, which are left to the caller.
+            given: values that cannot be written in the mapping.
+        """
+        if not self._is(dict, data, path, "a mapping", PORTABLE if model is MethodConfig else ""):
             return None
-        names = [f.alias or n for n, f in model.model_fields.items() if n not in given]
-        names += also
+        fields = {f.alias or n: f for n, f in model.model_fields.items() if n not in given}
         values: dict[str, Any] = dict(given)
         failed: set[str] = set()
         for key, value in data.items():
-            before = len(self.problems)
-            if key not in names:
+            before, here = len(self.problems), join(path, key)
+            if key not in fields and key not in also:
                 more = self._more_keys if model is PackageConfig else ()
-                known = did_you_mean(_word(key), [*names, *more])
-                self.wrong(path, f"unknown key {shown(key)}", known, join(path, key))
+                known = did_you_mean(_word(key), [*fields, *also, *more])
+                self.wrong(path, f"unknown key {shown(key)}", known, here)
             elif value is None:
-                hint = _REMEDIES.get(key, "give it a value or leave it out")
-                self.wrong(join(path, key), "is empty", hint)
-            elif key in also:
-                continue
-            elif key in self._parts.get(model, {}):
-                values[key] = self._parts[model][key](value, join(path, key))
-            elif each := _options_by_name(model, key):
-                values[key] = self._by_name(each, value, join(path, key), key)
-            elif inner := _options_in(model, key):
-                values[key] = self.section(inner, value, join(path, key))
-            else:
-                values[key] = value
+                self.wrong(here, "is empty", _REMEDIES.get(key, "give it a value or leave it out"))
+            elif key not in also:
+                values[key] = self._member(model, key, fields[key].annotation, value, here)
             if len(self.problems) > before:
                 failed.add(key)
         return self._validated(model, values, failed, path)
+
+    def _member(
+        self, model: type[Options], key: str, annotation: Any, value: Any, path: str
+    ) -> Any:
+        if parse := self._parsers.get((model, key)):
+            return parse(value, path)
+        if issubclass(model, MixedQuantize) and key in OVERRIDES:
+            return self._overrides(model, key, value, path)
+        inner = next(filter(_is_options, (annotation, *get_args(annotation))), None)
+        if inner is None:
+            return value
+        if get_origin(annotation) is not dict:
+            return self.section(inner, value, path)
+        if not self._is(dict, value, path, f"a mapping of {key}"):
+            return None
+        return {name: self.section(inner, each, join(path, name)) for name, each in value.items()}
 
     def _validated(
         self, model: type[_M], values: dict[str, Any], failed: set[str], path: str
@@ -145,13 +147,12 @@ class Parser:
             place = error["loc"]
             inner = any(p != place and p[: len(place)] == place for p in places)
             if not (place and place[0] in failed) and not inner:
-                what, known = _told(error) if place else (error["msg"], "")
+                what, known = _describe(error) if place else (error["msg"], "")
                 self.wrong(_path(path, place), what, known)
         return None
 
     def _methods(self, data: Any, path: str) -> dict[str, MethodConfig | None] | None:
-        if not isinstance(data, dict):
-            self.wrong(path, f"is {shown(data)}, must be a mapping of methods")
+        if not self._is(dict, data, path, "a mapping of methods"):
             return None
         for name in data:
             if not isinstance(name, str) or not re.fullmatch(METHOD_PATTERN, name):
@@ -161,13 +162,13 @@ class Parser:
 
     def _method(self, data: Any, path: str) -> MethodConfig | None:
         if isinstance(data, dict) and "recipe" in data:
-            data = self._without_recipe(data, path)
+            data = self._expanded(data, path)
             if data is None:
                 return None
         return self.section(MethodConfig, data, path, also=("recipe",))
 
-    def _without_recipe(self, data: dict[Any, Any], path: str) -> dict[Any, Any] | None:
-        """What a method with a recipe says, written out."""
+    def _expanded(self, data: dict[Any, Any], path: str) -> dict[Any, Any] | None:
+        """Write out what a method with a recipe stands for."""
         name, where = data["recipe"], join(path, "recipe")
         recipe = RECIPES.get(_word(name))
         rest = {key: value for key, value in data.items() if key != "recipe"}
@@ -182,33 +183,20 @@ class Parser:
             return {**rest, **recipe.expanded()}
         return None
 
-    def _by_name(
-        self, model: type[_M], data: Any, path: str, noun: str
-    ) -> dict[Any, _M | None] | None:
-        if not isinstance(data, dict):
-            self.wrong(path, f"is {shown(data)}, must be a mapping of {noun}")
-            return None
-        return {n: self.section(model, value, join(path, n)) for n, value in data.items()}
-
     def _partitioners(self, data: Any, path: str) -> tuple[PartitionerSpec | None, ...] | None:
-        if not isinstance(data, list):
-            hint = f"write [{data}]" if isinstance(data, str) and data in BACKENDS else PORTABLE
-            self.wrong(path, f"is {shown(data)}, must be a list", hint)
+        hint = f"write [{data}]" if isinstance(data, str) and data in BACKENDS else PORTABLE
+        if not self._is(list, data, path, "a list", hint):
             return None
         return tuple(self._partitioner(item, join(path, n)) for n, item in enumerate(data))
 
     def _partitioner(self, data: Any, path: str) -> PartitionerSpec | None:
-        if isinstance(data, dict) and len(data) == 1:
-            name, written = next(iter(data.items()))
-        else:
-            name, written = data, {}
+        name, written = _named(data)
+        known = did_you_mean(_word(name), BACKENDS)
         if not isinstance(name, str):
-            what = f"is {shown(data)}, must be a name or one `name: {{options}}`"
-            self.wrong(path, what, did_you_mean("", BACKENDS))
+            self.wrong(path, f"is {shown(data)}, must be a name or one `name: {{options}}`", known)
             return None
         if name not in BACKENDS:
-            what = f"unknown partitioner {shown(name)}"
-            self.wrong(path, what, did_you_mean(name, BACKENDS) + _broken_plugins())
+            self.wrong(path, f"unknown partitioner {shown(name)}", known + _broken_plugins())
             return None
         path = join(path, name)
         options = self.section(BACKENDS[name].options, written, path, also=("modules",))
@@ -219,35 +207,26 @@ class Parser:
         return None if options is None else spec
 
     def _passes(self, data: Any, path: str) -> tuple[PassSpec | None, ...] | None:
-        if not isinstance(data, list):
-            self.wrong(path, f"is {shown(data)}, must be a list", "write [module:name]")
+        if not self._is(list, data, path, "a list", "write [module:name]"):
             return None
         return tuple(self._pass(item, join(path, n)) for n, item in enumerate(data))
 
     def _pass(self, data: Any, path: str) -> PassSpec | None:
-        options: Any = {}
-        if isinstance(data, dict) and len(data) == 1:
-            ((data, options),) = data.items()
-        if not isinstance(data, str) or not re.fullmatch(REFERENCE_PATTERN, data):
-            self.wrong(path, f"is {shown(data)}, {RULES[REFERENCE_PATTERN]}", "")
+        name, options = _named(data)
+        if not isinstance(name, str) or not re.fullmatch(REFERENCE_PATTERN, name):
+            self.wrong(path, f"is {shown(name)}, {RULES[REFERENCE_PATTERN]}", "")
             return None
         if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
-            self.wrong(join(path, data), f"is {shown(options)}, must be a mapping of options")
+            self.wrong(join(path, name), f"is {shown(options)}, must be a mapping of options")
             return None
-        return PassSpec(reference=data, options=options)
+        return PassSpec(reference=name, options=options)
 
     def _quantize(self, data: Any, path: str) -> QuantizeConfig | None:
-        if not isinstance(data, dict):
-            self.wrong(path, f"is {shown(data)}, must be a mapping", "write {quantizer: <name>}")
+        if not self._is(dict, data, path, "a mapping", "write {quantizer: <name>}"):
             return None
         name = _word(data.get("quantizer"))
         if name in QUANTIZERS:
-            options = QUANTIZERS[name].options
-            if issubclass(options, MixedQuantize):
-                self._parts[options] = {
-                    kind: partial(self._overrides, options, kind) for kind in OVERRIDES
-                }
-            return self.section(options, data, path)
+            return self.section(QUANTIZERS[name].options, data, path)
         there = "quantizer" in data
         what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
         self.wrong(join(path, "quantizer"), what, did_you_mean(name, QUANTIZERS))
@@ -256,51 +235,46 @@ class Parser:
     def _overrides(
         self, options: type[MixedQuantize], kind: str, data: Any, path: str
     ) -> dict[Any, Any] | None:
-        """Options by the name of a module or an operator, or that it is not quantized."""
-        if not isinstance(data, dict):
-            self.wrong(path, f"is {shown(data)}, must be a mapping of names")
+        """Parse options by the name of a module or an operator, or that it is not quantized."""
+        if not self._is(dict, data, path, "a mapping of names"):
             return None
         scheme = options.scheme
         names = TypeAdapter(get_args(options.model_fields[kind].annotation)[0])
-        for name in data:
+        found: dict[Any, Any] = {}
+        for name, value in data.items():
+            here = join(path, name)
             try:
                 names.validate_python(name)
             except ValidationError as invalid:
-                self.wrong(join(path, name), *_told(invalid.errors(include_url=False)[0]))
-        found: dict[Any, Any] = {}
-        for name, value in data.items():
+                self.wrong(here, *_describe(invalid.errors(include_url=False)[0]))
             if value == NOT:
                 found[name] = NOT
             elif not scheme.model_fields:
-                self.wrong(join(path, name), f"is {shown(value)}, must be {NOT}")
+                self.wrong(here, f"is {shown(value)}, must be {NOT}")
             elif isinstance(value, dict) and value:
-                found[name] = self.section(scheme, value, join(path, name))
+                found[name] = self.section(scheme, value, here)
             else:
                 what = f"is {shown(value)}, must be a mapping of options, or {NOT}"
-                self.wrong(join(path, name), what)
+                self.wrong(here, what)
         return found
 
 
-def _options_by_name(model: type[Options], key: str) -> type[Options] | None:
-    """The model of what an option that is a mapping of names holds."""
-    annotation = model.model_fields[key].annotation if key in model.model_fields else None
-    inner = get_args(annotation)[-1:] if get_origin(annotation) is dict else ()
-    return next((e for e in inner if isinstance(e, type) and issubclass(e, Options)), None)
+def _is_options(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Options)
 
 
-def _options_in(model: type[Options], key: str) -> type[Options] | None:
-    """The model of an option that is a mapping of options itself."""
-    annotation = model.model_fields[key].annotation if key in model.model_fields else None
-    for each in (annotation, *get_args(annotation)):
-        if isinstance(each, type) and issubclass(each, Options):
-            return each
-    return None
+def _named(data: Any) -> tuple[Any, Any]:
+    """Take apart a name, or a name as the one key of a mapping with its options."""
+    if isinstance(data, dict) and len(data) == 1:
+        ((name, options),) = data.items()
+        return name, options
+    return data, {}
 
 
 def _broken_plugins() -> str:
-    """What else may be the reason why a backend is unknown."""
-    told = [f"plugin {name} cannot be used: {why}" for name, why in PLUGIN_PROBLEMS.items()]
-    return "".join(f"; {each}" for each in told)
+    """Describe what else may be the reason why a backend is unknown."""
+    problems = PLUGIN_PROBLEMS.items()
+    return "".join(f"; plugin {name} cannot be used: {why}" for name, why in problems)
 
 
 def _path(path: str, place: tuple[int | str, ...]) -> str:
@@ -309,19 +283,17 @@ def _path(path: str, place: tuple[int | str, ...]) -> str:
     return path
 
 
-def _told(error: ErrorDetails) -> tuple[str, str]:
-    """What is wrong and what would be right, of one of pydantic's errors."""
+def _describe(error: ErrorDetails) -> tuple[str, str]:
+    """Return what is wrong and what would be right, of one of pydantic's errors."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "missing":
         return "is missing", _REMEDIES.get(str(error["loc"][-1]), "")
-    if kind == "literal_error":
-        found = re.findall(r"'([^']*)'|([\w-]+)", context["expected"].replace(" or ", ", "))
-        names = [text or other for text, other in found]
-        return f"is {shown(value)}, must be one of those known", did_you_mean(
-            _word(value), names, 60
+    if kind in ("literal_error", "unknown"):
+        listed = re.findall(
+            r"'([^']*)'|([\w-]+)", context.get("expected", "").replace(" or ", ", ")
         )
-    if kind == "unknown":
-        hint = did_you_mean(_word(value), context["known"], 60)
+        names = context.get("known") or [text or other for text, other in listed]
+        hint = did_you_mean(_word(value), names, 60)
         return f"is {shown(value)}, must be one of those known", hint
     if kind == "disagreement":
         return error["msg"].partition("; ")[0], error["msg"].partition("; ")[2]

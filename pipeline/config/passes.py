@@ -25,7 +25,8 @@ FOLDER = "passes"
 
 
 def source_files(reference: str, root: Path) -> dict[str, Path]:
-    """The files whose content decides what a pass is, by a name that holds no path of this machine.
+    """Find the files whose content decides what a pass is, by names without paths of this machine.
+
     Empty for a module that is not there.
 
     Args:
@@ -60,7 +61,7 @@ def _python_files(folder: Path, name: str) -> dict[str, Path]:
 
 
 def load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., Any]]:
-    """New passes: a class is made with its options, a function is given them with each call.
+    """Make passes: a class is made with its options, a function is given them with each call.
 
     Raises:
         PipelineError: one can't be imported or made.
@@ -85,7 +86,7 @@ def _load(reference: str, options: Mapping[str, Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _importing(folder: Path) -> Iterator[None]:
-    """Modules of the folder can be imported, and are forgotten afterwards: the process may load
+    """Make the folder's modules importable, and forget them afterwards: the process may load
     another workspace's next, or this one's after an edit."""
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

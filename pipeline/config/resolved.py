@@ -1,12 +1,11 @@
-"""`doit plan --resolved`: what a package finally gets, value by value, and where each was written.
+"""`doit plan --resolved`: the value of each setting of a package, and where it was written.
 
-What is printed is a config: parsed again, it resolves to the same. What nobody wrote, a default or
-what a recipe stands for, is there as a comment.
+The output is a config: parsed again, it resolves to the same. Defaults and what a recipe stands for
+are comments.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,14 +13,14 @@ from pipeline.backends import Options, PartitionerSpec
 from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config.compose import Document
 from pipeline.config.load import MethodConfig, PackageConfig, PassSpec
-from pipeline.config.yaml import Node, key_text
+from pipeline.config.yaml import Node, dump_flow
 from pipeline.store.errors import join
 
 _INDENT = "  "
 
 
 class _Row(NamedTuple):
-    """A line, and what is said of where it was written; `said` is false of a comment."""
+    """A line, and where it was written; `said` is false for a comment."""
 
     text: str
     origin: str = ""
@@ -29,7 +28,8 @@ class _Row(NamedTuple):
 
 
 def resolved_view(config: PackageConfig, document: Document) -> Iterator[str]:
-    rows = list(_View(document).of_model(config, "", ""))
+    """Yield the lines of the view of a package."""
+    rows = list(_View(document).model(config, "", ""))
     width = max(len(row.text) for row in rows)
     yield f"# {config.package}: {document.file}"
     for row in rows:
@@ -40,85 +40,83 @@ class _View:
     def __init__(self, document: Document) -> None:
         self._document = document
 
-    def of_model(
+    def model(
         self, model: Options, path: str, indent: str, unwritten: str = "default"
     ) -> Iterator[_Row]:
-        """`unwritten` is what is said of values that nobody wrote."""
+        """Show the values of a model; `unwritten` is the comment on those that nobody wrote."""
         for name, info in type(model).model_fields.items():
             key, value = info.alias or name, getattr(model, name)
             if isinstance(model, MixedQuantize) and name in OVERRIDES:
                 yield from self._overrides(model, name, join(path, key), indent)
             elif path or key != "package":  # that is the name of the file, or of one of a matrix
-                yield from self._of_member(key, value, join(path, key), indent, unwritten)
+                yield from self._member(key, value, join(path, key), indent, unwritten)
         recipe = self._document.written(join(path, "recipe"))
         if recipe is not None and isinstance(model, MethodConfig):
-            yield from self._of_member("recipe", recipe.value, join(path, "recipe"), indent)
+            yield from self._member("recipe", recipe.value, join(path, "recipe"), indent)
 
     def _overrides(self, model: MixedQuantize, kind: str, path: str, indent: str) -> Iterator[_Row]:
-        """What an override leaves out is as for the whole method."""
+        """Show overrides with what they leave out, which is as for the whole method."""
         whole = {n: NOT if each is None else each for n, each in model.overrides(kind).items()}
         unwritten = "as for the method" if whole else "default"
-        yield from self._of_member(kind, whole, path, indent, unwritten)
+        yield from self._member(kind, whole, path, indent, unwritten)
 
-    def _of_member(
+    def _member(
         self, key: str, value: Any, path: str, indent: str, unwritten: str = "default"
     ) -> Iterator[_Row]:
         node = self._document.written(path)
-        head = f"{indent}{key_text(key)}:"
+        head = f"{indent}{dump_flow(key)}:"
         if isinstance(value, Options):
-            rows = list(self.of_model(value, path, indent + _INDENT, unwritten))
+            rows = list(self.model(value, path, indent + _INDENT, unwritten))
             yield from _under(head, " {}" if node else None, rows)
         elif node is None:
             shown = "none" if value is None else _flow(value)
-            yield _Row(f"{indent}# {key_text(key)}: {shown}", unwritten, said=False)
+            yield _Row(f"{indent}# {dump_flow(key)}: {shown}", unwritten, said=False)
         elif isinstance(value, dict) and value:
             rows = [
                 row
                 for each, member in value.items()
-                for row in self._of_member(
-                    each, member, join(path, each), indent + _INDENT, unwritten
-                )
+                for row in self._member(each, member, join(path, each), indent + _INDENT, unwritten)
             ]
             yield from _under(head, " {}", rows)
         elif isinstance(value, list | tuple) and any(isinstance(each, Options) for each in value):
             yield _Row(head)
             for index, each in enumerate(value):
-                yield from self._of_item(each, join(path, index), indent + _INDENT)
+                yield from self._item(each, join(path, index), indent + _INDENT)
         else:
             yield _Row(f"{head} {_flow(value)}", _origin(node, path))
 
-    def _of_item(self, item: PartitionerSpec | PassSpec, path: str, indent: str) -> Iterator[_Row]:
-        """A name, or one as a key with its options."""
+    def _item(self, item: PartitionerSpec | PassSpec, path: str, indent: str) -> Iterator[_Row]:
+        """Show an item: a name, or a name as a key with its options."""
         node = self._document.written(path)
         origin = "" if node is None else _origin(node, path)
         if isinstance(item, PassSpec):
             yield _Row(f"{indent}- {_flow(item)}", origin)
             return
         inner, deeper = join(path, item.name), indent + 2 * _INDENT
-        rows = list(self.of_model(item.options, inner, deeper))
+        rows = list(self.model(item.options, inner, deeper))
         for name in type(item).model_fields:  # what is written among the options of any backend
             if name not in ("name", "options"):
-                rows += self._of_member(name, getattr(item, name), join(inner, name), deeper)
+                rows += self._member(name, getattr(item, name), join(inner, name), deeper)
         colon = ":" if any(row.said for row in rows) else ""
         yield _Row(f"{indent}- {item.name}{colon}", origin)
         yield from rows
 
 
-def _under(head: str, empty: str | None, rows: list[_Row], origin: str = "") -> Iterator[_Row]:
-    """Rows below a key. Where all are comments, it is `empty`, or a comment too."""
+def _under(head: str, empty: str | None, rows: list[_Row]) -> Iterator[_Row]:
+    """Put rows below a key. Where all are comments, it is `empty`, or a comment too."""
     if any(row.said for row in rows):
-        yield _Row(head, origin)
+        yield _Row(head)
     elif empty is None:
         key = head.lstrip()
         yield _Row(f"{head.removesuffix(key)}# {key}", said=False)
     else:
-        yield _Row(head + empty, origin)
+        yield _Row(head + empty)
     yield from rows
 
 
 def _origin(node: Node, path: str) -> str:
-    """File and line; of what stands below another key there, such as `defaults`, that one; and how
-    a value with variables was written."""
+    """Describe where a value was written: file and line; the other key that it is below there, such
+    as `defaults`; and how a value with variables was written."""
     mark = node.mark
     here, there = path.split("."), mark.path.split(".")
     while here and there and here[-1] == there[-1]:
@@ -128,22 +126,24 @@ def _origin(node: Node, path: str) -> str:
 
 
 def _flow(value: Any) -> str:
-    """On one line, as YAML and what fills in variables read it again."""
+    """Write a value on one line, as YAML and what fills in variables read it again."""
+    return dump_flow(_plain(value))
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, PartitionerSpec):
-        said = value.options.model_dump(mode="json", exclude_defaults=True)
-        return _named(value.name, {**said, **({"modules": value.modules} if value.modules else {})})
+        options = value.options.model_dump(mode="json", exclude_defaults=True)
+        return _named(value.name, options | ({"modules": value.modules} if value.modules else {}))
     if isinstance(value, PassSpec):
         return _named(value.reference, value.options)
     if isinstance(value, Options):
-        return _flow(value.resolved())
+        return _plain(value.resolved())
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_flow, value))}]"
+        return [_plain(each) for each in value]
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key_text(key)}: {_flow(each)}' for key, each in value.items())}}}"
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return key_text(value.replace("$", "$$")) if isinstance(value, str) else repr(value)
+        return {key: _plain(each) for key, each in value.items()}
+    return value.replace("$", "$$") if isinstance(value, str) else value
 
 
-def _named(name: str, options: Mapping[str, Any]) -> str:
-    return f"{{{key_text(name)}: {_flow(dict(options))}}}" if options else key_text(name)
+def _named(name: str, options: Mapping[str, Any]) -> Any:
+    return {name: _plain(dict(options))} if options else name

@@ -1,14 +1,12 @@
-"""The JSON Schema of package configs, for editors: `python -m pipeline.config.schema`. That of reports is
-printed by `python -m pipeline.config.schema report`.
+"""The JSON Schema of package configs, for editors: `python -m pipeline.config.schema`.
 
-Made from the models that parse a config and from the backend catalogue, so it can't say anything
-else than they do. What no schema can know (the methods of the model) is left to the parser.
+Made from the models that parse a config and from the backend catalogue, so it agrees with them. The
+parser and the plan check what no schema can know, such as the methods of the model.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,7 +32,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Generator(GenerateJsonSchema):
-    """Speaks of YAML: a key is left out, never empty, and no title repeats a key."""
+    """Describes YAML: a key is left out, never empty, and no title repeats a key."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -49,12 +47,65 @@ class _Generator(GenerateJsonSchema):
 
 
 def json_schema() -> dict[str, Any]:
-    """A schema of draft 2020-12; the order of its keys is fixed.
+    """Return a schema of draft 2020-12; the order of its keys is fixed.
 
-    A file that names its model and has none of the keys by which files are put together says all
-    of its package; of any other, such as one that is there to be extended, this can say only that
-    what stands in it may stand there.
+    A file that names its model and has none of the keys by which files are put together must be
+    complete; any other file, such as one that others extend, is checked only for what is in it.
     """
+    definitions, names = _definitions()
+    keys = _keys(names)
+    whole = _whole(definitions, names)
+    partial = set(_mergeable(_reference(names[PackageConfig]), definitions))
+    definitions = {n: _relaxed(part, n in partial) for n, part in definitions.items()}
+    package = definitions[names[PackageConfig]]
+    package["properties"]["defaults"] = keys["defaults"]
+    definitions[_FILE] = {
+        **package,
+        "description": "A file that says its packages, or a part of them.",
+        "properties": {**package["properties"], **keys},
+        "minProperties": 1,
+        "title": "File",
+        "type": "object",
+    }
+    definitions |= {_MATRIX: _matrix(names), _VARIABLE: _VARIABLES, _UNSET: _NO_VALUE}
+    definitions |= {_WHOLE: whole, _GIVEN: _NO_EMPTY_VALUE}
+    together = [{"required": [name]} for name in _PUT_TOGETHER]
+    return {
+        "$schema": DIALECT,
+        **_reference(_FILE),
+        "if": {"required": ["model"], "not": {"anyOf": together}},
+        "then": _reference(_WHOLE),
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+_Names = dict[Any, str]  # of models' definitions
+# Names of definitions that are no model's. None of a model's holds a point.
+_FILE, _WHOLE, _MATRIX = "File.", "Whole.", "Matrix."
+_VARIABLE, _UNSET, _GIVEN = "Variable.", "Unset.", "Given."
+_PUT_TOGETHER = ("extends", "defaults", "matrix")
+_VARIABLES = {
+    "description": "A variable of the environment or of the matrix: ${NAME}, ${NAME:-default}, "
+    "${matrix.axis}.",
+    "pattern": r"\$\{",
+    "type": "string",
+}
+_NO_VALUE = {
+    "description": "A variable, or an empty value, which takes away what another file says.",
+    "pattern": r"\$\{",
+    "type": ["string", "null"],
+}
+_NO_EMPTY_VALUE = {
+    "description": "Any value, with no empty one in its mappings.",
+    "type": ["array", "boolean", "number", "object", "string"],
+    "additionalProperties": {"$ref": f"#/$defs/{_GIVEN}"},
+}
+_REQUIREMENTS = ("required", "minProperties")
+_MEMBERS = ("properties", "patternProperties")
+
+
+def _definitions() -> tuple[dict[str, Any], _Names]:
+    """Return the definitions of all models as they are written in YAML, and the models' names."""
     found, schema = models_json_schema(
         [(model, "validation") for model in _models()], schema_generator=_Generator
     )
@@ -69,10 +120,16 @@ def json_schema() -> dict[str, Any]:
         own = definitions[names[backend.options]].setdefault("properties", {})
         own["modules"] = definitions[names[PartitionerSpec]]["properties"]["modules"]
     definitions[names[PartitionerSpec]] = _partitioner(names)
-    definitions[names[QuantizeConfig]] = _quantizer(names)
+    definitions[names[QuantizeConfig]] = {
+        "anyOf": [_reference(names[each.options]) for each in QUANTIZERS.values()]
+    }
     definitions[names[PassSpec]] = _pass()
     _name_overrides(definitions, names)
-    _add_recipes(definitions[names[MethodConfig]])
+    recipes = [name for name, recipe in RECIPES.items() if not recipe.refused]
+    definitions[names[MethodConfig]]["properties"]["recipe"] = {
+        "enum": recipes,
+        "description": "A recipe of ExecuTorch's, instead of `quantize` and `partitioners`.",
+    }
     if all(backend.options is not Options for backend in BACKENDS.values()):
         del definitions[names[Options]]
     emit, validation = (definitions[names[model]] for model in (EmitConfig, ValidateConfig))
@@ -83,45 +140,11 @@ def json_schema() -> dict[str, Any]:
         validation["properties"]["methods"],
     ):
         mapping["additionalProperties"] = False
-    definitions = {name: _with_variables(part) for name, part in definitions.items()}
-    package = definitions[names[PackageConfig]]
-    definitions |= _parts(definitions, names[PackageConfig])
-    keys = _keys(names)
-    part = definitions[_part_of(names[PackageConfig])]
-    part["properties"]["defaults"] = keys["defaults"]
-    definitions[_FILE] = {
-        **part,
-        "description": "A file that says a part of its packages.",
-        "properties": {**part["properties"], **keys},
-        "minProperties": 1,
-        "title": "File",
-    }
-    package["properties"] |= {name: keys[name] for name in _PUT_TOGETHER}
-    definitions |= {_MATRIX: _matrix(names), _VARIABLE: _VARIABLES}
-    together = [{"required": [name]} for name in _PUT_TOGETHER]
-    return {
-        "$schema": DIALECT,
-        "if": {"required": ["model"], "not": {"anyOf": together}},
-        "then": _reference(names[PackageConfig]),
-        "else": _reference(_FILE),
-        "$defs": dict(sorted(definitions.items())),
-    }
-
-
-_Names = dict[Any, str]  # of models' definitions
-# Names of definitions that are no model's. None of a model's holds a point.
-_FILE, _MATRIX, _VARIABLE = "File.", "Matrix.", "Variable."
-_PUT_TOGETHER = ("extends", "defaults", "matrix")
-_VARIABLES = {
-    "description": "A variable of the environment or of the matrix: ${NAME}, ${NAME:-default}, "
-    "${matrix.axis}.",
-    "pattern": r"\$\{",
-    "type": "string",
-}
+    return definitions, names
 
 
 def _keys(names: _Names) -> dict[str, dict[str, Any]]:
-    """By which files are put together."""
+    """Return the schemas of the keys by which files are put together."""
     return {
         "extends": {
             "anyOf": [
@@ -133,7 +156,7 @@ def _keys(names: _Names) -> dict[str, dict[str, Any]]:
             "an empty value takes away.",
         },
         "defaults": {
-            **_reference(_part_of(names[MethodConfig])),
+            **_reference(names[MethodConfig]),
             "description": "What holds for every method that is named in `methods`.",
         },
         "matrix": {
@@ -151,18 +174,14 @@ def _keys(names: _Names) -> dict[str, dict[str, Any]]:
 _VALUE = {"type": ["string", "number", "boolean"]}
 
 
-def _combinations(description: str, more: dict[str, Any]) -> dict[str, Any]:
-    item = {
+def _matrix(names: _Names) -> dict[str, Any]:
+    part = _reference(names[PackageConfig])
+    combination = {
         "additionalProperties": False,
         "patternProperties": {AXIS_PATTERN: _VALUE},
-        "properties": more,
         "type": "object",
     }
-    return {"description": description, "items": item, "type": "array"}
-
-
-def _matrix(names: _Names) -> dict[str, Any]:
-    part = _reference(_part_of(names[PackageConfig]))
+    more = {"config": {**part, "description": "Merged over the rest in these packages."}}
     return {
         "additionalProperties": False,
         "description": "Axes. One is a list of values, for ${matrix.axis}, or a mapping of names "
@@ -183,88 +202,86 @@ def _matrix(names: _Names) -> dict[str, Any]:
             }
         },
         "properties": {
-            "exclude": _combinations(
-                "Combinations that are left out; an axis that is not named may have any value.", {}
-            ),
-            "include": _combinations(
-                "More combinations, or ones to whose `config` more is added.",
-                {"config": {**part, "description": "Merged over the rest in these packages."}},
-            ),
+            "exclude": {
+                "description": "Combinations that are left out; an axis that is not named may "
+                "have any value.",
+                "items": combination,
+                "type": "array",
+            },
+            "include": {
+                "description": "More combinations, or ones to whose `config` more is added.",
+                "items": {**combination, "properties": more},
+                "type": "array",
+            },
         },
         "title": "Matrix",
         "type": "object",
     }
 
 
-def _with_variables(schema: Any) -> Any:
-    """The same with a variable in place of any value that not every text could be."""
-    if isinstance(schema, list):
-        return [_with_variables(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    value = schema.get("type")
-    if value in ("boolean", "integer", "number") or "enum" in schema or "pattern" in schema:
-        outside = {key: schema[key] for key in ("description", "default") if key in schema}
-        inside = {key: each for key, each in schema.items() if key not in outside}
-        return {"anyOf": [inside, _reference(_VARIABLE)], **outside}
+def _mergeable(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[str]:
+    """Yield the definitions of mappings that files merge, but for what is in lists, which are
+    replaced as a whole."""
+    if "$ref" in schema:
+        yield _name_in(schema)
+        yield from _mergeable(definitions[_name_in(schema)], definitions)
+    members = [each for key in _MEMBERS for each in schema.get(key, {}).values()]
+    for each in (*members, *schema.get("anyOf", ())):
+        yield from _mergeable(each, definitions)
+
+
+def _whole(definitions: dict[str, Any], names: _Names) -> dict[str, Any]:
+    """Return what a file must hold that says all of its package."""
+    quantizers = [
+        {
+            "properties": {"quantizer": {"const": name}},
+            "required": definitions[names[each.options]]["required"],
+        }
+        for name, each in QUANTIZERS.items()
+    ]
+    method = {
+        "oneOf": [
+            {"required": ["partitioners"]},
+            {"required": ["recipe"], "properties": {"quantize": False}},
+        ],
+        "properties": {"quantize": {"anyOf": quantizers}},
+    }
     return {
-        key: each
-        if key in ("required", "default")
-        else {name: _with_variables(part) for name, part in each.items()}
-        if key in ("properties", "patternProperties")
-        else _with_variables(each)
-        for key, each in schema.items()
+        **_reference(_GIVEN),
+        "properties": {
+            "methods": {"additionalProperties": method, "minProperties": 1},
+            "package": False,
+        },
+        "required": definitions[names[PackageConfig]]["required"],
     }
 
 
-def _parts(definitions: dict[str, Any], package: str) -> dict[str, Any]:
-    """Definitions of parts of what the definitions define, reachable from a `package`'s: nothing is
-    required, and an empty value takes away. Lists are written as a whole, and so is what is in
-    them."""
-    made: dict[str, Any] = {}
+def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
+    """Return a schema that takes a variable in place of any value that not every text could be.
 
-    def part(schema: Any) -> Any:
-        if "$ref" in schema:
-            name = _name_in(schema)
-            if name == _VARIABLE:
-                return schema
-            if name not in made:
-                made[name] = {}
-                made[name] = part(definitions[name])
-            return {**schema, **_reference(_part_of(name))}
-        if "anyOf" in schema:
-            return {**schema, "anyOf": [part(each) for each in schema["anyOf"]]}
-        if schema.get("type") != "object":
-            return schema
-        skipped = ("required", "oneOf", "minProperties", "title")
-        result = {key: each for key, each in schema.items() if key not in skipped}
-        for key in ("properties", "patternProperties"):
-            if key in schema:
-                result[key] = {name: or_empty(part(each)) for name, each in schema[key].items()}
-        return result
-
-    def or_empty(schema: dict[str, Any]) -> dict[str, Any]:
-        if "const" in schema:
-            return schema
+    Args:
+        partial: whether it is of a part of a mapping: nothing is required, and an empty value
+            takes away. Lists are written as a whole, and so is what is in them.
+    """
+    if "$ref" in schema or "const" in schema:
+        return schema
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [_relaxed(each, partial) for each in schema["anyOf"]]}
+    kind = schema.get("type")
+    if kind in ("boolean", "integer", "number") or "enum" in schema or "pattern" in schema:
         outside: dict[str, Any] = {k: schema[k] for k in ("description", "default") if k in schema}
         inside = {key: each for key, each in schema.items() if key not in outside}
-        if "$ref" in inside and not outside:
-            outside = {"description": definitions[_whole(inside)].get("description", "")}
-        options = inside["anyOf"] if list(inside) == ["anyOf"] else [inside]
-        return {"anyOf": [*options, {"type": "null"}], **outside}
-
-    def _whole(schema: dict[str, Any]) -> str:
-        return _name_in(schema).removesuffix(_part_of(""))
-
-    part(_reference(package))
-    return {
-        _part_of(name): {**each, "title": _part_of(name).replace(".", "")}
-        for name, each in made.items()
-    }
-
-
-def _part_of(name: str) -> str:
-    return f"{name}.Part"
+        other = _reference(_UNSET if partial else _VARIABLE)
+        return {"anyOf": [inside, other], **outside}
+    result = {k: each for k, each in schema.items() if not (partial and k in _REQUIREMENTS)}
+    if "items" in schema:
+        result["items"] = _relaxed(schema["items"], False)
+    for key in _MEMBERS:
+        if key in schema:
+            result[key] = {name: _relaxed(each, partial) for name, each in schema[key].items()}
+    if partial and isinstance(kind, str):
+        result["type"] = [kind, "null"]
+    return result
 
 
 def _reference(name: str) -> dict[str, str]:
@@ -276,7 +293,7 @@ def _name_in(reference: JsonSchemaValue) -> str:
 
 
 def _models() -> Iterator[type[BaseModel]]:
-    """Those whose definitions are asked for; a package's holds further ones."""
+    """Yield the models that need definitions; a package's holds further ones."""
     yield from (PackageConfig, MethodConfig, PartitionerSpec, QuantizeConfig, PassSpec)
     yield from (EmitConfig, ValidateConfig, Options)
     for backend in BACKENDS.values():
@@ -288,7 +305,7 @@ def _models() -> Iterator[type[BaseModel]]:
 
 
 def _partitioner(names: _Names) -> dict[str, Any]:
-    """A backend's name, or one key with its options."""
+    """Return the schema of a backend's name, or of one key with its options."""
     options = {name: _reference(names[backend.options]) for name, backend in BACKENDS.items()}
     return {
         "anyOf": [
@@ -305,7 +322,7 @@ def _partitioner(names: _Names) -> dict[str, Any]:
 
 
 def _pass() -> dict[str, Any]:
-    """A reference, or one as a key with its options, which are the pass's own."""
+    """Return the schema of a reference, or of one key with the pass's own options."""
     return {
         "anyOf": [
             {"type": "string", "pattern": REFERENCE_PATTERN},
@@ -321,7 +338,7 @@ def _pass() -> dict[str, Any]:
 
 
 def _name_overrides(definitions: dict[str, Any], names: _Names) -> None:
-    """Gives what overrides a quantizer's options a name, and closes the mappings of them."""
+    """Name what overrides a quantizer's options, and close the mappings of overrides."""
     for quantizer in QUANTIZERS.values():
         if issubclass(quantizer.options, MixedQuantize):
             scheme, reference = quantizer.options.scheme, {"const": NOT}
@@ -329,35 +346,14 @@ def _name_overrides(definitions: dict[str, Any], names: _Names) -> None:
                 override = f"{names[scheme]}.Override"
                 definitions[override] = {"anyOf": [_reference(names[scheme]), {"const": NOT}]}
                 reference = _reference(override)
-            of = definitions[names[quantizer.options]]["properties"]
-            told = of["operators"].pop("propertyNames")
-            operators = told.get("enum") or [told["const"]]
-            of["operators"]["properties"] = dict.fromkeys(operators, reference)
-            of["modules"]["patternProperties"] = {MODULE_PATTERN: reference}
+            properties = definitions[names[quantizer.options]]["properties"]
+            allowed = properties["operators"].pop("propertyNames")
+            operators = allowed.get("enum") or [allowed["const"]]
+            properties["operators"]["properties"] = dict.fromkeys(operators, reference)
+            properties["modules"]["patternProperties"] = {MODULE_PATTERN: reference}
             for kind in OVERRIDES:
-                of[kind]["additionalProperties"] = False
-
-
-def _add_recipes(method: dict[str, Any]) -> None:
-    """A method says its partitioners, or a recipe that says them and how it is quantized."""
-    names = [name for name, recipe in RECIPES.items() if not recipe.refused]
-    described = "A recipe of ExecuTorch's, instead of `quantize` and `partitioners`."
-    method["properties"]["recipe"] = {"enum": names, "description": described}
-    del method["required"]
-    method["oneOf"] = [
-        {"required": ["partitioners"]},
-        {"required": ["recipe"], "properties": {"quantize": False}},
-    ]
-
-
-def _quantizer(names: _Names) -> dict[str, Any]:
-    return {"anyOf": [_reference(names[each.options]) for each in QUANTIZERS.values()]}
+                properties[kind]["additionalProperties"] = False
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["report"]:
-        from pipeline.report.schema import report_schema
-
-        print(json.dumps(report_schema(), indent=2))
-    else:
-        print(json.dumps(json_schema(), indent=2))
+    print(json.dumps(json_schema(), indent=2))

@@ -1,4 +1,4 @@
-"""The part of a package config that says how it is proved, and what it must keep to."""
+"""The part of a package config on validation: limits, gates, cases, examples, timing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
 
 
 class MethodGates(Options):
-    """What each method must keep to; without a limit nothing is checked."""
+    """Gates of each method; without a limit nothing is checked."""
 
     min_delegated_nodes: Share | None = Field(
         default=None,
@@ -59,7 +59,7 @@ class MethodGates(Options):
 
 
 class Gates(MethodGates):
-    """What a package, and each of its methods, must keep to; without a limit nothing is checked."""
+    """Gates of a package and of each of its methods; without a limit nothing is checked."""
 
     max_size: Size | None = Field(
         default=None,
@@ -72,7 +72,7 @@ class Gates(MethodGates):
 
 
 class Limits(Options):
-    """How far an output may be from the source program's. All that are given must hold."""
+    """Limits on the distance of outputs from the source program's. All that are given must hold."""
 
     atol: Tolerance = Field(default=1e-4, description="Absolute tolerance of an output's values.")
     rtol: Tolerance = Field(default=1e-3, description="Relative tolerance of an output's values.")
@@ -102,7 +102,7 @@ class Limits(Options):
 
 
 class MethodLimits(Limits):
-    """Those of one method, instead of the package's."""
+    """Limits and settings of one method, instead of the package's."""
 
     atol: Tolerance | None = Field(  # type: ignore[assignment]
         default=None, description=Limits.model_fields["atol"].description
@@ -128,7 +128,7 @@ class MethodLimits(Limits):
 
 
 class Latency(Options):
-    """How methods are timed on the machine that validates them."""
+    """Settings of timing methods on the machine that validates them."""
 
     seconds: float = Field(
         default=0.3,
@@ -141,7 +141,7 @@ class Latency(Options):
 
 
 class ValidateConfig(Limits):
-    """How the package is proved against its source programs."""
+    """Settings by which the package is validated against its source programs."""
 
     inputs: int = Field(
         default=3,
@@ -200,9 +200,9 @@ class ValidateConfig(Limits):
     gates: Gates = Gates()
     latency: Latency = Latency()
 
-    def cases_of(self, method: str, quantized: bool = False, dynamic: bool = False) -> Cases:
-        """The cases of a method: its own, else the package's, else those that suit it, which may be
-        quantized, and then dynamically."""
+    def select_cases(self, method: str, quantized: bool = False, dynamic: bool = False) -> Cases:
+        """Return the cases of a method: its own, else the package's, else those that suit it, which
+        may be quantized, and then dynamically."""
         own = self.methods.get(method, MethodLimits()).cases
         chosen = self.cases if own is None else own
         if chosen is not None:
@@ -211,8 +211,8 @@ class ValidateConfig(Limits):
             return CASES
         return _CASES_OF_DYNAMIC if dynamic else _CASES_OF_STATIC
 
-    def of(self, method: str) -> Limits:
-        """The limits of a method: its own, and the package's for the others."""
+    def select_limits(self, method: str) -> Limits:
+        """Return the limits of a method: its own, else the package's."""
         own = self.methods.get(method, MethodLimits())
         return Limits(
             **{

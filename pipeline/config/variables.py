@@ -25,13 +25,13 @@ _SPELLINGS = "write ${NAME} or ${NAME:-default}, and $$ for a dollar sign"
 
 @dataclass
 class Variables:
-    """What variables stand for, and which of the environment were asked for.
+    """The values of variables, and those of the environment that were asked for.
 
     Attributes:
-        environment: their values by name.
+        environment: the variables of the environment by name.
         matrix: the values of the axes of one package; None where there is no matrix.
-        read: the names of all that were asked for, set or not.
-        problems: of those that stand for nothing.
+        read: the names of all variables that were asked for, set or not.
+        problems: those of variables that have no value.
     """
 
     environment: Mapping[str, str]
@@ -39,13 +39,13 @@ class Variables:
     read: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
-    def of(self, axes: Mapping[str, Any] | None) -> Variables:
-        """The same for one package, with its values of a matrix; its problems are its own."""
+    def for_package(self, axes: Mapping[str, Any] | None) -> Variables:
+        """Return the variables of one package, with its values of a matrix and its own problems."""
         return Variables(self.environment, axes, self.read)
 
     def fill(self, node: Node) -> Node:
-        """The node with the variables of its text, if it is one, filled in. What is wrong with
-        them is put to the problems."""
+        """Fill in the variables of a node's text, if it is one, and add what is wrong with them to
+        the problems."""
         if not isinstance(node.value, str) or "$" not in node.value:
             return node
         before = len(self.problems)
@@ -53,27 +53,29 @@ class Variables:
         if whole and not whole["dollar"] and node.plain:
             value = self._typed(whole, node.mark)
         else:
-            value = _VARIABLE.sub(lambda found: spelled(self._of(found, node.mark)), node.value)
+            value = _VARIABLE.sub(lambda found: spelled(self._value(found, node.mark)), node.value)
         if len(self.problems) > before:
             value = None
         return Node(value, node.mark, node.plain, source=node.value)
 
     def _typed(self, found: re.Match[str], mark: Mark) -> Any:
-        value = self._of(found, mark)
+        value = self._value(found, mark)
         if found["axis"] is not None or not isinstance(value, str):
             return value
         try:
             return read_scalar(value)
         except ValueError as error:
             what, known = error.args
-            self.problems.append(mark.problem(f"{what}: {_shown(found)}", known))
+            self.problems.append(
+                mark.problem(f"{what}: the value of the variable {found['name']}", known)
+            )
             return None
 
-    def _of(self, found: re.Match[str], mark: Mark) -> Any:
+    def _value(self, found: re.Match[str], mark: Mark) -> Any:
         if found["dollar"]:
             return "$"
         if found["axis"] is not None:
-            return self._of_axis(found["axis"], mark)
+            return self._axis_value(found["axis"], mark)
         name, default = found["name"], found["default"]
         if name is None:
             what = f"`{found[0]}` is no variable"
@@ -88,7 +90,7 @@ class Variables:
             self.problems.append(mark.problem(what, f"set it, or write ${{{name}:-default}}"))
         return value or ""
 
-    def _of_axis(self, axis: str, mark: Mark) -> Any:
+    def _axis_value(self, axis: str, mark: Mark) -> Any:
         if self.matrix is None:
             self.problems.append(mark.problem(f"`${{matrix.{axis}}}`: there is no matrix here"))
         elif axis not in self.matrix:
@@ -100,9 +102,5 @@ class Variables:
 
 
 def spelled(value: Any) -> str:
-    """A scalar as part of a text."""
+    """Write a scalar as part of a text."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _shown(found: re.Match[str]) -> str:
-    return f"the value of the variable {found['name']}"

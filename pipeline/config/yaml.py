@@ -1,15 +1,14 @@
 """YAML without its traps: what two readers could take for different things is an error.
 
-Reads one mapping, list or value, with the place where each value in it was written, and reports
-every mistake with its path and its line. Scalars are read as YAML 1.2 (the core schema) and JSON
-read them; what YAML 1.1 takes for something else (`on`, `010`, `1_000`, `1:30`) must be quoted or
+Reads one mapping, list or value, with the place where each value was written, and reports every
+mistake with its path and its line. Scalars are read as YAML 1.2 (the core schema) and JSON read
+them; what YAML 1.1 takes for something else (`on`, `010`, `1_000`, `1:30`) must be quoted or
 written another way. Knows nothing of what the data means.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -47,8 +46,8 @@ class _Loader(BaseLoader):
 
 
 class Mark(NamedTuple):
-    """Where a value was written: its path there, and the line, from 1, of its key, or of itself in
-    a list; 0 for a file as a whole."""
+    """The place of a value: its file, its path there, and the line, from 1, of its key, or of
+    itself in a list; 0 for a file as a whole."""
 
     file: str
     line: int
@@ -78,7 +77,7 @@ class Node:
 
 
 def load_nodes(content: bytes, file: str) -> Node | None:
-    """What a YAML file holds; None where that is nothing. Raises ConfigErrors."""
+    """Read a YAML file; None where it holds nothing. Raises ConfigErrors."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -86,14 +85,14 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         raise _error(file, line, "is not UTF-8 text", "save the file as UTF-8") from error
     try:
         _check_depth(text, file)
-        loader = _Loader(text)
-        root = loader.get_single_node()
+        root = _Loader(text).get_single_node()
         if root is None:
             return None
-        problems = [Mark(file, line, path).problem(*told) for line, path, told in _mistakes(root)]
-        if problems:
-            raise ConfigErrors(problems)
-        return Node(_Builder(loader, file).value(root, ""), Mark(file, 0, ""))
+        constructor = _Constructor(file)
+        value = constructor.value(root, "")
+        if constructor.problems:
+            raise ConfigErrors(constructor.problems)
+        return Node(value, Mark(file, 0, ""))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         what = f"holds the character #x{error.character:04x}, which YAML does not allow"
@@ -108,7 +107,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
 
 
 def plain(node: Node) -> Any:
-    """The plain data of a node; what is one object in it is one in the data."""
+    """Return the plain data of a node; what is one object in it is one in the data."""
     made: dict[int, Any] = {}
 
     def data(value: Any) -> Any:
@@ -126,63 +125,74 @@ def plain(node: Node) -> Any:
 
 
 def read_scalar(text: str) -> Any:
-    """What a text would be if it stood in a file without quotes. Raises ValueError, with what is
-    wrong and what to do, where YAML 1.1 takes it for something else than YAML 1.2."""
+    """Read a text as if it stood in a file without quotes.
+
+    Raises:
+        ValueError: YAML 1.1 takes it for something else than YAML 1.2. Its arguments are what is
+            wrong and what to do.
+    """
     tag = next((tag for tag, pattern in _SCALARS.items() if pattern.match(text)), _TEXT)
     if tag == _AMBIGUOUS:
         raise ValueError(*_ambiguous(text))
-    if tag in (_TEXT, _MERGE):
-        return text
     try:
-        return _Loader("").construct_object(yaml.ScalarNode(tag, text))
+        return _construct(tag, text)
     except ValueError as error:
         raise ValueError(f"is not valid YAML: {error}", "") from error
 
 
-def key_text(name: str) -> str:
-    """A text as YAML reads it again, without quotes where it can be."""
-    if re.fullmatch(r"[A-Za-z][\w.-]*(:[\w-]+)*", name, re.ASCII) and _is_text(name):
-        return name
-    return '"' + "".join(map(_escaped, name)) + '"'
+def dump_flow(value: Any) -> str:
+    """Write plain data on one line, as `load_nodes` reads it again."""
+    text = yaml.dump(
+        value,
+        Dumper=Dumper,
+        default_flow_style=True,
+        allow_unicode=True,
+        sort_keys=False,
+        width=2**31,
+    )
+    return text.removesuffix("...\n").strip()
 
 
-def _is_text(value: str) -> bool:
-    try:
-        return read_scalar(value) == value
-    except ValueError:
-        return False
+class Dumper(yaml.SafeDumper):
+    """Writes plain data so that `load_nodes` reads it again."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    return character if character.isprintable() else f"\\U{ord(character):08x}"
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(_TEXT, text, style=None if text.isprintable() else '"')
 
 
-class _Builder:
-    """Makes nodes of a YAML document without mistakes. The value of an anchor is made once: a
-    document may hold it thousands of times."""
+Dumper.add_representer(str, _represent_text)
 
-    def __init__(self, loader: Any, file: str) -> None:
-        self._loader = loader
+
+class _Constructor:
+    """Makes nodes of the composed nodes of one YAML document, and collects what is wrong with it.
+
+    The value of an anchor is made once: a document may hold it thousands of times.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.problems: list[Problem] = []
         self._file = file
-        self._made: dict[int, Any] = {}  # by node
+        self._made: dict[int, Any] = {}  # by composed node
+        self._open: set[int] = set()
         self._heights: dict[int, int] = {}  # by list or dictionary
 
     def value(self, node: Any, path: str) -> Any:
+        if id(node) in self._open:
+            self._wrong(node, path, "holds itself")
+            return {}
         if id(node) not in self._made:
-            made: Any
+            self._open.add(id(node))
             if isinstance(node, yaml.ScalarNode):
-                made = self._scalar(node)
-            elif isinstance(node, yaml.SequenceNode):
-                made = [
-                    self._node(item, _line(item), join(path, index))
-                    for index, item in enumerate(node.value)
-                ]
+                self._made[id(node)] = self._scalar(node, path)
             else:
-                made = self._mapping(node, path)
-            self._check_height(node, made)
-            self._made[id(node)] = made
+                self._made[id(node)] = self._collection(node, path)
+            self._open.discard(id(node))
         return self._made[id(node)]
 
     def _node(self, node: Any, line: int, path: str) -> Node:
@@ -190,35 +200,74 @@ class _Builder:
         unquoted = isinstance(value, str) and isinstance(node, yaml.ScalarNode) and not node.style
         return Node(value, Mark(self._file, line, path), unquoted)
 
-    def _scalar(self, node: Any) -> Any:
-        try:
-            return self._loader.construct_object(node)
-        except ValueError as error:  # a number of thousands of digits
-            raise _error(self._file, _line(node), f"is not valid YAML: {error}") from error
+    def _scalar(self, node: Any, path: str) -> Any:
+        if node.tag == _AMBIGUOUS:
+            self._wrong(node, path, *_ambiguous(node.value))
+        elif node.tag != _TEXT and not (
+            node.tag in _SCALARS and _SCALARS[node.tag].match(node.value)
+        ):
+            self._wrong_tag(node, path)
+        else:
+            try:
+                return _construct(node.tag, node.value)
+            except ValueError as error:  # a number of thousands of digits
+                raise _error(self._file, _line(node), f"is not valid YAML: {error}") from error
+        return node.value
 
-    def _mapping(self, node: Any, path: str) -> dict[Any, Node]:
-        """What is merged (`<<`) comes first, and gives way to the mapping's own members."""
-        merged: dict[Any, Node] = {}
-        own: dict[Any, Node] = {}
-        for key, value in node.value:
-            if key.tag == _MERGE:
-                sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
-                for source in reversed(sources):
-                    merged.update(self.value(source, path))
-            else:
-                name = self._scalar(key)
-                own[name] = self._node(value, _line(key), join(path, name))
-        return {**merged, **own}
-
-    def _check_height(self, node: Any, value: Any) -> None:
-        """Of a value with its aliases, which can nest deeper than the file does."""
-        if not isinstance(value, dict | list):
-            return
-        members = value.values() if isinstance(value, dict) else value
+    def _collection(self, node: Any, path: str) -> Any:
+        if node.tag not in (f"{_YAML}map", f"{_YAML}seq"):
+            self._wrong_tag(node, path)
+        value: Any
+        if isinstance(node, yaml.SequenceNode):
+            places = [join(path, index) for index in range(len(node.value))]
+            members = value = [
+                self._node(item, _line(item), place)
+                for item, place in zip(node.value, places, strict=True)
+            ]
+        else:
+            value = self._mapping(node, path)
+            members = list(value.values())
+        # With its aliases, it can nest deeper than the file does.
         height = 1 + max((self._heights.get(id(each.value), 0) for each in members), default=0)
         if height > _MAX_DEPTH:
             raise _error(self._file, _line(node), f"is nested more than {_MAX_DEPTH} deep")
         self._heights[id(value)] = height
+        return value
+
+    def _mapping(self, node: Any, path: str) -> dict[Any, Node]:
+        """Merge (`<<`) first; the mapping's own members replace what is merged."""
+        merged: dict[Any, Node] = {}
+        own: dict[Any, Node] = {}
+        lines: dict[tuple[str, str], int] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._wrong(key, path, "has a key that is no text")
+                continue
+            name, written = self._scalar(key, path), (key.tag, key.value)
+            if written in lines:
+                what = f"{key.value!r} is there twice, first in line {lines[written]}"
+                self._wrong(key, path, what)
+            lines.setdefault(written, _line(key))
+            if key.tag == _MERGE:
+                merged = self._merged(value, path)
+            else:
+                own[name] = self._node(value, _line(key), join(path, name))
+        return {**merged, **own}
+
+    def _merged(self, node: Any, path: str) -> dict[Any, Node]:
+        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        if not all(isinstance(source, yaml.MappingNode) for source in sources):
+            self._wrong(node, path, "`<<` must be a mapping or a list of mappings")
+            return {}
+        values = [self.value(source, path) for source in reversed(sources)]
+        return {name: each for value in values for name, each in value.items()}
+
+    def _wrong(self, node: Any, path: str, what: str, known: str = "") -> None:
+        self.problems.append(Problem(self._file, path, what, known, _line(node)))
+
+    def _wrong_tag(self, node: Any, path: str) -> None:
+        tag = node.tag.replace(_YAML, "!!")
+        self._wrong(node, path, f"has the tag {tag!r}", "leave the tag out")
 
 
 def _check_depth(text: str, file: str) -> None:
@@ -230,82 +279,23 @@ def _check_depth(text: str, file: str) -> None:
             raise _error(file, _line(event), f"is nested more than {_MAX_DEPTH} deep")
 
 
-# Line, path, and what is wrong, with what would be right.
-_Mistake = tuple[int, str, tuple[str, ...]]
-
-
-def _mistakes(root: Any) -> Iterator[_Mistake]:
-    """Each trap in a node and below it; an alias counts once."""
-    seen: set[int] = set()
-    inside: set[int] = set()
-
-    def walk(node: Any, path: str) -> Iterator[_Mistake]:
-        if id(node) in inside:
-            yield _line(node), path, ("holds itself",)
-            return
-        if id(node) in seen:
-            return
-        seen.add(id(node))
-        inside.add(id(node))
-        if isinstance(node, yaml.ScalarNode):
-            yield from _mistakes_of_scalar(node, path)
-        elif node.tag not in (f"{_YAML}map", f"{_YAML}seq"):
-            yield _mistake_of_tag(node, path)
-        elif isinstance(node, yaml.SequenceNode):
-            for index, item in enumerate(node.value):
-                yield from walk(item, join(path, index))
-        else:
-            yield from members(node, path)
-        inside.discard(id(node))
-
-    def members(node: Any, path: str) -> Iterator[_Mistake]:
-        lines: dict[tuple[str, str], int] = {}
-        for key, value in node.value:
-            line = _line(key)
-            if not isinstance(key, yaml.ScalarNode):
-                yield line, path, ("has a key that is no text",)
-                continue
-            yield from walk(key, path)
-            name = (key.tag, key.value)
-            if name in lines:
-                yield line, path, (f"{key.value!r} is there twice, first in line {lines[name]}",)
-            lines.setdefault(name, line)
-            if key.tag == _MERGE:
-                yield from _mistakes_of_merge(value, path)
-            yield from walk(value, join(path, key.value))
-
-    return walk(root, "")
-
-
-def _mistakes_of_merge(value: Any, path: str) -> Iterator[_Mistake]:
-    sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
-    if not all(isinstance(source, yaml.MappingNode) for source in sources):
-        yield _line(value), path, ("`<<` must be a mapping or a list of mappings",)
-
-
-def _mistakes_of_scalar(node: Any, path: str) -> Iterator[_Mistake]:
-    if node.tag == _AMBIGUOUS:
-        yield _line(node), path, _ambiguous(node.value)
-    elif node.tag != _TEXT:
-        pattern = _SCALARS.get(node.tag)
-        if pattern is None or not pattern.match(node.value):
-            yield _mistake_of_tag(node, path)
+def _construct(tag: str, text: str) -> Any:
+    """Raises ValueError for a number of thousands of digits."""
+    if tag in (_TEXT, _MERGE):
+        return text
+    return yaml.constructor.SafeConstructor().construct_document(yaml.ScalarNode(tag, text))
 
 
 def _ambiguous(text: str) -> tuple[str, str]:
-    """What is wrong with it, and what to do."""
+    """Return what is wrong with an ambiguous text, and what to do."""
     better = "true or false" if text.isalpha() else "a decimal number"
     what = f"`{text}` is one thing in YAML 1.1 and another in 1.2"
     return what, f"write {better}, or quote it if it is text"
 
 
-def _mistake_of_tag(node: Any, path: str) -> _Mistake:
-    tag = node.tag.replace(_YAML, "!!")
-    return _line(node), path, (f"has the tag {tag!r}", "leave the tag out")
-
-
 def _line(node: Any) -> int:
-    return node.start_mark.line + 1
+    line: int = node.start_mark.line + 1
+    return line
 
 
 def _error(file: str, line: int, what: str, known: str = "") -> ConfigErrors:

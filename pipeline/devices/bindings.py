@@ -1,7 +1,7 @@
-"""The ExecuTorch runtime as a device: opens a package and runs its methods.
+"""The bindings of ExecuTorch's runtime: opening a package and running its methods.
 
 The extension module `_portable_lib` is imported alone: `executorch.runtime` and `portable_lib`
-import exir, which takes seconds. What a program should compute is no concern of this module.
+import exir, which takes seconds. This module does not know what a program should compute.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pipeline.devices.interface import Declared, DeclaredTensor
 from pipeline.store.errors import DeviceError, PipelineError
 
 # runtime/core/error.h, in words that fit what a package does wrong.
@@ -70,24 +70,8 @@ _LOG_LINE = re.compile(r"\[\w+\.(?:cpp|h|cc):\d+\] (.*)")
 _LOG_LOCK = threading.RLock()
 
 
-@dataclass(frozen=True)
-class DeclaredTensor:
-    """What a package says of an input or output; a dynamic dimension has its upper bound."""
-
-    sizes: tuple[int, ...]
-    dtype: torch.dtype | None
-
-
-@dataclass(frozen=True)
-class Declared:
-    """The declared inputs and outputs of a method; None stands for what is not a tensor."""
-
-    inputs: tuple[DeclaredTensor | None, ...]
-    outputs: tuple[DeclaredTensor | None, ...]
-
-
 class Package:
-    """A `.pte` file, with its `.ptd` files, opened by the runtime: from disk, or from their bytes.
+    """A `.pte` file with its `.ptd` files, opened by the runtime from disk or from their bytes.
 
     A method keeps its state, the mutable buffers, from call to call as long as the Package lives;
     each method has memory of its own; another Package of the same file starts anew. After `run` has
@@ -105,16 +89,16 @@ class Package:
             if isinstance(pte, Path):
                 self._module = library._load_for_executorch(str(pte), self._data_path(ptds))
             else:
-                self._bytes = pte, _data_of(ptds)  # of which the bindings keep no copy
+                self._bytes = pte, _merged_data(ptds)  # of which the bindings keep no copy
                 self._module = library._load_for_executorch_from_buffer(*self._bytes)
             self._names: list[str] = sorted(self._module.method_names())
 
     def methods(self) -> list[str]:
-        """The methods' names, sorted, constant methods among them."""
+        """List the methods, sorted, constant methods among them."""
         return list(self._names)
 
     def declared(self, method: str) -> Declared:
-        """What the package says of a method's inputs and outputs, without loading it."""
+        """Return what a method takes and gives, without loading it."""
         if method not in self._names:
             known = ", ".join(self._names) or "none"
             raise PipelineError(f"{self.name}: has no method '{method}'; it has {known}")
@@ -124,11 +108,11 @@ class Package:
         return self._declared[method]
 
     def load(self, method: str) -> None:
-        """Makes the method's delegates and operators ready, without running anything.
+        """Make the method's delegates and operators ready, without running anything.
 
         The bindings load a method only to execute it. So it is called with one input too many,
         which the runtime refuses with "invalid argument" after loading and before executing.
-        A load that fails with that same code is found out by the first run.
+        A load that fails with that same code is noticed by the first run.
         """
         inputs = [None] * (len(self.declared(method).inputs) + 1)
         try:
@@ -139,7 +123,7 @@ class Package:
                 raise
 
     def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
-        """Runs a method on flat inputs and returns copies of its flat outputs.
+        """Run a method on flat inputs and return copies of its flat outputs.
 
         The runtime reads a tensor in the dim order that the method was exported with and does not
         check the tensor's own, so the caller gives that. Too few inputs would crash the process.
@@ -152,15 +136,10 @@ class Package:
             outputs = self._module.run_method(method, [_plain(value) for value in inputs], True)
             return list(outputs)
 
-    def constant(self, method: str) -> Any:
-        """The value of a constant method; a list where it has several."""
-        outputs = self.run(method, ())
-        return outputs[0] if len(outputs) == 1 else outputs
-
     def _data_path(self, ptds: Sequence[Path | bytes]) -> str | None:
         if len(ptds) == 1 and isinstance(ptds[0], Path):
             return str(ptds[0])
-        data = _data_of(ptds)
+        data = _merged_data(ptds)
         if data is None:
             return None
         self._merged = tempfile.TemporaryDirectory()
@@ -170,7 +149,7 @@ class Package:
 
     @contextmanager
     def _errors(self, subject: str, what: str) -> Iterator[None]:
-        """Turns the bindings' errors into a ExecutorchError that ends with the runtime's words."""
+        """Turn the bindings' errors into an ExecutorchError that ends with the runtime's words."""
         log: list[str] = []
         try:
             with runtime_log(log):
@@ -209,8 +188,8 @@ def _declared_tensor(read: Any, index: int) -> DeclaredTensor | None:
 
 
 def _plain(value: Any) -> Any:
-    """The bindings take exactly torch.Tensor, contiguous or channels-last. Cloned, since a method
-    whose inputs are not memory-planned may write to them."""
+    """Clone a tensor as a torch.Tensor that is contiguous or channels-last; the bindings take no
+    other. A method whose inputs are not memory-planned may write to them."""
     if not isinstance(value, torch.Tensor):
         return value
     dense = value.is_contiguous() or value.is_contiguous(memory_format=torch.channels_last)
@@ -220,10 +199,10 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def runtime_log(lines: list[str]) -> Iterator[None]:
-    """Collects the runtime's messages while the block runs, without their source positions.
+    """Collect the runtime's messages while the block runs, without their source positions.
 
     They say which operator is missing or which size is wrong, where an error has only a code. The
-    bindings send them to `sys.stderr`; what else is written there is written again after the block.
+    bindings send them to `sys.stderr`; other output there is written again after the block.
     """
     written = io.StringIO()
     try:
@@ -240,7 +219,7 @@ def runtime_log(lines: list[str]) -> Iterator[None]:
 
 @cache
 def _library() -> Any:
-    """The bindings, with the operators that quantized packages need at their boundary."""
+    """Import the bindings, with the operators that quantized packages need at their boundary."""
     _point_at_openvino()
     import executorch.kernels.quantized  # noqa: F401
     from executorch.extension.pybindings import _portable_lib
@@ -249,7 +228,7 @@ def _library() -> Any:
 
 
 def _point_at_openvino() -> None:
-    """As portable_lib.py does on import: the OpenVINO backend looks for its library there."""
+    """Set where the OpenVINO backend looks for its library, as portable_lib.py does on import."""
     spec = importlib.util.find_spec("openvino")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         for library in sorted(Path(folder, "libs").glob("libopenvino_c.so*"))[:1]:
@@ -257,17 +236,17 @@ def _point_at_openvino() -> None:
 
 
 def registered_backends() -> frozenset[str]:
-    """The ids of the backends that this runtime has."""
+    """Return the ids of the backends that this runtime has."""
     return frozenset(_library()._get_registered_backend_names())
 
 
-def _data_of(ptds: Sequence[Path | bytes]) -> bytes | None:
+def _merged_data(ptds: Sequence[Path | bytes]) -> bytes | None:
     found = [ptd.read_bytes() if isinstance(ptd, Path) else ptd for ptd in ptds]
     return _merge(found) if len(found) > 1 else next(iter(found), None)
 
 
 def _merge(ptds: Sequence[bytes]) -> bytes:
-    """Several `.ptd` files as one: the C++ runtime takes any number of them, its bindings one."""
+    """Merge `.ptd` files: the C++ runtime takes any number of them, its bindings one."""
     from executorch.exir._serialize._cord import Cord
     from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
     from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer

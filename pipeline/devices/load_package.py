@@ -10,13 +10,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pipeline.devices.interface import DeviceId, PackageFiles
+from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import Session
-from pipeline.program.method_spec import ArgumentError, MethodSpec, flat_spec
+from pipeline.program.method_spec import ArgumentError, MethodSpec, make_flat_spec
 from pipeline.program.spec_records import spec_from_json
-from pipeline.report.files import MANIFEST
-from pipeline.store.digest import of_bytes
+from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
+from pipeline.store.files import MANIFEST
 
 
 def load_package(
@@ -24,13 +24,13 @@ def load_package(
     device: str = "",
     ptds: Sequence[str | PathLike[str]] = (),
 ) -> LoadedPackage:
-    """A package, with one callable per method.
+    """Load a package, with one callable per method.
 
     The names of arguments are those of the manifest beside the file. Without one, methods take
     their tensors by position, flat, and give a tuple.
 
     Args:
-        device: on which it runs, such as "executorch" or "interpreter:0"; by default one for each
+        device: on which it runs, such as "executorch" or "interpreter"; by default one for each
             method that can run its delegates.
         ptds: its `.ptd` files; by default those that the manifest names, beside it.
 
@@ -65,11 +65,8 @@ class LoadedPackage:
     ) -> None:
         self._files = files
         self._signatures = dict(signatures)
-        self._device = str(DeviceId.parse(device)) if device else ""
-        self._begin()
-
-    def _begin(self) -> None:
-        self._session = Session(self._files, self._device)
+        self._device = device
+        self._session = Session(files, device)
         self._methods = {name: self._method(name) for name in self._session.methods()}
 
     def _method(self, name: str) -> LoadedMethod:
@@ -79,20 +76,20 @@ class LoadedPackage:
             except PipelineError as error:
                 raise PipelineError(f"{self.name}: {MANIFEST}: method '{name}': {error}") from None
         declared = self._session.declared(name)
-        return LoadedMethod(self, name, flat_spec(declared.inputs, declared.outputs), False)
+        return LoadedMethod(self, name, make_flat_spec(declared.inputs, declared.outputs), False)
 
     @property
     def name(self) -> str:
-        """That of its file."""
+        """The name of its file."""
         return self._files.name
 
     @property
     def methods(self) -> Mapping[str, LoadedMethod]:
-        """By name, constant methods among them."""
+        """Its methods by name, constant methods among them."""
         return dict(self._methods)
 
     def reset(self) -> None:
-        """Gives every method its initial state."""
+        """Give every method its initial state."""
         self._session = Session(self._files, self._device)
 
     def __getitem__(self, name: str) -> LoadedMethod:
@@ -101,7 +98,7 @@ class LoadedPackage:
         return self._methods[name]
 
     def __getattr__(self, name: str) -> LoadedMethod:
-        if name.startswith("_") or name not in self._methods:  # nothing is there while restoring
+        if name.startswith("_") or name not in self._methods:  # or none are there yet
             raise AttributeError(name if name.startswith("_") else self._lacks(name))
         return self._methods[name]
 
@@ -117,21 +114,9 @@ class LoadedPackage:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._methods]
 
-    def __getstate__(self) -> dict[str, Any]:
-        files = self._files
-        return {
-            "name": files.name,
-            "pte": files.contents(),
-            "ptds": tuple(files.data()),
-            "signatures": self._signatures,
-            "device": self._device,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._files = PackageFiles(state["name"], state["pte"], state["ptds"])
-        self._signatures = state["signatures"]
-        self._device = state["device"]
-        self._begin()
+    def __reduce__(self) -> tuple[Any, ...]:
+        files = PackageFiles(self.name, self._files.contents(), tuple(self._files.data()))
+        return LoadedPackage, (files, self._signatures, self._device)
 
     def __repr__(self) -> str:
         lines = [f"  {method!r}" for method in self._methods.values()]
@@ -154,7 +139,8 @@ class LoadedMethod:
         self.__signature__ = spec.signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """
+        """Call the method.
+
         Raises:
             ArgumentError: the arguments do not fit, with all that is wrong; also a TypeError.
             PipelineError: the device refuses the call, or returns what it must not.
@@ -162,13 +148,14 @@ class LoadedMethod:
         try:
             leaves = self.spec.flat_arguments(args, kwargs)
         except ArgumentError as error:
-            raise ArgumentError(self._told(error)) from None
-        outputs = self.package._session.run(self.name, self.spec.laid_out(leaves))
-        changed, returned = self._split(outputs)
+            raise ArgumentError(self._message(error)) from None
+        outputs = self.package._session.run(self.name, self.spec.lay_out(leaves))
+        changed = outputs[: len(self.spec.changes)]  # these inputs come first
+        returned = outputs[len(changed) :]
         try:
             result = self.spec.nested_outputs(leaves, returned)
         except PipelineError as error:
-            raise PipelineError(self._told(error)) from None
+            raise PipelineError(self._message(error)) from None
         for place, value in zip(self.spec.changes, changed, strict=True):
             leaves[place].copy_(value)
         if not self._named and len(result) == 1 and not self.spec.args:
@@ -176,29 +163,24 @@ class LoadedMethod:
         return result
 
     @property
-    def device(self) -> DeviceId:
-        """On which it runs."""
-        return self.package._session.device_of(self.name)
+    def device(self) -> str:
+        """The name of the device on which it runs."""
+        return self.package._session.choose_device(self.name)
 
     @property
     def has_names(self) -> bool:
-        """Whether it has the source's signature; if not, it takes flat inputs by position."""
+        """Tell whether it has the source's signature; if not, it takes flat inputs by position."""
         return self._named
 
     def load(self) -> None:
-        """Makes it ready to run, which else the first call does. Raises DeviceError."""
+        """Make it ready to run, which otherwise the first call does. Raises DeviceError."""
         self.package._session.load(self.name)
 
     def text(self) -> str:
-        """What the device makes of it, for people."""
+        """Describe for people what the device runs."""
         return self.package._session.text(self.name)
 
-    def _split(self, outputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """The changed inputs come first."""
-        number = len(self.spec.changes)
-        return outputs[:number], outputs[number:]
-
-    def _told(self, error: Exception) -> str:
+    def _message(self, error: Exception) -> str:
         subject = f"{self.package.name}: method '{self.name}': "
         return "\n".join(subject + line for line in str(error).splitlines())
 
@@ -218,7 +200,7 @@ def _read(path: Path, package: str) -> bytes:
 
 
 def _manifest(pte: Path, content: bytes) -> dict[str, Any] | None:
-    """That beside a package; None where there is none."""
+    """Read the manifest beside a package; None if there is none."""
     path = pte.parent / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
@@ -228,9 +210,9 @@ def _manifest(pte: Path, content: bytes) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(f"{pte.name}: {MANIFEST} beside it cannot be read: {error!r}") from None
-    if of_bytes(content) not in known.values():
+    if hash_bytes(content) not in known.values():
         raise PipelineError(
-            f"{pte.name}: {MANIFEST} beside it is not its own: it tells of {', '.join(known)} with "
-            "other contents; build the package again, or take the manifest away"
+            f"{pte.name}: {MANIFEST} beside it is not its own: it describes {', '.join(known)} "
+            "with other contents; build the package again, or take the manifest away"
         )
     return manifest

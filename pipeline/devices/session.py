@@ -8,29 +8,33 @@ from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
-from pipeline.devices.interface import Computation, Declared, DeviceId, PackageFiles, Runtime
-from pipeline.devices.plans import read_plans
+from pipeline.devices.interface import Declared, Device, PackageFiles
 from pipeline.devices.registry import devices
+from pipeline.program.pte import read_plans
 
-EXECUTORCH, INTERPRETER, REFERENCE = "executorch", "interpreter", "reference"
-Around = Callable[[str, str], AbstractContextManager[None]]
-_AROUND: ContextVar[Around] = ContextVar("around")
+EXECUTORCH, INTERPRETER = "executorch", "interpreter"
+Guard = Callable[[str, str], AbstractContextManager[None]]
+_GUARD: ContextVar[Guard | None] = ContextVar("guard", default=None)
 
 
 @contextmanager
-def guarded(around: Around) -> Iterator[None]:
-    """Within it, all that may be the end of this process is done in the context that `around` gives
-    of a method, empty where it is all of them, and of what is about to be done to it."""
-    token = _AROUND.set(around)
+def guarded(guard: Guard) -> Iterator[None]:
+    """Wrap all that can crash this process.
+
+    Args:
+        guard: makes a context of a method's name, empty for all methods, and of what is about to be
+            done to it.
+    """
+    token = _GUARD.set(guard)
     try:
         yield
     finally:
-        _AROUND.reset(token)
+        _GUARD.reset(token)
 
 
-def _about_to(method: str, what: str) -> AbstractContextManager[None]:
-    around = _AROUND.get(None)
-    return around(method, what) if around else nullcontext()
+def _guard(method: str, what: str) -> AbstractContextManager[None]:
+    guard = _GUARD.get()
+    return guard(method, what) if guard else nullcontext()
 
 
 class Session:
@@ -38,76 +42,33 @@ class Session:
     the same files begins anew.
 
     Args:
-        device: for all methods; by default the one that was set (`devices().set_default`), and
-            where none was, for each method one that can run it.
+        device: runs all methods; by default each runs on one that has its delegates.
     """
 
     def __init__(self, files: PackageFiles, device: str = "") -> None:
         self.files = files
-        device = device or devices().chosen
-        self._device = DeviceId.parse(device) if device else None
-        self._computations: dict[str, Computation] = {}
+        self._device = device
+        self._loaded: dict[str, Any] = {}
 
     def methods(self) -> list[str]:
-        """The methods' names, sorted, constant methods among them. Raises DeviceError."""
-        with _about_to("", "it is opened"):
-            return self._runtime_of_all.methods(self.files)
+        """List the methods, sorted, constant methods among them. Raises DeviceError."""
+        with _guard("", "it is opened"):
+            return self._reader.methods(self.files)
 
     def declared(self, method: str) -> Declared:
-        """What the package says of a method, without loading it. Raises DeviceError."""
-        with _about_to(method, "it is read"):
-            return self._runtime_of_all.declared(self.files, method)
+        """Return what a method takes and gives, without loading it. Raises DeviceError."""
+        with _guard(method, "it is read"):
+            return self._reader.declared(self.files, method)
 
-    def device_of(self, method: str) -> DeviceId:
-        """The device on which a method runs."""
-        if self._device is not None:
+    def choose_device(self, method: str) -> str:
+        """Return the name of the device on which a method runs.
+
+        That is ExecuTorch's runtime, unless that lacks the backend of a delegate and the
+        interpreter has a Python runtime for each such.
+        """
+        if self._device:
             return self._device
-        return devices().get(self._choose(method)).default_device
-
-    def load(self, method: str) -> Computation:
-        """Makes a method ready to run. Raises DeviceError."""
-        if method not in self._computations:
-            with _about_to(method, "it is loaded"):
-                device = self.device_of(method)
-                runtime = devices().get(device.type)
-                (self._computations[method],) = runtime.compile(
-                    [runtime.lower(method, self.files, device)]
-                )
-        return self._computations[method]
-
-    def load_together(self, methods: Sequence[str]) -> None:
-        """Makes methods ready to run that share state, as far as the package has them share it.
-        The session must be on one device. Raises DeviceError."""
-        (device,) = {self.device_of(method) for method in methods}
-        runtime = devices().get(device.type)
-        lowered = [runtime.lower(method, self.files, device) for method in methods]
-        compiled = runtime.compile_together(lowered)
-        self._computations |= dict(zip(methods, compiled, strict=True))
-
-    def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
-        """The flat outputs of one call on flat inputs. Raises DeviceError."""
-        computation = self.load(method)
-        with _about_to(method, "it runs"):
-            return executed(computation, inputs)
-
-    def text(self, method: str) -> str:
-        """What a method's device makes of it, for people."""
-        computation = self.load(method)
-        return devices().get(computation.device.type).text(computation)
-
-    @cached_property
-    def _runtime_of_all(self) -> Runtime:
-        """Of the device that reads the package; ExecuTorch's opens it faster than any other."""
-        return devices().get(self._device.type if self._device is not None else EXECUTORCH)
-
-    @cached_property
-    def _delegates(self) -> dict[str, tuple[str, ...]]:
-        return {name: plan.delegates for name, plan in read_plans(self.files.contents()).items()}
-
-    def _choose(self, method: str) -> str:
-        """ExecuTorch's runtime, unless that lacks the backend of a delegate and the interpreter has
-        a Python runtime for each such."""
-        used = set(self._delegates.get(method, ()))
+        used = self._delegates.get(method, set())
         if not used:
             return EXECUTORCH
         from pipeline.devices.bindings import registered_backends
@@ -117,12 +78,48 @@ class Session:
             return EXECUTORCH
         from pipeline.backends import BACKENDS
 
-        able = {b.backend_id for b in BACKENDS.values() if b.make_runtime is not None}
+        able = {b.backend_id for b in BACKENDS.values() if b.execution.make_runtime is not None}
         return INTERPRETER if lacking <= able else EXECUTORCH
 
+    def load(self, method: str) -> None:
+        """Make a method ready to run. Raises DeviceError."""
+        if method not in self._loaded:
+            with _guard(method, "it is loaded"):
+                self._loaded[method] = self._run_by(method).load(self.files, method)
 
-def executed(computation: Computation, values: Sequence[Any]) -> list[Any]:
-    """One call of a compiled computation, there and back. Raises DeviceError."""
-    runtime = devices().get(computation.device.type)
-    given = [runtime.to_device(value, computation.device) for value in values]
-    return [runtime.to_host(data) for data in runtime.execute(computation, given)]
+    def load_together(self, methods: Sequence[str]) -> None:
+        """Make methods ready to run that share state, as far as the package lets them.
+
+        The session must be on one device. Raises DeviceError.
+        """
+        (device,) = {self.choose_device(method) for method in methods}
+        self._loaded |= devices().get(device).load_together(self.files, methods)
+
+    def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
+        """Call a method once, on flat inputs; return its flat outputs. Raises DeviceError."""
+        self.load(method)
+        with _guard(method, "it runs"):
+            return self._run_by(method).call(self._loaded[method], inputs)
+
+    def text(self, method: str) -> str:
+        """Describe for people what a method takes and gives, and what its device runs."""
+        declared = self.declared(method)
+        takes, gives = (
+            ", ".join("no tensor" if each is None else str(each) for each in side)
+            for side in (declared.inputs, declared.outputs)
+        )
+        lines = self._run_by(method).describe(self.files, method)
+        return "\n".join([f"{method}({takes}) -> ({gives})", *(f"  {line}" for line in lines)])
+
+    def _run_by(self, method: str) -> Device:
+        return devices().get(self.choose_device(method))
+
+    @property
+    def _reader(self) -> Device:
+        """The device that reads the package; ExecuTorch's opens it faster than any other."""
+        return devices().get(self._device or EXECUTORCH)
+
+    @cached_property
+    def _delegates(self) -> dict[str, set[str]]:
+        plans = read_plans(self.files.contents())
+        return {name: {each.backend for each in plan.delegates} for name, plan in plans.items()}

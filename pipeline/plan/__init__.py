@@ -1,1 +1,1 @@
-"""Which actions the sources and configs call for, their keys, and why they are stale. No torch."""
+"""The plan: the actions that sources and configs call for, their keys and status. No torch."""

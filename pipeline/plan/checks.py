@@ -1,18 +1,17 @@
-"""What is wrong with a config that only the catalogue, this machine, other methods or the model
-tell, and where parts of it were written."""
+"""Checks of a parsed config against the catalogue, this machine, the workspace and the model, and
+where parts of it were written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.passes import FOLDER, source_files
-from pipeline.plan import actions
-from pipeline.program import sources
-from pipeline.program.module_paths import mistakes, outline_from_json
+from pipeline.plan import keys
+from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join
+from pipeline.store.errors import Problem, did_you_mean, join
 from pipeline.store.store import Store
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
@@ -21,35 +20,29 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.load import MethodConfig, PackageConfig, Use
 
 
-def unusable_backends(uses: Iterable[Use]) -> Iterator[Problem]:
-    """What the backends that a config names need and this machine lacks: a line for each use."""
+def check_backends(uses: Iterable[Use]) -> Iterator[Problem]:
+    """Yield a problem for each use of a backend that this machine lacks something for."""
     from pipeline.backends import BACKENDS
 
     for document, path, name in uses:
         backend = BACKENDS[name]
-        needs = list(backend.missing())
-        if backend.unsupported:
-            yield document.problem(path, f"{name} {backend.unsupported}")
-        elif needs:
+        needs = list(backend.host.missing())
+        if needs:
             what = " and ".join(need.what for need in needs)
             remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
             yield document.problem(path, f"{name} needs {what}", remedies)
 
 
-def mistakes_of(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
-    """What is wrong with a config whatever its model is.
-
-    Args:
-        root: the workspace's folder.
-    """
-    yield from unknown_options_of(config, document)
+def check_config(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
+    """Yield what is wrong with a config whatever its model is; `root` is the workspace's folder."""
+    yield from check_options(config, document)
     yield from _missing_passes(config, document, root)
     yield from _misfitting_files(config, document, root)
     yield from _mixed_edges(config, document)
 
 
-def unknown_options_of(config: PackageConfig, document: Document) -> Iterator[Problem]:
-    """Options that the described executorch does not take."""
+def check_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Find options that the described executorch does not take."""
     from pipeline.backends import BACKENDS
     from pipeline.backends.constructors import outdated, unknown_options
 
@@ -69,39 +62,33 @@ def unknown_options_of(config: PackageConfig, document: Document) -> Iterator[Pr
                 yield document.problem(join(path, option), what, known)
 
 
-def _places_of_passes(config: PackageConfig) -> Iterator[tuple[str, str]]:
-    """Path and reference of each pass that a config names."""
+def _missing_passes(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
     lists = {f"methods.{name}.edge.passes": m.edge.passes for name, m in config.methods.items()}
     for path, passes in {**lists, "emit.passes": config.emit.passes}.items():
         for number, each in enumerate(passes):
-            yield join(path, number), each.reference
-
-
-def _missing_passes(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
-    for path, reference in _places_of_passes(config):
-        if not source_files(reference, root):
-            module = reference.partition(":")[0]
-            what = f"no module '{module}' in {FOLDER}/, and none that is installed"
-            yield document.problem(path, what)
+            if not source_files(each.reference, root):
+                module = each.reference.partition(":")[0]
+                what = f"no module '{module}' in {FOLDER}/, and none that is installed"
+                yield document.problem(join(path, number), what)
 
 
 def _misfitting_files(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
-    """Files that options name and that are not there, or not what the options make of them."""
-    from pipeline.backends.workspace_files import misfits_of
+    """Find files that options name and that are missing, or not of the kind that they need."""
+    from pipeline.backends.workspace_files import find_misfits
 
     for name, method in config.methods.items():
         for place, options in method.parts_with_options():
-            for option, what, known in misfits_of(options, root):
+            for option, what, known in find_misfits(options, root):
                 yield document.problem(join(f"methods.{name}.{place}", option), what, known)
     for name, limits in config.validation.methods.items():
-        for option, what, known in misfits_of(limits, root):
+        for option, what, known in find_misfits(limits, root):
             path = join(join("validate.methods", name), option)
             yield document.problem(path, what, known)
 
 
 def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
-    """Methods that are lowered in one call become edge programs in one way."""
-    for unit in actions.compile_units(config):
+    """Find methods that are lowered in one call and would become edge programs in other ways."""
+    for unit in config.units:
         ways = {n: config.methods[n].edge.model_copy(update={"passes": ()}) for n in unit}
         first, *others = unit
         for name in others:
@@ -113,72 +100,89 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
                 )
 
 
-def misfitting_methods(
-    package: str,
+def check_model(
     config: PackageConfig,
     document: Document,
     methods: Mapping[str, MethodSource],
     store: Store,
 ) -> list[Problem]:
-    """What config and model do not agree on: methods, their modules, and quantizers without
+    """Return where config and model disagree: methods, their modules, and quantizers without
     inputs."""
-    from pipeline.config.load import parse_document
+    found = list(check_methods(config, document, methods))
+    if found:
+        return found
+    for name, method in config.methods.items():
+        found += _wrong_modules(name, method, document, methods[name], store)
+        if (
+            method.quantize is not None
+            and method.quantize.calibrates
+            and keys.CALIBRATION not in method.files
+            and keys.calibration_digests(method.quantize, methods[name]) is None
+        ):
+            found.append(
+                document.problem(
+                    f"methods.{name}.quantize",
+                    "static quantization observes calibration inputs, and the model gives none",
+                    "add calibration_inputs(method) to the exporter, or say `dynamic: true`",
+                )
+            )
+    return found
 
-    try:
-        parse_document(package, document, known_methods=tuple(methods))
-    except ConfigErrors as errors:
-        return list(errors.problems)
-    found = [
-        problem
-        for name, method in config.methods.items()
-        for problem in _wrong_modules(name, method, document, methods[name], store)
-    ]
-    return found + [
-        document.problem(
-            f"methods.{name}.quantize",
-            "static quantization observes calibration inputs, and the model gives none",
-            "add calibration_inputs(method) to the exporter, or say `dynamic: true`",
-        )
-        for name, method in config.methods.items()
-        if method.quantize is not None
-        and method.quantize.calibrates
-        and actions.CALIBRATION not in method.files
-        and actions.calibration_of(method.quantize, methods[name]) is None
-    ]
+
+def check_methods(
+    config: PackageConfig, document: Document, methods: Collection[str]
+) -> Iterator[Problem]:
+    """Find methods that the model lacks, or that the config leaves out."""
+    for name in config.constant_methods:
+        if name in methods:
+            where = join("constant_methods", name)
+            yield document.problem(where, "is a method of the model too", "rename it")
+    for name in config.methods:
+        if name not in methods:
+            hint = did_you_mean(name, methods)
+            yield document.problem(join("methods", name), "is no method of the model", hint)
+    for name in methods:
+        if name not in config.methods:
+            yield document.problem(
+                "methods",
+                f"leaves out '{name}', a method of the model",
+                "add it; `partitioners: []` is for portable operators only",
+            )
 
 
 def _wrong_modules(
     name: str, config: MethodConfig, document: Document, source: MethodSource, store: Store
 ) -> Iterator[Problem]:
-    """Modules that a config names and a method lacks or has in several places, if it is known what
-    it has."""
+    """Find modules that a config names and a method lacks or has in several places, if it is known
+    what it has."""
     quantized = getattr(config.quantize, "modules", None) or {}
-    confines = [(f"methods.{name}.modules", config.modules or ())]
-    confines += [
+    filters = [(f"methods.{name}.modules", config.modules or ())]
+    filters += [
         (f"{join(f'methods.{name}.partitioners', n)}.{spec.name}.modules", spec.modules or ())
         for n, spec in enumerate(config.partitioners)
     ]
-    if not quantized and not any(modules for _, modules in confines):
+    if not quantized and not any(modules for _, modules in filters):
         return
-    parts = store.result_of(actions.program_key(source.program))
-    if parts is None:
+    entry = store.get_by_key(keys.program_key(source.program))
+    if entry is None:
         return
-    known = sources.modules_of(parts["modules"])
+    parts = entry.result
+    if "outline" not in parts:  # described by an earlier version; checked when it is compiled
+        return
+    outline = Outline(**parts["outline"])
     for module in quantized:
-        if module not in known:
-            hint, where = did_you_mean(module, known, 10), f"methods.{name}.quantize.modules"
+        if module not in outline.calls:
+            hint = did_you_mean(module, sorted(outline.calls), 10)
+            where = f"methods.{name}.quantize.modules"
             yield document.problem(where, f"no module '{module}' in the program", hint)
-    if "outline" not in parts:  # described by an earlier version; told when it is compiled
-        return
-    outline = outline_from_json(parts["outline"])
-    for where, modules in confines:
-        for what, hint in mistakes(modules, outline):
+    for where, modules in filters:
+        for what, hint in check_names(modules, outline):
             yield document.problem(where, what, hint)
 
 
-def places_of(config: PackageConfig, document: Document) -> dict[str, str]:
-    """File and line of what reports speak of, by its path in the config: methods, settings of the
-    validation, and gates; as far as they are written."""
+def find_places(config: PackageConfig, document: Document) -> dict[str, str]:
+    """Return file and line of the methods, settings of the validation and gates that are written,
+    by their path in the config."""
     validation = config.validation
     paths = [f"methods.{name}" for name in config.methods]
     paths += [f"validate.{name}" for name in validation.model_fields_set]

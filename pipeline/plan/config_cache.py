@@ -1,35 +1,40 @@
-"""What a workspace's configs say, and what is remembered of it from run to run.
+"""The configs of a workspace, and what is cached of them from run to run.
 
-Where nothing changed, not even a config is parsed: what was worked out from one is remembered with
-the digests of all that it was worked out from.
+Where nothing changed, not even a config is parsed: what follows from one is cached with the digests
+of all that it was made from.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan import actions
-from pipeline.store.digest import Digest, of_bytes, of_json
-from pipeline.store.errors import Problem
+from pipeline.store.digest import Digest, hash_bytes, hash_json
 from pipeline.store.toolchain import code, planning_code, toolchain
 from pipeline.store.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Composition, Document, Folder
-    from pipeline.config.load import Configs
+    from pipeline.config.load import Configs, PackageConfig
 
 
 @dataclass(frozen=True)
-class Outline:
-    """What a config says by itself: its model, its compile units, the distributions whose versions
-    count for them, the backends for which this machine counts, the passes that it names, which
-    methods are quantized, and the files of the workspace that options name."""
+class ConfigSummary:
+    """The part of a config from which tasks and the digests of keys are made.
+
+    Attributes:
+        units: the methods that are compiled together, unit by unit.
+        distributions: those whose versions count for what the backends and quantizers make.
+        backends: those for which this machine counts.
+        passes: the passes that the config names, by reference.
+        quantized: the methods that are quantized.
+        files: the files of the workspace that options name.
+    """
 
     model: str
     units: tuple[tuple[str, ...], ...]
@@ -41,7 +46,7 @@ class Outline:
 
     @property
     def machine(self) -> dict[str, Any]:
-        """What of this machine counts."""
+        """The facts of this machine that count, by backend."""
         if not self.backends:
             return {}
         from pipeline.backends import BACKENDS  # pydantic, which most no-op runs do without
@@ -49,7 +54,7 @@ class Outline:
         return {name: BACKENDS[name].machine for name in self.backends}
 
 
-class Remembered:
+class ConfigCache:
     """The configs of a workspace, as its files stand when they are first looked at."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -57,11 +62,11 @@ class Remembered:
         self._known: dict[Path, dict[str, Any] | None] = {}
         self._digests: dict[str, Digest | None] = {}
         self._configs: dict[str, Configs] = {}
-        self._outlines: dict[str, Outline | None] = {}
+        self._summaries: dict[str, ConfigSummary | None] = {}
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        """The configs by the packages that they make; more than one for a package is a mistake."""
+        """The configs, by the packages that they make; more than one for a package is a mistake."""
         files: dict[str, list[Path]] = {}
         for stem, paths in config_files(self.workspace.configs).items():
             for path in paths if makes_packages(stem) else ():
@@ -80,9 +85,9 @@ class Remembered:
         return self._folder.compose(path)
 
     def _composed(self, path: Path) -> dict[str, Any] | None:
-        """The packages that a file makes, and all that they were made from beside it: files and
-        variables of the environment, by digest. None for a file with mistakes, which is looked at
-        again every time."""
+        """Return the packages that a file makes, and the digests of what they are made from beside
+        it: files and variables of the environment. None for a file with mistakes, which is looked
+        at again every time."""
 
         def compute(path: Path) -> dict[str, Any] | None:
             composition = self._compose(path)
@@ -99,7 +104,7 @@ class Remembered:
             digests = self.workspace.file_digests
             self._known[path] = None
             with suppress(OSError):  # a file that can't be read; `parsed` says why
-                self._known[path] = digests.traced(path, "composed", compute, self._still_so)
+                self._known[path] = digests.cached_while(path, "composed", compute, self._still_so)
         return self._known[path]
 
     def _still_so(self, composed: Mapping[str, Any]) -> bool:
@@ -111,7 +116,7 @@ class Remembered:
         )
 
     def _digest(self, name: str) -> Digest | None:
-        """Of a file beside the configs; many of them can extend one."""
+        """Hash a file beside the configs, once; many of them can extend it."""
         if name not in self._digests:
             path = self.workspace.configs / name
             self._digests[name] = self.workspace.file_digests.find(path)
@@ -123,7 +128,7 @@ class Remembered:
         return tuple(sorted(self._files))
 
     def parsed(self, package: str) -> Configs:
-        """One package's config, or what is wrong with it."""
+        """Parse one package's config, or find what is wrong with it."""
         from pipeline.config.load import Configs  # pydantic, which a no-op run does without
 
         if package not in self._configs:
@@ -133,94 +138,95 @@ class Remembered:
         return self._configs[package]
 
     def document(self, package: str) -> Document:
-        """What its config was made of. Raises KeyError where it has mistakes."""
+        """Return what a package's config was parsed from. Raises KeyError where it has mistakes."""
         return self.parsed(package).documents[package]
 
-    def problems(self, package: str) -> tuple[Problem, ...]:
-        """What is wrong with a package's config, its model aside."""
-        return self.parsed(package).problems.get(package, ())
-
-    def outline(self, package: str) -> Outline | None:
-        """None where the config has mistakes."""
-        if package not in self._outlines:
-            told = None
+    def summary(self, package: str) -> ConfigSummary | None:
+        """Return the summary of a package's config, or None where the config has mistakes."""
+        if package not in self._summaries:
+            known = None
             with suppress(OSError):  # a file that can't be read; `parsed` says why
-                told = self._recalled_outline(package)
-            self._outlines[package] = (
-                Outline(told[0], _tuples(told[1]), *map(tuple, told[2:])) if told else None
+                known = self._cached_summary(package)
+            self._summaries[package] = (
+                ConfigSummary(**{name: _frozen(value) for name, value in known.items()})
+                if known
+                else None
             )
-        return self._outlines[package]
+        return self._summaries[package]
 
-    def _recalled_outline(self, package: str) -> list[Any] | None:
-        """As `derived` does it, and given by the versions of what the outline itself names: a
-        plugin's backend can be there no more, or be another one."""
+    def _cached_summary(self, package: str) -> dict[str, Any] | None:
+        """Cached as `derived` does it, and by the versions of the distributions that the summary
+        itself names: a plugin's backend can be there no more, or be another one."""
         path, *others = self._files[package]
         composed = self._composed(path)
         if others or composed is None:
-            return self._outline(package)
-        given = of_json([code(), composed])
+            return self._summarize(package)
+        given = hash_json([code(), composed])
 
         def compute(path: Path) -> dict[str, Any] | None:
-            told = self._outline(package)
-            if told is None:
+            summary = self._summarize(package)
+            if summary is None:
                 return None
-            return {"given": given, "versions": toolchain(told[2]), "told": told}
+            versions = toolchain(summary["distributions"])
+            return {"given": given, "versions": versions, "summary": summary}
 
-        def still_so(known: Mapping[str, Any]) -> bool:
-            return known["given"] == given and known["versions"] == toolchain(known["told"][2])
+        def is_valid(known: Mapping[str, Any]) -> bool:
+            versions = toolchain(known["summary"]["distributions"])
+            return known["given"] == given and known["versions"] == versions
 
         digests = self.workspace.file_digests
-        known = digests.traced(path, f"outline {package}", compute, still_so)
-        return known and known["told"]
+        known = digests.cached_while(path, f"summary {package}", compute, is_valid)
+        return known and known["summary"]
 
-    def _outline(self, package: str) -> list[Any] | None:
+    def _summarize(self, package: str) -> dict[str, Any] | None:
         config = self.parsed(package).configs.get(package)
-        if config is None:
-            return None
-        from pipeline.backends import BACKENDS
-
-        specs = [method.quantize for method in config.methods.values() if method.quantize]
-        distributions = {name for spec in specs for name in spec.entry.distributions}
-        used = {b.name: b for b in actions.backends_of(config, config.methods)}
-        used |= {s.quantizer: BACKENDS[s.quantizer] for s in specs if s.quantizer in BACKENDS}
-        asking = [n for n, b in sorted(used.items()) if b.facts or b.cannot_run or b.requirements]
-        return [
-            config.model,
-            actions.compile_units(config),
-            sorted({*distributions, *actions.distributions_of(config, config.methods)}),
-            asking,
-            sorted(set(actions.references_of(config, config.methods))),
-            actions.quantized_methods(config),
-            sorted(
-                {f for m in config.methods.values() for own in m.files.values() for f in own}
-                | {
-                    f
-                    for limits in config.validation.methods.values()
-                    for f in limits.examples or ()
-                }
-            ),
-        ]
+        return None if config is None else _summarize(config)
 
     def derived(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:
-        """What follows from a package's config, this package's code and `inputs`. What follows
-        from mistakes is not remembered."""
+        """Return `compute()`, a function of a package's config, this package's code and `inputs`.
+
+        Its value is cached, unless the config has mistakes.
+        """
         path, *others = self._files[package]
         composed = self._composed(path)
         if others or composed is None:
             return compute()
         own = [code(kind) for kind in ("link", "measure", "validate")]
-        given = of_json([own, composed, inputs])  # and on nothing else may `compute` depend
-        return self.workspace.file_digests.derived(
+        given = hash_json([own, composed, inputs])  # and on nothing else may `compute` depend
+        return self.workspace.file_digests.cached(
             path, f"{what} {package}", lambda _: compute(), given
         )
 
 
+def _summarize(config: PackageConfig) -> dict[str, Any]:
+    """Return the fields of a config's summary."""
+    from pipeline.backends import BACKENDS, QUANTIZERS
+
+    specs = [method.quantize for method in config.methods.values() if method.quantize]
+    hosts = [QUANTIZERS[spec.quantizer].host for spec in specs]
+    used = {b.name: b for b in config.backends(config.methods)}
+    used |= {s.quantizer: BACKENDS[s.quantizer] for s in specs if s.quantizer in BACKENDS}
+    named = [f for m in config.methods.values() for own in m.files.values() for f in own]
+    named += [f for each in config.validation.methods.values() for f in each.examples or ()]
+    return {
+        "model": config.model,
+        "units": config.units,
+        "distributions": sorted(
+            {name for host in hosts for name in host.distributions}
+            | set(config.distributions(config.methods))
+        ),
+        "backends": [name for name, backend in sorted(used.items()) if backend.asks_machine],
+        "passes": sorted(set(config.pass_references(config.methods))),
+        "quantized": config.quantized,
+        "files": sorted(set(named)),
+    }
+
+
 def _variable(name: str) -> Digest | None:
-    """The digest of its value, since what is remembered stands in a file; None where it is not
-    set."""
+    """Hash the value of a variable, which no file may hold as it is; None where it is not set."""
     value = os.environ.get(name)
-    return None if value is None else of_bytes(os.fsencode(value))
+    return None if value is None else hash_bytes(os.fsencode(value))
 
 
-def _tuples(units: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(unit) for unit in units)
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The models of a workspace: where each comes from, what exports it, and which methods it has.
+"""The models of a workspace: the source of each, its export action and its methods.
 
 It never imports torch: what only torch can tell (which methods an exporter has) is asked of the
 result of the export action.
@@ -13,21 +13,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan import actions
+from pipeline.plan import keys
 from pipeline.plan.actions import Action
 from pipeline.program import sources
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem, SourceError
-from pipeline.store.maintenance import Usage
 from pipeline.store.toolchain import describing_code
+from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Document
 
 
-class Inventory:
+class Models:
     """The models, as their files stand when they are first looked at.
 
     `forget(model)` makes it look again after the model has been exported.
@@ -50,11 +50,11 @@ class Inventory:
 
     @property
     def sources(self) -> Mapping[str, ModelSource]:
-        """By name of the model; without those that can't be used."""
+        """The sources by model, without those that can't be used."""
         return self._found[0]
 
     def problems(self, model: str, document: Document) -> Iterator[Problem]:
-        """Why a model that a config names can't be used."""
+        """Yield why a model that a config names can't be used."""
         models, wrong, wrong_with_all = self._found
         if model in models:
             return
@@ -66,7 +66,7 @@ class Inventory:
         yield document.problem("model", f"no model '{model}'", f"known: {known}")
 
     def export(self, model: str) -> Action:
-        """Raises SourceError."""
+        """Return a model's export action. Raises SourceError."""
         if model not in self._exports:
             self._exports[model] = self._export_action(model)
         return self._exports[model]
@@ -75,15 +75,20 @@ class Inventory:
         digests, root = self.workspace.file_digests, self.workspace.root
         path = self.sources[model].path
         with _reading(path):
-            content = digests.of(path)
-        record = self.workspace.store.result_of(actions.reads_key(model, content)) or {}
+            content = digests.hash(path)
+        entry = self.workspace.store.get_by_key(keys.reads_key(model, content))
+        record = entry.result if entry else {}
         reads = {name: digests.find(root / name) for name in record.get("reads", ())}
         inside = str(path.relative_to(root))
         distributions = record.get("distributions", ())
-        return actions.export_action(model, content, reads, distributions, inside)
+        return keys.export_action(model, content, reads, distributions, inside)
 
     def methods(self, model: str) -> dict[str, MethodSource] | None:
-        """In the model's order, or None while it is not exported. Raises SourceError."""
+        """Return a model's methods in its order, or None while it is not exported.
+
+        Raises:
+            SourceError: the source can't be read.
+        """
         if model not in self._methods:
             self._methods[model] = self._read_methods(self.sources[model])
         return self._methods[model]
@@ -92,9 +97,10 @@ class Inventory:
         if source.form != "exporter":
             return sources.method_sources(source, self._describe)
         store = self.workspace.store
-        result = store.result(self.export(source.model).digest)
-        if result is None:
+        entry = store.get(self.export(source.model).digest)
+        if entry is None:
             return None
+        result = entry.result
         archive = store.blob_path(result["archive"])
         return {
             method["name"]: MethodSource(
@@ -112,13 +118,13 @@ class Inventory:
         }
 
     def _describe(self, path: Path) -> ArchiveFacts:
-        """What an archive holds: remembered by its stamp, known to the store by its bytes, or read
-        of it."""
+        """Describe the content of an archive: cached by its stamp, kept in the store by its bytes,
+        or read."""
         digests = self.workspace.file_digests
 
         def describe(path: Path) -> Any:
-            content = digests.of(path)
-            known = self.workspace.store.lookup(actions.programs_key(content))
+            content = digests.hash(path)
+            known = self.workspace.store.get_by_key(keys.programs_key(content))
             usage = self.usage.setdefault("programs", Usage())
             if known is not None:
                 usage.add(Usage(hits=1, saved=known.seconds))
@@ -131,19 +137,19 @@ class Inventory:
             return [content, facts.to_json()]
 
         with _reading(path):
-            told = digests.derived(path, "programs", describe, given=describing_code())
-        return sources.archive_from_json(*told)
+            described = digests.cached(path, "programs", describe, given=describing_code())
+        return sources.parse_archive(*described)
 
     def remember(self) -> None:
-        """Keeps in the store what was read of archives."""
+        """Keep in the store what was read of archives."""
         store = self.workspace.store
         with suppress(OSError):  # a convenience; a store that can't be written only serves
             while self._described:
                 content, (facts, seconds) = self._described.popitem()
                 programs = {"programs": facts.to_json()}
-                store.put_result(actions.programs_key(content), programs, seconds)
+                store.put_result(keys.programs_key(content), programs, seconds)
                 for each in facts.programs:
-                    store.put_result(actions.program_key(each.program), each.parts)
+                    store.put_result(keys.program_key(each.program), each.parts)
 
     def forget(self, model: str) -> None:
         self._methods.pop(model, None)

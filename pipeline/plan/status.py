@@ -1,4 +1,4 @@
-"""Which actions of a plan are stale, and why."""
+"""The status of actions of a plan: which are stale, and why."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.plan import actions
-from pipeline.plan.actions import Action
-from pipeline.plan.key_diff import changes
+from pipeline.plan import keys
+from pipeline.plan.actions import Action, CompileInputs
+from pipeline.plan.key_diff import describe_differences
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
 
 State = Literal["up-to-date", "hit", "stale", "waiting"]
 _MOST_REASONS = 3
+_WORDS = {"quantize": ("quantized", "quantized program"), "compile": ("compiled", "object")}
 
 
 @dataclass(frozen=True)
@@ -31,36 +32,33 @@ class Status:
 def export_status(plan: Plan, model: str) -> Status:
     action = plan.models.export(model)
     store = plan.workspace.store
-    result = store.result(action.digest)
-    if result is not None:
-        if store.intact(actions.exported_blobs(result)):
+    entry = store.get(action.digest)
+    if entry is not None:
+        if store.intact(keys.exported_blobs(entry.result)):
             return Status("up-to-date", "its source and all it reads are unchanged")
         return Status("stale", "its exported program is no longer in the store")
-    if store.result_of(actions.reads_key(model, action.key["source"])) is None:
+    if store.get_by_key(keys.reads_key(model, action.key["source"])) is None:
         return Status("stale", "not exported yet, or its file changed")
     return Status("stale", "a file that it reads, the toolchain or this package changed")
 
 
-def quantize_status(plan: Plan, package: str, action: Action | None) -> Status:
-    return _status_of(plan, package, action, "quantized", "quantized program")
+def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
+    """Return the status of a quantize or compile action, which leaves nothing in `build/`.
 
-
-def compile_status(plan: Plan, package: str, action: Action | None) -> Status:
-    return _status_of(plan, package, action, "compiled", "object")
-
-
-def _status_of(plan: Plan, package: str, action: Action | None, done: str, made: str) -> Status:
-    """Of an action that leaves nothing in `build/`."""
+    Args:
+        action: None while it can't be known.
+    """
     if action is None:
         return _waiting(plan, package)
+    done, made = _WORDS[action.kind]
     store = plan.workspace.store
     previous = plan.workspace.state(package).get(action.kind, {}).get(str(action.method))
-    result = store.result(action.digest)
-    if result is not None and store.intact(result["blobs"]):
+    entry = store.get(action.digest)
+    if entry is not None and store.intact(entry.result["blobs"]):
         if previous == action.digest:
             return Status("up-to-date", "unchanged")
         return Status("hit", f"{done} before; {_changes(plan, previous, action, done)}")
-    if previous == action.digest or result is not None:
+    if previous == action.digest or entry is not None:
         return Status("stale", f"its {made} is no longer in the store")
     return Status("stale", _changes(plan, previous, action, done))
 
@@ -71,7 +69,7 @@ def link_status(plan: Plan, package: str) -> Status:
         return _waiting(plan, package)
     recorded = plan.workspace.state(package).get("link", {})
     if recorded.get("action") == digest:
-        damage = damage_of(plan, package, recorded["files"])
+        damage = find_damage(plan, package, recorded["files"])
         if not damage:
             return Status("up-to-date", "unchanged")
         reason = damage
@@ -92,15 +90,15 @@ def validate_status(plan: Plan, package: str) -> Status:
         return _hit_or_stale(plan, digest, reason)
     if not recorded.get("ok"):
         return Status("stale", "the last validation failed")
-    damage = damage_of(plan, package, recorded["files"])
+    damage = find_damage(plan, package, recorded["files"])
     return _hit_or_stale(plan, digest, damage) if damage else Status("up-to-date", "unchanged")
 
 
 def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
-    """For an action whose result is files."""
+    """Return the status of an action whose result is files, not all of which are in `build/`."""
     store = plan.workspace.store
-    result = store.result(action)
-    there = result is not None and all(store.has(blob) for blob in result["files"].values())
+    entry = store.get(action)
+    there = entry is not None and all(store.has(blob) for blob in entry.result["files"].values())
     return Status("hit" if there else "stale", reason)
 
 
@@ -112,8 +110,8 @@ def _waiting(plan: Plan, package: str) -> Status:
     )
 
 
-def damage_of(plan: Plan, package: str, files: Mapping[str, Digest]) -> str:
-    """What is wrong with the files that a build left, or nothing."""
+def find_damage(plan: Plan, package: str, files: Mapping[str, Digest]) -> str:
+    """Describe what is wrong with the files that a build left; empty where nothing is."""
     folder = plan.workspace.package(package)
     for name, content in files.items():
         there = plan.workspace.file_digests.find(folder / name)
@@ -129,9 +127,7 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
     action = plan.link(package)
     if previous is None or action is None:
         return "never lowered in this workspace"
-    compiles = [
-        (unit, compile_status(plan, package, unit)) for unit in plan.compiles(package) or ()
-    ]
+    compiles = [(unit, unit_status(plan, package, unit)) for unit in plan.compiles(package) or ()]
     stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
     return "; ".join(stale) or _changes(plan, previous, action)
 
@@ -139,25 +135,28 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
 def _changes(plan: Plan, previous: Digest | None, action: Action, done: str = "compiled") -> str:
     if previous is None:
         return f"never {done} in this workspace"
-    old = plan.workspace.store.key(previous)
+    old = plan.workspace.store.get(previous)
     if old is None:
         return "what it was built from is no longer in the store"
-    told = list(changes_of(plan, old, action))
-    more = [f"and {len(told) - _MOST_REASONS} more"] if len(told) > _MOST_REASONS else []
-    return "; ".join(told[:_MOST_REASONS] + more) or "its key changed"
+    changes = list(describe_changes(plan, old.key, action))
+    more = [f"and {len(changes) - _MOST_REASONS} more"] if len(changes) > _MOST_REASONS else []
+    return "; ".join(changes[:_MOST_REASONS] + more) or "its key changed"
 
 
-def changes_of(plan: Plan, old: Mapping[str, Any], action: Action) -> Iterator[str]:
-    """What tells an action's key from an earlier one of its kind."""
+def describe_changes(plan: Plan, old: Mapping[str, Any], action: Action) -> Iterator[str]:
+    """Describe how an action's key differs from an earlier one of its kind."""
 
-    def parts_of(program: Digest) -> Mapping[str, Any] | None:
-        return plan.workspace.store.result_of(actions.program_key(program))
+    def find_parts(program: Digest) -> Mapping[str, Any] | None:
+        entry = plan.workspace.store.get_by_key(keys.program_key(program))
+        return entry.result if entry else None
 
-    planned = {each.digest: each.key for each in action.where.get("quantizes", {}).values()}
+    own = action.inputs.quantizes.values() if isinstance(action.inputs, CompileInputs) else ()
+    planned = {each.digest: each.key for each in own}
 
-    def key_of(quantize: Digest) -> Mapping[str, Any] | None:
-        return planned.get(quantize) or plan.workspace.store.key(quantize)
+    def find_key(quantize: Digest) -> Mapping[str, Any] | None:
+        entry = plan.workspace.store.get(quantize)
+        return planned.get(quantize) or (entry.key if entry else None)
 
     source = plan.models.sources[action.model].path
     file = str(source.relative_to(plan.workspace.root))
-    return changes(old, action.key, parts_of, file, key_of)
+    return describe_differences(old, action.key, find_parts, file, find_key)

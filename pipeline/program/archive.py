@@ -1,4 +1,4 @@
-"""Reading and writing ExportedPrograms as PT2 archives, one method at a time, without pickle.
+"""Reads and writes ExportedPrograms as PT2 archives, one method at a time, without pickle.
 
 torch's own `load_pt2` reads every method of an archive with all weights, and unpickles sample
 inputs; a worker needs one method. What an archive stores pickled (tensor subclasses, script
@@ -31,8 +31,7 @@ _RAW_PREFIXES = (constants.WEIGHT_FILENAME_PREFIX, constants.TENSOR_CONSTANT_FIL
 
 
 def register_operators() -> None:
-    """Makes known the operators of quantized programs, and what computes those that are left to
-    ExecuTorch's portable kernels."""
+    """Register the operators of quantized programs, and of those that portable kernels run."""
     import executorch.kernels.quantized  # noqa: F401
     import torch.ao.quantization.fx._decomposed  # noqa: F401
     import torchao.quantization.quant_primitives  # noqa: F401
@@ -40,7 +39,7 @@ def register_operators() -> None:
 
 
 def load_program(archive: Path, entry: str) -> ExportedProgram:
-    """The program of one entry, without example inputs. Raises SourceError."""
+    """Load the program of one entry, without example inputs. Raises SourceError."""
     register_operators()
     try:
         reader = _package.PT2ArchiveReader(str(archive))
@@ -56,11 +55,11 @@ def load_program(archive: Path, entry: str) -> ExportedProgram:
     except SourceError:
         raise
     except Exception as error:  # torch raises what its readers happen to raise
-        raise SourceError(f"{shown(archive)}: {_why(archive, entry, error)}") from error
+        raise SourceError(f"{shown(archive)}: {_explain(archive, entry, error)}") from error
 
 
 def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The (args, kwargs) that the archive was exported with, or None where it holds none."""
+    """Load the (args, kwargs) that the archive was exported with, None where it holds none."""
     try:
         with zipfile.ZipFile(archive) as members:
             root = members.namelist()[0].split("/", 1)[0]
@@ -77,7 +76,7 @@ def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dic
 
 
 def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
-    """Writes an archive of the programs, in their order, to a file-like object.
+    """Write an archive of the programs, in their order, to a file-like object.
 
     Example inputs are left out: `package_pt2` pickles them, and an exporter gives its own.
     """
@@ -112,8 +111,8 @@ def _refuse_pickled(reader: Any, archive: Path, entry: str) -> None:
             )
 
 
-def _why(archive: Path, entry: str, error: Exception) -> str:
-    """One line on a failed load: another torch's archive is told from a damaged one."""
+def _explain(archive: Path, entry: str, error: Exception) -> str:
+    """Explain a failed load in a line: an archive of another torch, or a damaged one."""
     try:
         with zipfile.ZipFile(archive) as members:
             root = members.namelist()[0].split("/", 1)[0]

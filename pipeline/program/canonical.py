@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.program.module_paths import parse_frames
 from pipeline.store import digest
 
 # Node metadata that no lowering reads, and that holds object ids, paths of the machine and line
@@ -41,7 +42,10 @@ class Canonical:
 
 
 def canonical_program(program: Mapping[str, Any]) -> Canonical:
-    """Raises KeyError, TypeError, AttributeError or ValueError for what is not a program."""
+    """Return the canonical form of a program's JSON.
+
+    Raises KeyError, TypeError, AttributeError or ValueError for what is not a program.
+    """
     names: list[str] = []
     operators: dict[str, list[Any]] = {}
     module = dict(program["graph_module"])
@@ -52,7 +56,7 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
     canonical = {**rest, "graph_module": module}
     if taken := [[number, name] for number, name in enumerate(names) if _TAKEN.search(name)]:
         canonical["names"] = taken
-    modules = {path: digest.of_json(nodes)[:_SHORT] for path, nodes in operators.items()}
+    modules = {path: digest.hash_json(nodes)[:_SHORT] for path, nodes in operators.items()}
     return Canonical(_with_numbered_symbols(canonical), names, modules)
 
 
@@ -99,7 +103,8 @@ class _Scope:
             kept["nn_module_stack"] = _OBJECT.sub(self._object, kept["nn_module_stack"])
         canonical["metadata"] = kept
         settings = [_without_names(i["arg"]) for i in node["inputs"]]
-        path = _module_of(kept.get("nn_module_stack", ""))
+        frames = parse_frames(kept.get("nn_module_stack", ""))
+        path = frames[-1].path if frames else ""
         self._operators.setdefault(path, []).append([node["target"], settings])
         return canonical
 
@@ -129,8 +134,10 @@ class _Scope:
 
 
 def _is_name(key: str, inner: Any, value: Mapping[str, Any]) -> bool:
-    """Whether it names a value of the graph: a TensorArgument or TokenArgument has nothing but a
-    name, a CustomObjArgument a class too."""
+    """Tell whether it names a value of the graph.
+
+    A TensorArgument or TokenArgument has nothing but a name, a CustomObjArgument a class too.
+    """
     if not isinstance(inner, str):
         return False
     if key == "name":
@@ -139,7 +146,7 @@ def _is_name(key: str, inner: Any, value: Mapping[str, Any]) -> bool:
 
 
 def _named(value: Any) -> Iterator[str]:
-    """The names of values in arguments, in order."""
+    """Yield the names of values in arguments, in order."""
     if isinstance(value, list):
         for element in value:
             yield from _named(element)
@@ -152,7 +159,7 @@ def _named(value: Any) -> Iterator[str]:
 
 
 def _without_names(value: Any) -> Any:
-    """An argument without which values it takes."""
+    """Return an argument without the names of the values that it takes."""
     if isinstance(value, list):
         return [_without_names(element) for element in value]
     if not isinstance(value, dict):
@@ -165,14 +172,8 @@ def _without_names(value: Any) -> Any:
     }
 
 
-def _module_of(stack: str) -> str:
-    """The qualified name of the innermost module of a node: the stack is `id,name,type;...`."""
-    parts = stack.rsplit(";", 1)[-1].split(",")
-    return parts[1] if len(parts) > 1 else ""
-
-
 def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
-    """Symbols by their first use in the graph; those that are in no graph keep their names."""
+    """Number symbols by their first use in the graph; those in no graph keep their names."""
     numbers: dict[str, str] = {}
 
     def rewritten(value: Any) -> Any:
@@ -198,8 +199,8 @@ def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
     return rewritten_program
 
 
-def parts_of(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Short digests of what two programs can differ in, for people.
+def summarize_parts(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return short digests of what two programs can differ in, for people.
 
     Args:
         tensors: for `weights` and `constants`, what an archive says of them by name, or one digest
@@ -208,7 +209,7 @@ def parts_of(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[str, Any]
     program = canonical.program
     module = program["graph_module"]
     found = {
-        kind: {name: digest.of_json(value)[:_SHORT] for name, value in of_kind.items()}
+        kind: {name: digest.hash_json(value)[:_SHORT] for name, value in of_kind.items()}
         for kind, of_kind in tensors.items()
         if isinstance(of_kind, Mapping)
     }
@@ -217,8 +218,8 @@ def parts_of(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[str, Any]
         "modules": canonical.modules,
         "tensors": {name: short for of_kind in found.values() for name, short in of_kind.items()},
         "ranges": program["range_constraints"],
-        "signature": digest.of_json(module["signature"])[:_SHORT],
-        "call": digest.of_json(module["module_call_graph"])[:_SHORT],
-        "wiring": digest.of_json(module["graph"])[:_SHORT],
-        "schema": digest.of_json({**rest, "range_constraints": None})[:_SHORT],
+        "signature": digest.hash_json(module["signature"])[:_SHORT],
+        "call": digest.hash_json(module["module_call_graph"])[:_SHORT],
+        "wiring": digest.hash_json(module["graph"])[:_SHORT],
+        "schema": digest.hash_json({**rest, "range_constraints": None})[:_SHORT],
     }

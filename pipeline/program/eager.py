@@ -1,4 +1,4 @@
-"""The source program of a method in eager mode: what a package is compared with."""
+"""Runs the source program of a method in eager mode, for a package to be compared with."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from pipeline.program.inputs import InputSet
-from pipeline.program.signature import flat_as_given, flatten, in_dim_order, signature
+from pipeline.program.signature import flatten, flatten_as_given, in_dim_order, signature
 
 
 class Source:
@@ -35,8 +35,8 @@ class Source:
         self, program: ExportedProgram, common: Mapping[str, torch.Tensor] | None = None
     ) -> None:
         self.program = program
-        facts = _facts(program)
-        self.state, self.outputs, self._changed = facts.state, facts.outputs, facts.changed
+        effects = find_effects(program)
+        self.state, self.outputs, self._changed = effects.state, effects.outputs, effects.changed
         self._module = program.module(check_guards=False)
         self._state = _give_own(self._module, self.state, common or {})
         self._initial = [tensor.detach().clone() for tensor in self._state]
@@ -47,24 +47,26 @@ class Source:
         )
 
     def reset(self) -> None:
-        """Back to the initial state."""
+        """Restore the initial state."""
         with torch.no_grad():
             for tensor, initial in zip(self._state, self._initial, strict=True):
                 tensor.copy_(initial)
 
     def run(self, inputs: InputSet) -> list[Any]:
-        """The flat outputs, as the runtime orders them, none of them sharing memory with the
-        state. The input set is left as it is."""
+        """Return the flat outputs, as the runtime orders them; none shares memory with the state.
+
+        The input set is left as it is.
+        """
         return self._run(flatten(self.program, inputs))
 
     def run_flat(self, values: Sequence[Any]) -> list[Any]:
-        """As `run`, on leaves in the order of the program's inputs."""
+        """Run as `run` does, on leaves in the order of the program's inputs."""
         like = [argument.value for argument in signature(self.program)]
         return self._run([in_dim_order(v, e) for v, e in zip(values, like, strict=True)])
 
     def run_as_given(self, inputs: InputSet) -> list[Any]:
-        """As `run`, on tensors that lie in memory as the given ones do."""
-        return self._run(flat_as_given(self.program, inputs))
+        """Run as `run` does, on tensors that lie in memory as the given ones do."""
+        return self._run(flatten_as_given(self.program, inputs))
 
     def _run(self, leaves: list[Any]) -> list[Any]:
         args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
@@ -75,47 +77,36 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a program changes and gives; `changed` are the places of the inputs that it changes."""
+class Effects:
+    """The effects of a program.
+
+    `state` has the qualified names of the buffers that it changes, `outputs` what `Source.outputs`
+    has, `changed` the places of the inputs that it changes, among its flat ones.
+    """
 
     state: tuple[str, ...]
     outputs: list[tuple[str, Any]]
     changed: list[int]
 
 
-_FACTS: WeakKeyDictionary[ExportedProgram, Facts] = WeakKeyDictionary()
+_EFFECTS: WeakKeyDictionary[ExportedProgram, Effects] = WeakKeyDictionary()
 
 
-def _facts(program: ExportedProgram) -> Facts:
-    """Kept as long as the program is: decomposing one again takes seconds."""
-    if program not in _FACTS:
+def find_effects(program: ExportedProgram) -> Effects:
+    """Find the effects of a program once: decomposing it again takes seconds."""
+    if program not in _EFFECTS:
         functional = _functionalized(program)
         specs = functional.graph_signature.output_specs
         state = tuple(spec.target for spec in specs if spec.kind in _STATE and spec.target)
-        _FACTS[program] = Facts(state, *_outputs(functional))
-    return _FACTS[program]
-
-
-def outputs_of(program: ExportedProgram) -> list[tuple[str, Any]]:
-    """As `Source.outputs`."""
-    return _facts(program).outputs
-
-
-def changed_inputs(program: ExportedProgram) -> list[int]:
-    """The places of the inputs that a program changes, among its flat ones."""
-    return _facts(program).changed
-
-
-def changed_buffers(program: ExportedProgram) -> tuple[str, ...]:
-    """The qualified names of the buffers that a program changes."""
-    return _facts(program).state
+        _EFFECTS[program] = Effects(state, *_outputs(functional))
+    return _EFFECTS[program]
 
 
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 def _functionalized(program: ExportedProgram) -> ExportedProgram:
-    """The program with every change of a buffer or an input as an output in its signature.
+    """Return the program with every change of a buffer or an input as an output in its signature.
 
     `torch.export.export` leaves `add_` and the like in the graph, and says nothing of them there.
     """
@@ -127,7 +118,7 @@ def _functionalized(program: ExportedProgram) -> ExportedProgram:
 
 
 def _outputs(functional: ExportedProgram) -> tuple[list[tuple[str, Any]], list[int]]:
-    """Names and fake values of what the runtime returns, and the places of the inputs among it."""
+    """Return names and fake values of the runtime's outputs, and the inputs' places among them."""
     inputs = functional.graph_signature.input_specs
     placeholders = [spec.arg.name for spec in inputs if spec.kind is InputKind.USER_INPUT]
     arguments = signature(functional)
@@ -150,9 +141,11 @@ def _outputs(functional: ExportedProgram) -> tuple[list[tuple[str, Any]], list[i
 def _give_own(
     module: torch.nn.Module, names: Sequence[str], common: Mapping[str, torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Replaces the named tensors of a module by copies, and those of common names by these. Nothing
-    else shares their memory: torch does not decompose a program that changes a buffer with two
-    names or a view beside it."""
+    """Replace the named tensors of a module by copies, and those of common names by these.
+
+    Nothing else shares their memory: torch does not decompose a program that changes a buffer with
+    two names or a view beside it.
+    """
     own = []
     for name in names:
         parent, attribute = _place(module, name)
@@ -166,7 +159,7 @@ def _give_own(
 
 
 def _place(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module | None, str]:
-    """The module that holds a tensor, if there is one, and the tensor's name in it."""
+    """Return the module that holds a tensor, if there is one, and the tensor's name in it."""
     owner, _, attribute = name.rpartition(".")
     try:
         return module.get_submodule(owner), attribute
@@ -175,8 +168,10 @@ def _place(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module | None, 
 
 
 def sources_with_common_state(programs: Mapping[str, ExportedProgram]) -> dict[str, Source]:
-    """Sources by method, in which buffers of one name are one, as far as any of them changes it.
-    It begins as the first that has it."""
+    """Make Sources by method, which share the buffers of one name that any of them changes.
+
+    A buffer begins as the first program has it.
+    """
     common: dict[str, torch.Tensor] = {}
     for name in common_buffers(programs):
         holders = (p.state_dict | p.constants for p in programs.values())
@@ -186,16 +181,15 @@ def sources_with_common_state(programs: Mapping[str, ExportedProgram]) -> dict[s
 
 
 def common_buffers(programs: Mapping[str, ExportedProgram]) -> dict[str, tuple[str, ...]]:
-    """The buffers that several methods use under one name and at least one of them changes, each
-    with these methods."""
-    changed = dict.fromkeys(name for p in programs.values() for name in _facts(p).state)
+    """Return the methods of each buffer that several use by one name and at least one changes."""
+    changed = dict.fromkeys(name for p in programs.values() for name in find_effects(p).state)
     used = {method: _used_buffers(program) for method, program in programs.items()}
     using = {name: tuple(m for m, own in used.items() if name in own) for name in changed}
     return {name: methods for name, methods in using.items() if len(methods) > 1}
 
 
 def _used_buffers(program: ExportedProgram) -> set[str]:
-    """Those that it reads or changes; an export lists all that its module has."""
+    """Return the buffers that a program reads or changes; an export lists all of its module."""
     names = program.graph_signature.inputs_to_buffers
     read = (n for n in program.graph.nodes if n.op == "placeholder" and n.users)
-    return {names[n.name] for n in read if n.name in names} | {*_facts(program).state}
+    return {names[n.name] for n in read if n.name in names} | {*find_effects(program).state}

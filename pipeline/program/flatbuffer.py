@@ -1,4 +1,4 @@
-"""Reads flatbuffers: tables, and where in a file their vectors stand, with every offset checked.
+"""Reads flatbuffers: tables, and the spans of their vectors, with every offset checked.
 
 ExecuTorch's own reader makes Python objects of all bytes and says of none where it stood; that of
 the library `flatbuffers` checks nothing, so that a damaged offset reads other bytes than it should.
@@ -16,7 +16,7 @@ class CorruptError(ValueError):
 
 
 class Span(NamedTuple):
-    """A stretch of a file, in bytes."""
+    """A part of a file, in bytes."""
 
     offset: int
     size: int
@@ -30,7 +30,7 @@ _NUMBERS = {letter: struct.Struct(f"<{letter}") for letter in "bBhHiIqQ"}
 
 
 def number(data: memoryview, at: int, letter: str) -> int:
-    """The little-endian number at a place; `letter` is its type as in the module `struct`."""
+    """Return the little-endian number at a place; `letter` is its type as in `struct`."""
     kind = _NUMBERS[letter]
     if at < 0 or at + kind.size > len(data):
         raise CorruptError("it refers to what is beyond its end")
@@ -39,8 +39,11 @@ def number(data: memoryview, at: int, letter: str) -> int:
 
 
 class _Visits:
-    """How many tables of vectors are still to be expected. Whoever writes a file writes a table for
-    each; in a damaged one vectors can lead to each other's, and there would be no end to it."""
+    """Counts the tables of vectors that may still be visited.
+
+    A file holds a table for each; in a damaged one vectors can lead to each other's tables, and
+    reading would not end.
+    """
 
     def __init__(self, size: int) -> None:
         self.left = size // 4
@@ -64,7 +67,7 @@ class Table:
         self._visits = visits
 
     def _place(self, field: int) -> int:
-        """Where a field stands; 0 for one that is left out."""
+        """Return the offset of a field; 0 for one that is left out."""
         places = self.at - number(self.data, self.at, "i")
         slot = 4 + 2 * field
         if slot + 2 > number(self.data, places, "H"):
@@ -83,7 +86,7 @@ class Table:
         return Table(self.data, place + number(self.data, place, "I"), self._visits)
 
     def span(self, field: int, width: int = 1) -> Span | None:
-        """Where the elements of a vector stand, each of `width` bytes; None without one."""
+        """Return the span of a vector's elements, each of `width` bytes; None without one."""
         place = self._place(field)
         if not place:
             return None

@@ -1,4 +1,4 @@
-"""Files of input sets, in the workspace: what calibration observes, and what validation runs on.
+"""Reads files of input sets in the workspace, for calibration and validation.
 
 A file is one of three things. `.npz` and `.safetensors` hold a tensor for each argument, under its
 name as messages show it (`x`, `states[0]['key']`), with one dimension in front: that of the
@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from pipeline.program.inputs import InputSet, as_input_sets, kind_of
+from pipeline.program.inputs import InputSet, as_input_sets, describe_type
 from pipeline.program.signature import argument_names, signature
 from pipeline.store import digest
 from pipeline.store.digest import Digest
@@ -31,14 +31,14 @@ from pipeline.store.errors import PipelineError, SourceError, did_you_mean
 
 def check_file(root: Path, name: str, content: Digest) -> None:
     """Raises SourceError where a file of the workspace is another one than was planned."""
-    if not (root / name).is_file() or digest.of_file(root / name) != content:
+    if not (root / name).is_file() or digest.hash_file(root / name) != content:
         raise SourceError(f"{name}: changed while the build ran; run again")
 
 
 def read_planned(
     root: Path, name: str, content: Digest, program: ExportedProgram
 ) -> list[InputSet]:
-    """As `read_file`, of the file of the workspace at `root` that was planned.
+    """Read a file of the workspace at `root` as it was planned, as `read_file` does.
 
     Raises:
         SourceError: it is another one by now.
@@ -55,7 +55,7 @@ def read_examples(
     files: Mapping[str, Sequence[tuple[str, Digest]]],
     programs: Mapping[str, ExportedProgram],
 ) -> dict[str, list[InputSet]]:
-    """The batches of all files of each method, in their order.
+    """Read the batches of all files of each method, in their order.
 
     Args:
         files: by method, the names of its files in the workspace at `root`, and what was planned
@@ -84,7 +84,7 @@ def read_examples(
 
 
 def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]:
-    """The batches of a file, for a program whose arguments they are.
+    """Read the batches of a file, for a program whose arguments they are.
 
     Args:
         name: how messages call the file.
@@ -94,7 +94,7 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
     """
     try:
         if path.suffix == ".pt":
-            return _of_calls(torch.load(path, weights_only=True), name, program)
+            return _parse_calls(torch.load(path, weights_only=True), name, program)
         if path.suffix == ".npz":
             with numpy.load(path, allow_pickle=False) as arrays:
                 tensors = {key: torch.from_numpy(arrays[key]) for key in arrays.files}
@@ -117,14 +117,15 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
     ) as error:
         first = str(error).strip().split("\n")[0]
         raise PipelineError(f"{name}: cannot be read as a {path.suffix} file ({first})") from error
-    return _unstacked(tensors, name, program)
+    return _unstack(tensors, name, program)
 
 
-def _of_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSet]:
-    """Of a list of tuples or of dicts."""
+def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSet]:
+    """Return input sets of a list of tuples or of dicts."""
     if not isinstance(data, list) or not data:
         raise PipelineError(
-            f"{name}: holds {kind_of(data)}, must be a list of tuples of arguments or of dicts"
+            f"{name}: holds {describe_type(data)}, "
+            "must be a list of tuples of arguments or of dicts"
         )
     args, kwargs = argument_names(program)
     calls = []
@@ -140,11 +141,13 @@ def _of_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSet]:
     ]
 
 
-def _unstacked(
+def _unstack(
     tensors: Mapping[str, torch.Tensor], name: str, program: ExportedProgram
 ) -> list[InputSet]:
-    """Of tensors that hold all batches, each named as an argument. Constants with which the
-    program was exported need not be there."""
+    """Return input sets of tensors that hold all batches, each named as an argument.
+
+    Constants with which the program was exported need not be there.
+    """
     arguments = signature(program)
     varying = (torch.Tensor, torch.SymInt)
     wanted = [a.name for a in arguments if isinstance(a.value, varying)]
@@ -173,7 +176,7 @@ def _unstacked(
 
 
 def _leaf(value: torch.Tensor, expected: Any) -> Any:
-    """Numbers of a signature are stacked as tensors."""
+    """Return a number where the signature has one, which is stacked as a tensor."""
     if isinstance(expected, torch.Tensor) or value.ndim:
         return value
     return value.item()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ class InputSet:
 
 
 def as_input_sets(value: Any, origin: str) -> list[InputSet]:
-    """What an exporter returns, as numbered input sets: `example 0`, `example 1`, ...
+    """Return numbered input sets of what an exporter returned: `example 0`, `example 1`, ...
 
     `value` is one tuple of arguments, or a list whose elements are each a tuple of arguments or an
     (args, kwargs) pair, that is a tuple and a dict. Raises PipelineError with all that is wrong.
@@ -41,11 +41,13 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
         where = f"{origin} {number}"
         args, kwargs = call if _is_pair(call) else (call, {})
         if type(args) is tuple:
-            mistakes += [f"{where}: {m}" for m in (*_foreign(args, "args"), *_foreign(kwargs, ""))]
+            mistakes += [
+                f"{where}: {m}" for m in (*_find_foreign(args, "args"), *_find_foreign(kwargs, ""))
+            ]
             sets.append(InputSet(args, kwargs, where))
         else:
             wanted = "must be a tuple of arguments or an (args, kwargs) pair"
-            mistakes.append(f"{where}: {kind_of(args)}, {wanted}")
+            mistakes.append(f"{where}: {describe_type(args)}, {wanted}")
     if mistakes:
         raise PipelineError("\n".join(mistakes))
     return sets
@@ -55,15 +57,15 @@ def _is_pair(call: Any) -> bool:
     return type(call) is tuple and [type(part) for part in call] == [tuple, dict]
 
 
-def _foreign(value: Any, path: str) -> Iterator[str]:
-    """What an input set cannot hold, each with its path."""
+def _find_foreign(value: Any, path: str) -> Iterator[str]:
+    """Yield what an input set cannot hold, each with its path."""
     if type(value) in (tuple, list):
         for index, element in enumerate(value):
-            yield from _foreign(element, f"{path}[{index}]")
+            yield from _find_foreign(element, f"{path}[{index}]")
     elif type(value) is dict:
         for key, element in value.items():
             if type(key) is str:
-                yield from _foreign(element, f"{path}[{key!r}]" if path else key)
+                yield from _find_foreign(element, f"{path}[{key!r}]" if path else key)
             else:
                 yield f"{path or 'kwargs'} has the key {key!r}, must be a str"
     elif not isinstance(value, (torch.Tensor, *_SCALARS)):
@@ -71,8 +73,8 @@ def _foreign(value: Any, path: str) -> Iterator[str]:
         yield f"{path} is of type {type(value).__name__}, must be {known}"
 
 
-def kind_of(value: Any) -> str:
-    """A value's type for a message, with its length where that can be what is wrong."""
+def describe_type(value: Any) -> str:
+    """Return a value's type for a message, with its length where that can be what is wrong."""
     if value is None:
         return "None"
     if isinstance(value, torch.Tensor):
@@ -83,15 +85,26 @@ def kind_of(value: Any) -> str:
 
 
 def save_inputs(sets: Sequence[InputSet]) -> bytes:
-    """Input sets as a safetensors file whose one metadata entry is their tree, as JSON. The same
-    values give the same bytes; layouts and shared storage are not kept."""
+    """Return input sets as a safetensors file whose one metadata entry is their tree, as JSON.
+
+    The same values become the same bytes; layouts and shared storage are not kept.
+    """
     tensors: dict[str, torch.Tensor] = {}
     trees = []
+
+    def encode(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return ["float", leaf.hex()] if isinstance(leaf, float) else leaf
+        name = str(len(tensors))
+        tensors[name] = leaf.detach().clone(memory_format=torch.contiguous_format)
+        return ["tensor", name]
+
     for inputs in sets:
-        if wrong := [*_foreign(inputs.args, "args"), *_foreign(inputs.kwargs, "")]:
+        if wrong := [*_find_foreign(inputs.args, "args"), *_find_foreign(inputs.kwargs, "")]:
             raise PipelineError("\n".join(f"{inputs.origin}: {mistake}" for mistake in wrong))
-        tree = [_encode(inputs.args, tensors), _encode(inputs.kwargs, tensors), inputs.origin]
-        trees.append(tree)
+        trees.append(
+            [*(encode_tree(t, encode) for t in (inputs.args, inputs.kwargs)), inputs.origin]
+        )
     text = json.dumps(trees, separators=(",", ":"))
     try:
         return bytes(safetensors.torch.save(tensors, {"inputs": text}))
@@ -100,40 +113,41 @@ def save_inputs(sets: Sequence[InputSet]) -> bytes:
 
 
 def load_inputs(data: bytes) -> list[InputSet]:
-    """The inverse of `save_inputs`. Raises PipelineError for anything else."""
+    """Return the input sets that `save_inputs` stored. Raises PipelineError for anything else."""
     try:
         tensors = safetensors.torch.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         trees = json.loads(header["__metadata__"]["inputs"])
+        decoders = {"tensor": tensors.__getitem__, "float": float.fromhex}
+
+        def decode(leaf: Any) -> Any:
+            if not isinstance(leaf, list):
+                return leaf
+            kind, value = leaf
+            return decoders[kind](value)
+
         return [
-            InputSet(_decode(args, tensors), _decode(kwargs, tensors), origin)
+            InputSet(decode_tree(args, decode), decode_tree(kwargs, decode), origin)
             for args, kwargs, origin in trees
         ]
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise PipelineError(f"stored input sets cannot be read: {error!r}") from error
 
 
-def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """A tree as JSON: a scalar is itself, anything else a list that starts with its type."""
-    if isinstance(value, torch.Tensor):
-        name = str(len(tensors))
-        tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)
-        return ["tensor", name]
-    if isinstance(value, dict):
-        return ["dict", *([key, _encode(v, tensors)] for key, v in value.items())]
-    if isinstance(value, (tuple, list)):
-        return [type(value).__name__, *(_encode(v, tensors) for v in value)]
-    return ["float", value.hex()] if isinstance(value, float) else value
+def encode_tree(tree: Any, encode_leaf: Callable[[Any], Any]) -> Any:
+    """Return a tree as JSON, in which containers are lists that start with their type."""
+    if isinstance(tree, dict):
+        return ["dict", *([key, encode_tree(v, encode_leaf)] for key, v in tree.items())]
+    if isinstance(tree, (tuple, list)):
+        return [type(tree).__name__, *(encode_tree(v, encode_leaf) for v in tree)]
+    return encode_leaf(tree)
 
 
-def _decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    if not isinstance(tree, list):
-        return tree
-    kind, *rest = tree
-    if kind == "tensor":
-        return tensors[rest[0]]
-    if kind == "float":
-        return float.fromhex(rest[0])
+def decode_tree(data: Any, decode_leaf: Callable[[Any], Any]) -> Any:
+    """Return the tree of which `encode_tree` made JSON."""
+    kind = data[0] if isinstance(data, list) and data else None
     if kind == "dict":
-        return {key: _decode(value, tensors) for key, value in rest}
-    return {"tuple": tuple, "list": list}[kind](_decode(value, tensors) for value in rest)
+        return {key: decode_tree(value, decode_leaf) for key, value in data[1:]}
+    if kind in ("tuple", "list"):
+        return (tuple if kind == "tuple" else list)(decode_tree(v, decode_leaf) for v in data[1:])
+    return decode_leaf(data)

@@ -1,4 +1,4 @@
-"""What a method takes and gives as its source's author wrote it, as a record without the program.
+"""Method signatures as their source's author wrote them, as records without the program.
 
 A `.pte` knows places, dtypes and greatest sizes. Names of arguments, nesting, values that the
 export fixed, which sizes are equal and which inputs a method changes stand in this record, which
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,85 +19,31 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
-from torch.utils._sympy import functions
 
-from pipeline.program.inputs import kind_of
-from pipeline.program.signature import (
+from pipeline.program.argument_specs import (
+    FUNCTIONS,
     Argument,
-    Size,
+    ConstantSpec,
+    Extent,
+    Leaf,
+    TensorSpec,
+    as_integers,
+    bind_symbols,
+    check_leaf,
+    check_sizes,
+    iter_sizes,
+    make_leaf,
+    size_symbol,
+)
+from pipeline.program.signature import (
     argument_names,
-    bind,
     bounds,
-    constant_mistakes,
     expression,
-    integers,
-    laid_out,
+    lay_out,
+    pair_trees,
     signature,
-    size_mistakes,
-    tensor_mistakes,
-    walk,
 )
 from pipeline.store.errors import PipelineError
-
-# Of torch's own.
-_TORCH = (
-    "CeilToInt",
-    "CleanDiv",
-    "FloorDiv",
-    "FloorToInt",
-    "IntTrueDiv",
-    "Max",
-    "Min",
-    "Mod",
-    "ModularIndexing",
-    "PythonMod",
-    "ToFloat",
-    "TruncToInt",
-)
-# What sizes are made of, beside whole numbers and symbols. No other function can stand in a record.
-FUNCTIONS: Mapping[str, Callable[..., sympy.Expr]] = {
-    "Add": sympy.Add,
-    "Mul": sympy.Mul,
-    "Pow": sympy.Pow,
-    "Rational": sympy.Rational,
-    **{name: getattr(functions, name) for name in _TORCH},
-}
-
-
-@dataclass(frozen=True)
-class Extent:
-    """A size: its expression, None for any, and the least and greatest value that it may have."""
-
-    expression: sympy.Expr | None
-    least: int = 0
-    greatest: int | None = None
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """`order` are its dimensions from the outermost to the innermost; of an output nothing reads
-    it."""
-
-    dtype: torch.dtype
-    sizes: tuple[Extent, ...]
-    order: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class IntSpec:
-    """A whole number that may differ from call to call."""
-
-    extent: Extent
-
-
-@dataclass(frozen=True)
-class ConstantSpec:
-    """A value that the export fixed."""
-
-    value: Any
-
-
-Leaf = TensorSpec | IntSpec | ConstantSpec
 
 
 class ArgumentError(PipelineError, TypeError):
@@ -121,7 +67,7 @@ class MethodSpec:
 
     @property
     def signature(self) -> inspect.Signature:
-        """As Python shows it. What the export fixed is a default, where Python allows one."""
+        """The Python signature. What the export fixed is a default, where Python allows one."""
         named = all(name.isidentifier() for name, _ in self.args)
         parameter = inspect.Parameter
         kind = parameter.POSITIONAL_OR_KEYWORD if named else parameter.POSITIONAL_ONLY
@@ -139,7 +85,7 @@ class MethodSpec:
         return inspect.Signature(parameters)
 
     def flat_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The leaves of a call, in the order of the method's inputs and as they are given.
+        """Return the leaves of a call, in the order of the method's inputs and as they are given.
 
         Raises:
             ArgumentError: with all that is wrong.
@@ -153,23 +99,26 @@ class MethodSpec:
         given = [*bound.args, *bound.kwargs.values()]
         pairs = []
         for (_, tree), value in zip((*self.args, *self.kwargs), given, strict=True):
-            pairs += list(walk(tree, value, mistakes))
-        mistakes += [f"argument '{a.name}': {m}" for a, v in pairs for m in _mistakes(a.value, v)]
-        mistakes += size_mistakes([*_sizes(pairs)], _limits(a.value for a, _ in pairs))
+            pairs += list(pair_trees(tree, value, mistakes))
+        mistakes += [f"argument '{a.name}': {m}" for a, v in pairs for m in check_leaf(a.value, v)]
+        mistakes += check_sizes([*iter_sizes(pairs)])
         if mistakes:
             raise ArgumentError("\n".join(mistakes))
         return [value for _, value in pairs]
 
-    def laid_out(self, leaves: Sequence[Any]) -> list[Any]:
-        """Copies of a call's leaves, in the layout that the method was exported with."""
-        arguments = pytree.tree_leaves([tree for _, tree in (*self.args, *self.kwargs)])
+    @property
+    def _arguments(self) -> list[Argument]:
+        return pytree.tree_leaves([tree for _, tree in (*self.args, *self.kwargs)])
+
+    def lay_out(self, leaves: Sequence[Any]) -> list[Any]:
+        """Return copies of a call's leaves in the layout that the method was exported with."""
         return [
-            laid_out(value, a.value.order) if isinstance(a.value, TensorSpec) else value
-            for a, value in zip(arguments, leaves, strict=True)
+            lay_out(value, a.value.order) if isinstance(a.value, TensorSpec) else value
+            for a, value in zip(self._arguments, leaves, strict=True)
         ]
 
     def nested_outputs(self, leaves: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """What a call of these leaves returns, of the flat outputs that are no changed inputs.
+        """Return what a call returns, from its leaves and its flat outputs without changed inputs.
 
         Raises:
             PipelineError: they are not what the method declares, with all that is wrong.
@@ -177,13 +126,12 @@ class MethodSpec:
         expected = pytree.tree_leaves(self.outputs)
         if len(outputs) != len(expected):
             raise PipelineError(f"gives {len(outputs)} outputs, must give {len(expected)}")
-        arguments = pytree.tree_leaves([tree for _, tree in (*self.args, *self.kwargs)])
-        pairs = list(zip(arguments, leaves, strict=True))
-        bound = bind([(size.expression, size.given) for size in _sizes(pairs)])
+        sizes = iter_sizes(zip(self._arguments, leaves, strict=True))
+        bound = bind_symbols([(size.expression, size.given) for size in sizes])
         mistakes = [
             f"{argument.name}: {mistake}"
             for argument, value in zip(expected, outputs, strict=True)
-            for mistake in _output_mistakes(argument.value, value, bound)
+            for mistake in _check_output(argument.value, value, bound)
         ]
         if mistakes:
             raise PipelineError("\n".join(mistakes))
@@ -191,11 +139,13 @@ class MethodSpec:
         return pytree.tree_map(lambda _: next(following), self.outputs)
 
 
-def spec_of(
+def make_method_spec(
     program: ExportedProgram, changes: Sequence[int] = (), again: bool = False
 ) -> MethodSpec:
-    """The signature of a program. Containers other than tuples, lists and dicts count as those that
-    they derive from, or else as a tuple of all that is in them.
+    """Make the signature of a program.
+
+    Containers other than tuples, lists and dicts count as those that they derive from, or else as a
+    tuple of all that is in them.
 
     Args:
         changes: see MethodSpec; a program that is not functional does not say it.
@@ -216,17 +166,19 @@ def spec_of(
     )
 
 
-def changes_of(functional: ExportedProgram) -> list[int]:
-    """The places of the inputs that a functional program, as a lowered one, changes."""
+def find_changed_inputs(functional: ExportedProgram) -> list[int]:
+    """Return the places of the inputs that a functional program, as a lowered one, changes."""
     specs = functional.graph_signature
     inputs = [s.arg.name for s in specs.input_specs if s.kind is InputKind.USER_INPUT]
     changed = [s.target for s in specs.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION]
     return [inputs.index(name) for name in changed]
 
 
-def flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
-    """Of what a package declares by itself: arguments without names, by position, of any size up to
-    the greatest; a tuple of outputs."""
+def make_flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
+    """Make the signature of what a package declares by itself.
+
+    Arguments have no names, but positions, and any size up to the greatest; outputs are a tuple.
+    """
 
     def leaf(declared: Any) -> Leaf | None:
         if declared is None or declared.dtype is None:
@@ -240,12 +192,8 @@ def flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
     return MethodSpec(arguments, (), tuple(results))
 
 
-# Making one.
-
-
 class _Numbering:
-    """Leaves of a program, whose symbols are numbered by first use: their names differ from one
-    export to the next."""
+    """Makes leaves whose symbols are numbered by first use: names differ between exports."""
 
     def __init__(self, program: ExportedProgram, unlimited: int) -> None:
         self._program = program
@@ -257,13 +205,7 @@ class _Numbering:
                 self._number(each)
 
     def leaf(self, value: Any, ordered: bool = True) -> Leaf:
-        if isinstance(value, torch.Tensor):
-            sizes = tuple(self._extent(size) for size in value.shape)
-            order = value.dim_order() if ordered else range(value.ndim)
-            return TensorSpec(value.dtype, sizes, tuple(order))
-        if isinstance(value, torch.SymInt):
-            return IntSpec(self._extent(value))
-        return ConstantSpec(value)
+        return make_leaf(value, self._extent, ordered)
 
     def _extent(self, size: int | torch.SymInt) -> Extent:
         found = expression(size)
@@ -278,11 +220,6 @@ class _Numbering:
     def _number(self, symbol: sympy.Symbol) -> None:
         if symbol not in self._numbers:
             self._numbers[symbol] = size_symbol(f"d{len(self._numbers)}")
-
-
-def size_symbol(name: str) -> sympy.Symbol:
-    """A symbol of sizes; equal where names are."""
-    return sympy.Symbol(name, integer=True)
 
 
 def _size_expressions(value: Any) -> Iterator[sympy.Expr]:
@@ -330,69 +267,16 @@ def _default(tree: Any) -> Any:
     return tree.value.value if fixed else inspect.Parameter.empty
 
 
-# Checking with one.
-
-
-def _mistakes(leaf: Leaf | None, given: Any) -> Iterator[str]:
-    """What is wrong with one value, sizes aside. Of None nothing is known."""
-    if isinstance(leaf, TensorSpec):
-        yield from tensor_mistakes(given, leaf.dtype, len(leaf.sizes))
-    elif isinstance(leaf, IntSpec):
-        if type(given) is not int:
-            yield f"{kind_of(given)}, must be an int"
-    elif isinstance(leaf, ConstantSpec):
-        yield from constant_mistakes(given, leaf.value)
-
-
-def _extents(leaf: Leaf | None) -> tuple[Extent, ...]:
-    if isinstance(leaf, TensorSpec):
-        return leaf.sizes
-    return (leaf.extent,) if isinstance(leaf, IntSpec) else ()
-
-
-def _any(place: Any) -> sympy.Symbol:
-    """A symbol that is no other size's."""
-    return size_symbol(f"any_{place}")
-
-
-def _sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[Size]:
-    for argument, given in pairs:
-        leaf = argument.value
-        if isinstance(leaf, IntSpec) and type(given) is int:
-            shown = f"argument '{argument.name}': {given}"
-            yield Size(shown, _expression(leaf.extent), given)
-        elif isinstance(leaf, TensorSpec) and isinstance(given, torch.Tensor):
-            for dimension, extent in enumerate(leaf.sizes if given.ndim == len(leaf.sizes) else ()):
-                actual = given.shape[dimension]
-                shown = f"argument '{argument.name}': size {actual} at dimension {dimension}"
-                yield Size(shown, _expression(extent), actual)
-
-
-def _expression(extent: Extent) -> sympy.Expr:
-    return _any(id(extent)) if extent.expression is None else extent.expression
-
-
-def _limits(leaves: Iterable[Leaf | None]) -> Callable[[sympy.Expr], tuple[int, int | None]]:
-    known = {
-        _expression(extent): (extent.least, extent.greatest)
-        for leaf in leaves
-        for extent in _extents(leaf)
-    }
-    return lambda expr: known[expr]
-
-
-def _output_mistakes(
-    leaf: Leaf | None, given: Any, bound: dict[sympy.Symbol, int]
-) -> Iterator[str]:
-    if isinstance(leaf, TensorSpec):
-        wrong = list(tensor_mistakes(given, leaf.dtype, len(leaf.sizes)))
-        yield from wrong
-        for dimension, extent in enumerate(() if wrong else leaf.sizes):
-            size = given.shape[dimension]
-            wanted = None
-            if extent.expression is not None:
-                wanted = extent.expression.xreplace(integers(bound))
-            if wanted is not None and wanted.is_Integer and int(wanted) != size:
+def _check_output(leaf: Leaf | None, given: Any, bound: dict[sympy.Symbol, int]) -> Iterator[str]:
+    if not isinstance(leaf, TensorSpec):
+        if leaf is not None and isinstance(given, torch.Tensor):
+            yield "a tensor, must be none"
+        return
+    wrong = list(check_leaf(leaf, given))
+    yield from wrong
+    for dimension, extent in enumerate(() if wrong else leaf.sizes):
+        size = given.shape[dimension]
+        if extent.expression is not None:
+            wanted = extent.expression.xreplace(as_integers(bound))
+            if wanted.is_Integer and int(wanted) != size:
                 yield f"size {size} at dimension {dimension}, must be {wanted}"
-    elif leaf is not None and isinstance(given, torch.Tensor):
-        yield "a tensor, must be none"

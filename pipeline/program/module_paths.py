@@ -1,11 +1,11 @@
-"""Sub-modules by qualified name: what a program says of its own, and what is wrong with a choice.
+"""Sub-modules by qualified name: which a node is from, which a program has, which a config names.
 
 `decoder.layers.0` names a module, and `decoder.layers` whatever is called below it. A module that
 is called more than once stands in the program once for each call; a bare name means one call, so
 such a module is named call by call, `shared@0` and `shared@1` in the order of the program, or
 `shared@*` for all of them.
 
-Works on an outline, which an archive gives without torch.
+Importing it imports no torch: planning works on an archive's outline.
 """
 
 from __future__ import annotations
@@ -13,22 +13,31 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from pipeline.store.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node
 
 _ALL = "*"
 _CALL = re.compile(r"@\d+")
 # Strict export knows a module by the number of its object; exported again, that has a prefix.
 _OBJECT = re.compile(r"(?:L__self__)*(\d+)")
+# What torch writes where a pass made a node (torch/_export/passes/_node_metadata_hook.py).
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "constant"}
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One module around a node: the `key` under which torch counts its calls (`L__self__act@1`),
-    its qualified name and its class."""
+    """One module around a node.
+
+    `key` is that under which torch counts the module's calls (`L__self__act@1`), `path` its
+    qualified name as torch writes it, `kind` its class.
+    """
 
     key: str
     path: str
@@ -36,18 +45,49 @@ class Frame:
 
     @property
     def name(self) -> str:
+        """The qualified name; "" for the method's own module."""
         return _CALL.sub("", self.path).removeprefix("L['self']").removeprefix(".")
 
     @property
     def call(self) -> int:
-        """Which call of the module this is, from 0."""
+        """The number of this call of the module, from 0."""
         marks = _CALL.findall(self.key) or _CALL.findall(self.path)
         return int(marks[-1][1:]) if marks else 0
 
 
+def module_frames(node: Node) -> list[Frame]:
+    """Return the modules around a node, outermost first."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [
+        Frame(str(key), path, _class_name(kind))
+        for key, (path, kind) in stack.items()
+        if path != _NO_MODULE
+    ]
+
+
+def parse_frames(stack: str) -> list[Frame]:
+    """Return the modules of a serialized stack, `key,name,type;...`, outermost first."""
+    frames = [each.split(",", 2) for each in stack.split(";")]
+    return [Frame(*frame) for frame in frames if len(frame) == 3 and frame[1] != _NO_MODULE]
+
+
+def enclosing_modules(node: Node) -> list[str]:
+    """Return the qualified names of the modules around a node, outermost first, that is ""."""
+    return [frame.name for frame in module_frames(node)]
+
+
+def innermost_module(node: Node) -> str:
+    """Return the qualified name of the module that a node is from; "" for the method's own."""
+    return (enclosing_modules(node) or [""])[-1]
+
+
+def _class_name(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else str(kind)
+
+
 @dataclass(frozen=True)
 class Outline:
-    """What a program says of its modules.
+    """The modules and tensors of a program.
 
     Attributes:
         calls: of each module that is called and computes something, the numbers of its calls.
@@ -62,21 +102,17 @@ class Outline:
     tensors: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "calls": {name: list(numbers) for name, numbers in self.calls.items()},
-            "same": [list(names) for names in self.same],
-            "modules": list(self.modules),
-            "tensors": dict(self.tensors),
-        }
+        return asdict(self)
 
 
-def make_outline(
+def _make_outline(
     stacks: Iterable[Iterable[Frame]],
     names: Iterable[str],
     tensors: Mapping[str, str],
     storages: Mapping[str, Any],
 ) -> Outline:
-    """
+    """Make an outline.
+
     Args:
         stacks: the modules around each node, outermost first.
         names: modules that the program lists by themselves.
@@ -132,58 +168,80 @@ def _upwards(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
-def outline_of_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> Outline:
-    """The outline of a serialized program (`torch/_export/serde/schema.py`).
+def outline_program(program: ExportedProgram) -> Outline:
+    """Return the outline of a program in memory."""
+    from pipeline.program.graphs import iter_nodes
+
+    tensors = {**program.constants, **program.state_dict}
+    tensors = {name: t for name, t in tensors.items() if hasattr(t, "untyped_storage")}
+    return _make_outline(
+        map(module_frames, iter_nodes(program)),
+        [entry.fqn for entry in program.module_call_graph],
+        {name: _tensor_kind(name, program) for name in tensors},
+        {name: _storage(tensor) for name, tensor in tensors.items()},
+    )
+
+
+def _tensor_kind(name: str, program: ExportedProgram) -> str:
+    from torch.nn import Parameter
+
+    signature, held = program.graph_signature, program.state_dict.get(name)
+    if isinstance(held, Parameter) or name in signature.parameters:
+        return "parameter"
+    return "buffer" if name in signature.buffers or held is not None else "constant"
+
+
+def _storage(tensor: Any) -> Any:
+    place = tensor.untyped_storage()._cdata
+    return place, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+
+
+def outline_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> Outline:
+    """Return the outline of a serialized program (`torch/_export/serde/schema.py`).
 
     Args:
-        tensors: for `weights` and `constants`, what the archive says of each by name, if it does.
+        tensors: for `weights` and `constants`, the archive's record of each by name, or a digest.
     """
     module = program["graph_module"]
     kinds: dict[str, str] = {}
     storages: dict[str, Any] = {}
-    for what, of_kind in tensors.items():
-        for name, payload in of_kind.items() if isinstance(of_kind, Mapping) else ():
-            parameter = payload.get("is_param")
+    for what, records in tensors.items():
+        for name, payload in records.items() if isinstance(records, Mapping) else ():
             other = "buffer" if what == "weights" else "constant"
-            kinds[name] = "parameter" if parameter else other
+            kinds[name] = "parameter" if payload.get("is_param") else other
             place = payload.get("path_name", [name])[0]
             storages[name] = (what, place, str(payload.get("tensor_meta")))
     for spec in module["signature"]["input_specs"]:
-        for kind, told in spec.items():
-            name = told.get(f"{kind}_name") if isinstance(told, Mapping) else None
+        for kind, value in spec.items():
+            name = value.get(f"{kind}_name") if isinstance(value, Mapping) else None
             if name is not None and kind in _KINDS:
                 kinds[name] = _KINDS[kind]
     listed = [str(entry.get("fqn", "")) for entry in module.get("module_call_graph") or ()]
-    return make_outline(_stacks(module["graph"]), listed, kinds, storages)
+    return _make_outline(_archive_frames(module["graph"]), listed, kinds, storages)
 
 
-def _stacks(graph: Mapping[str, Any]) -> Iterator[list[Frame]]:
+def _archive_frames(graph: Mapping[str, Any]) -> Iterator[list[Frame]]:
     for node in graph["nodes"]:
-        stack = (node.get("metadata") or {}).get("nn_module_stack", "")
-        frames = [each.split(",", 2) for each in stack.split(";")]
-        yield [Frame(*frame) for frame in frames if len(frame) == 3]
+        yield parse_frames((node.get("metadata") or {}).get("nn_module_stack", ""))
         for given in node["inputs"]:
             inner = given["arg"].get("as_graph") if isinstance(given["arg"], Mapping) else None
             if inner is not None:
-                yield from _stacks(inner["graph"])
-
-
-def outline_from_json(told: Mapping[str, Any]) -> Outline:
-    return Outline(**told)
+                yield from _archive_frames(inner["graph"])
 
 
 # Choosing
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModuleFilter:
     """Modules by name, as a config or a caller gives them."""
 
     names: tuple[str, ...]
 
-    def holds(self, stack: Iterable[Frame]) -> bool:
-        """Whether a node with these modules around it belongs to one of them."""
-        return any(_names(frame, *_split(name)) for name in self.names for frame in stack)
+    def contains(self, node: Node) -> bool:
+        """Tell whether a node stands in one of these modules."""
+        frames = module_frames(node)
+        return any(_matches(frame, *_split(name)) for name in self.names for frame in frames)
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -191,14 +249,17 @@ def _split(name: str) -> tuple[str, str | None]:
     return base, call if mark else None
 
 
-def _names(frame: Frame, base: str, call: str | None) -> bool:
+def _matches(frame: Frame, base: str, call: str | None) -> bool:
     if frame.name != base:
         return call in (None, _ALL) and frame.name.startswith(f"{base}.")
     return call in (None, _ALL) or str(frame.call) == call
 
 
-def mistakes(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, str]]:
-    """What is wrong with names of modules, and what would be right, for each that is wrong."""
+def check_names(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, str]]:
+    """Find names that are no module of the outline, or one of several calls without saying which.
+
+    Yields for each what is wrong, and what would be right.
+    """
     for name in names:
         base, call = _split(name)
         if base not in outline.modules:

@@ -1,33 +1,57 @@
-"""What the nodes of a program are called: their operators, and the modules they are from."""
+"""Names of the operators that nodes call. Imports no torch: backends' options are read without."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch.fx import Node
 
 # Why partitioners left a node, in its metadata (pipeline/compile/inspect/reasons.py).
 NOTES = "why_not_delegated"
-# What torch writes where a pass made a node (torch/_export/passes/_node_metadata_hook.py).
-_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
-_CALL = re.compile(r"@\d+")  # how torch can mark the second and later calls of one module
 
 
-def operator_of(node: Node) -> str:
-    """The name of an operator, of ATen's dialect or the edge dialect, without its library and
-    overload, and the same where it works in place: `add` of `aten.add_.Tensor`; "" for other
-    nodes."""
+def base_name(node: Node) -> str:
+    """Return the name of an operator without library, overload and the mark of in-place variants.
+
+    It is the same in ATen's dialect and the edge dialect: `add` for `aten.add_.Tensor`; "" for a
+    node that calls no operator.
+    """
     parts = getattr(node.target, "__name__", "").split(".")  # [[library,] name,] overload
     if node.op != "call_function" or len(parts) < 2:
         return ""
     return parts[-2] if parts[-2].startswith("__") else parts[-2].removesuffix("_")
 
 
-def modules_of(node: Node) -> list[str]:
-    """The qualified names of the modules that a node is from, outermost first, of which the first
-    is "", the method's own."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [path for path, _ in stack.values() if path != _NO_MODULE]
-    return [_CALL.sub("", path).removeprefix("L['self'].") for path in paths]
+def operator_name(node: Node) -> str:
+    """Return the name in an operator's schema, such as `aten.add.Tensor` or `aten.relu`.
+
+    It is "" for control flow, `getitem`, planned memory, and nodes that call nothing.
+    """
+    target: Any = node.target
+    if node.op != "call_function" or target is operator.getitem:
+        return ""
+    scratch = (target.__module__, target.__name__) == ("executorch.exir.memory", "alloc")
+    if scratch or control_flow_name(node):
+        return ""
+    return target.name().replace("::", ".") if hasattr(target, "name") else target.__name__
+
+
+def control_flow_name(node: Node) -> str:
+    """Return `cond`, `scan` and so on, or any other higher-order operator; "" for other nodes."""
+    from torch._ops import HigherOrderOperator
+
+    return node.target.name() if isinstance(node.target, HigherOrderOperator) else ""
+
+
+def node_label(node: Node) -> str:
+    """Return what messages call a node: `aten.linear.default`, or its name if it calls nothing."""
+    target: Any = node.target
+    if node.op != "call_function":
+        return node.name
+    if hasattr(target, "_overloadname"):
+        return (
+            f"{operator_name(node).removesuffix(f'.{target._overloadname}')}.{target._overloadname}"
+        )
+    return control_flow_name(node) or str(getattr(target, "__name__", target))

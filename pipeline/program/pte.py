@@ -1,47 +1,26 @@
-"""Where everything in a `.pte` or `.ptd` file stands, read from its headers and flatbuffer alone.
+"""Reads where everything in a `.pte` or `.ptd` file stands, from its headers and flatbuffer alone.
 
 Fields go by their places in ExecuTorch's schema/program.fbs and extension/flat_tensor/serialize/
 flat_tensor.fbs, headers as exir/_serialize/_program.py (`_ExtendedHeader`) and extension/
-flat_tensor/serialize/serialize.py (`FlatTensorHeader`) write them. No weight is looked at.
+flat_tensor/serialize/serialize.py (`FlatTensorHeader`) write them. No weight is looked at. exir,
+which takes seconds to import, is not needed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pipeline.program.flatbuffer import CorruptError, Span, Table, number, root
 
-# runtime/core/portable_type/scalar_type.h: torch's names, and bytes of an element.
-SCALAR_TYPES = {
-    0: ("uint8", 1),
-    1: ("int8", 1),
-    2: ("int16", 2),
-    3: ("int32", 4),
-    4: ("int64", 8),
-    5: ("float16", 2),
-    6: ("float32", 4),
-    7: ("float64", 8),
-    8: ("complex32", 4),
-    9: ("complex64", 8),
-    10: ("complex128", 16),
-    11: ("bool", 1),
-    12: ("qint8", 1),
-    13: ("quint8", 1),
-    14: ("qint32", 4),
-    15: ("bfloat16", 2),
-    16: ("quint4x2", 1),
-    17: ("quint2x4", 1),
-    22: ("bits16", 2),
-    23: ("float8_e5m2", 1),
-    24: ("float8_e4m3fn", 1),
-    25: ("float8_e5m2fnuz", 1),
-    26: ("float8_e4m3fnuz", 1),
-    27: ("uint16", 2),
-    28: ("uint32", 4),
-    29: ("uint64", 8),
-}
+# runtime/core/portable_type/scalar_type.h: torch's names, by number.
+_SCALAR_TYPES = (
+    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
+    "qint8 quint8 qint32 bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 "
+    "float8_e5m2 float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz uint16 uint32 uint64"
+)
 _MOST_DIMENSIONS = 16  # runtime/core/exec_aten/util/tensor_dimension_limit.h
 _TENSOR = 5  # of the union KernelTypes
 _EXTERNAL = 1  # TensorDataLocation
@@ -80,13 +59,23 @@ class PlanDelegate:
     payload: Span | None
 
 
+Orders = tuple[tuple[int, ...] | None, ...]
+
+
 @dataclass(frozen=True)
 class PlanFacts:
-    """`arenas` are the bytes of planned memory by arena, from the first one on; the runtime leaves
-    number 0 to constants."""
+    """A method's plan.
+
+    `operators` are those that it calls outside of delegates, as `aten::add.out`. `input_orders`
+    has for each input the dimensions from the outermost to the innermost, in which the method reads
+    it; None for what is no tensor. `arenas` are the bytes of planned memory by arena, from the
+    first one on; the runtime leaves number 0 to constants.
+    """
 
     name: str
     instructions: int
+    input_orders: Orders
+    operators: tuple[str, ...]
     delegates: tuple[PlanDelegate, ...]
     tensors: tuple[PlanTensor, ...]
     arenas: tuple[int, ...]
@@ -117,7 +106,7 @@ class DataFile:
 
 
 def read_program(data: memoryview) -> ProgramFile:
-    """Raises CorruptError."""
+    """Read a `.pte`. Raises CorruptError."""
     if len(data) < 8 or data[4:6] != b"ET":
         raise CorruptError("it is no ExecuTorch program")
     program, base = Span(0, len(data)), len(data)
@@ -157,8 +146,16 @@ def read_program(data: memoryview) -> ProgramFile:
     )
 
 
+def read_plans(pte: bytes) -> dict[str, PlanFacts]:
+    """Read the plans of a `.pte`, by method; empty for what is no program, or a damaged one."""
+    try:
+        return {plan.name: plan for plan in read_program(memoryview(pte)).plans}
+    except CorruptError:
+        return {}
+
+
 def read_data(data: memoryview) -> DataFile:
-    """Raises CorruptError."""
+    """Read a `.ptd`. Raises CorruptError."""
     if len(data) < 8 or data[4:6] != b"FT":
         raise CorruptError("it is no ExecuTorch data file")
     if data[8:12] != b"FH01":
@@ -195,7 +192,7 @@ def _chosen(segments: tuple[Span, ...], index: int) -> Span:
 
 
 def _parts(segment: Span, offsets: tuple[int, ...]) -> tuple[Span, ...]:
-    """Those of a segment that begin at these offsets."""
+    """Return the parts of a segment that begin at these offsets."""
     ends = (*offsets[1:], segment.size)
     if any(not start <= end <= segment.size for start, end in zip(offsets, ends, strict=True)):
         raise CorruptError("the parts of a segment overlap")
@@ -210,11 +207,19 @@ def _inline(table: Table) -> Span:
 
 
 def _plan(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) -> PlanFacts:
+    values = list(table.tables(2))
+    inputs = table.numbers(3, "i")
+    if any(not 0 <= index < len(values) for index in inputs):
+        raise CorruptError(f"an input of its method is beyond its {len(values)} values")
     return PlanFacts(
         name=table.text(0),
         instructions=sum(chain.count(2) for chain in table.tables(5)),
+        input_orders=tuple(_dim_order(values[index]) for index in inputs),
+        operators=tuple(
+            ".".join(filter(None, (each.text(0), each.text(1)))) for each in table.tables(6)
+        ),
         delegates=tuple(_delegate(each, segments, inline) for each in table.tables(7)),
-        tensors=tuple(_tensors(table)),
+        tensors=tuple(_stored_tensors(values)),
         arenas=table.numbers(8, "q")[1:],
     )
 
@@ -233,11 +238,17 @@ def _delegate(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]
     return PlanDelegate(table.text(0), payload if payload.size else None)
 
 
-def _tensors(plan: Table) -> Iterator[PlanTensor]:
-    for value in plan.tables(2):
-        if value.number(0, "B") != _TENSOR:
-            continue
-        tensor = value.table(1)
+def _tensor(value: Table) -> Table | None:
+    return value.table(1) if value.number(0, "B") == _TENSOR else None
+
+
+def _dim_order(value: Table) -> tuple[int, ...] | None:
+    tensor = _tensor(value)
+    return None if tensor is None else tensor.numbers(3, "B")
+
+
+def _stored_tensors(values: Iterable[Table]) -> Iterator[PlanTensor]:
+    for tensor in map(_tensor, values):
         if tensor is None:
             continue
         extra = tensor.table(9)
@@ -251,5 +262,9 @@ def _tensors(plan: Table) -> Iterator[PlanTensor]:
 def _type(scalar_type: int, sizes: tuple[int, ...]) -> TensorType:
     if len(sizes) > _MOST_DIMENSIONS or any(size < 0 for size in sizes):
         raise CorruptError("it has a tensor of impossible sizes")
-    name, item = SCALAR_TYPES.get(scalar_type, (f"scalar type {scalar_type}", 0))
-    return TensorType(name, sizes, item)
+    names = _SCALAR_TYPES.split()
+    if not 0 <= scalar_type < len(names):
+        return TensorType(f"scalar type {scalar_type}", sizes, 0)
+    name = names[scalar_type]
+    bits = re.search(r"\d+", name)
+    return TensorType(name, sizes, max(1, int(bits[0]) // 8) if bits else 1)

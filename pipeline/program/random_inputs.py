@@ -1,4 +1,4 @@
-"""Input sets made up from a program's signature, for methods that have too few examples."""
+"""Makes random input sets from a program's signature, for methods that have too few examples."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from pipeline.program.argument_specs import Argument, as_integers, bind_symbols, iter_sizes
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import (
-    Argument,
-    bind,
     bounds,
     check_inputs,
     expression,
     in_dim_order,
-    integers,
-    pairs,
+    leaf_signature,
+    pair_leaves,
     signature,
-    sizes_of,
 )
 
 # Where a dynamic dimension of a generated input ends, and how large such an input may become.
@@ -33,7 +31,7 @@ MOST_ELEMENTS = 1 << 22
 def generate_inputs(
     program: ExportedProgram, count: int, seed: int, examples: Sequence[InputSet] = ()
 ) -> list[InputSet]:
-    """Input sets from the signature alone, the same for the same seed.
+    """Make input sets from the signature alone, the same for the same seed.
 
     Floating-point tensors are standard normal, bools fair. An integer may be an index, so integer
     tensors stay between the least and greatest value that the same argument has in the examples,
@@ -64,24 +62,24 @@ class Generator:
             check_inputs(program, example)
         self.program = program
         self.seed = seed
-        self._given = [[value for _, value in pairs(program, each, [])] for each in examples]
+        self._given = [[value for _, value in pair_leaves(program, each, [])] for each in examples]
         self._arguments = signature(program)
         self._symbols = _symbols(program, self._arguments, self._given)
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether there are sizes to choose."""
+        """Tell whether there are sizes to choose."""
         return any(symbol.least < symbol.greatest for symbol in self._symbols)
 
     def set(
-        self, number: int, sizes: int | None = None, fill: Fill | None = None, what: str = ""
+        self, number: int, sizes: int | None = None, fill: Fill | None = None, note: str = ""
     ) -> InputSet:
-        """The input set of a number.
+        """Make the input set of a number.
 
         Args:
             sizes: 0 takes the least, 1 the greatest, 2 some between; by default the number decides.
             fill: makes the tensors, by default random ones.
-            what: is added to the origin.
+            note: is added to the origin.
         """
         generator = torch.Generator().manual_seed((self.seed << 20) + number)
         which = number if sizes is None else sizes
@@ -91,8 +89,8 @@ class Generator:
             for index, argument in enumerate(self._arguments)
         ]
         args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
-        told = [what, *(f"{s.shown}={chosen[s.symbol]}" for s in self._symbols)]
-        shown = ", ".join(filter(None, told))
+        notes = [note, *(f"{s.shown}={chosen[s.symbol]}" for s in self._symbols)]
+        shown = ", ".join(filter(None, notes))
         origin = f"generated {number} (seed {self.seed}){shown and ': '}{shown}"
         return InputSet(args, kwargs, origin, generated=True)
 
@@ -111,10 +109,11 @@ def _symbols(
     program: ExportedProgram, arguments: Sequence[Argument], given: Sequence[Sequence[Any]]
 ) -> list[_Symbol]:
     exported = list(_shapes(arguments))
-    hints = [bind([(expression(s), s.node.hint) for _, s in exported if s.node.has_hint()])]
+    leaves = leaf_signature(program)
+    hints = [bind_symbols([(expression(s), s.node.hint) for _, s in exported if s.node.has_hint()])]
     hints += [
-        bind([(s.expression, s.given) for s in sizes_of(zip(arguments, values, strict=True))])
-        for values in given
+        bind_symbols([(s.expression, s.given) for s in iter_sizes(zip(leaves, own, strict=True))])
+        for own in given
     ]
     fixed = [a.value.node.expr for a in arguments if isinstance(a.value, torch.SymInt)]
     names = {expression(size): name for name, size in reversed(exported)}
@@ -167,7 +166,7 @@ def _elements(arguments: Iterable[Argument], sizes: dict[sympy.Symbol, int]) -> 
 
 
 def _shape(tensor: torch.Tensor, sizes: dict[sympy.Symbol, int]) -> list[int]:
-    return [int(expression(size).xreplace(integers(sizes))) for size in tensor.shape]
+    return [int(expression(size).xreplace(as_integers(sizes))) for size in tensor.shape]
 
 
 def _value(
@@ -178,33 +177,33 @@ def _value(
     fill: Fill | None,
 ) -> Any:
     if isinstance(like, torch.SymInt):
-        return int(expression(like).xreplace(integers(sizes)))
+        return int(expression(like).xreplace(as_integers(sizes)))
     if not isinstance(like, torch.Tensor):
         return like
-    value = (fill or random)(like, _shape(like, sizes), seen, generator)
+    value = (fill or fill_random)(like, _shape(like, sizes), seen, generator)
     return in_dim_order(value.to(like.dtype), like)
 
 
-def is_number(dtype: torch.dtype) -> bool:
-    """Whether it is of floating-point or complex numbers, which are no indices."""
+def is_floating(dtype: torch.dtype) -> bool:
+    """Tell whether a dtype is of floating-point or complex numbers, which are no indices."""
     return dtype.is_floating_point or dtype.is_complex
 
 
-def random(
+def fill_random(
     like: torch.Tensor, shape: Sequence[int], seen: Sequence[Any], generator: torch.Generator
 ) -> torch.Tensor:
-    """As `generate_inputs` says."""
-    if is_number(like.dtype):
+    """Return a random tensor as `generate_inputs` makes them."""
+    if is_floating(like.dtype):
         kind = torch.complex64 if like.dtype.is_complex else torch.float32
         return torch.randn(shape, dtype=kind, generator=generator)
     if like.dtype is torch.bool:
         return torch.rand(shape, generator=generator) < 0.5
-    least, greatest = ends(seen)
+    least, greatest = integer_range(seen)
     top = min(greatest + 1, torch.iinfo(torch.int64).max)
     return torch.randint(least, top, shape, generator=generator)
 
 
-def ends(seen: Sequence[Any]) -> tuple[int, int]:
-    """The least and greatest integer of the examples; 0 and 1 without any."""
+def integer_range(seen: Sequence[Any]) -> tuple[int, int]:
+    """Return the least and greatest integer of the examples; 0 and 1 without any."""
     found = [int(end) for tensor in seen if tensor.numel() for end in tensor.aminmax()] or [0, 1]
     return min(found), max(found)

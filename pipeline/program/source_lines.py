@@ -1,4 +1,4 @@
-"""Where in a model's source a node comes from, as `x + y  # models/small.py:12, in Small.forward`.
+"""Finds the line of a model's source that a node comes from.
 
 torch.export writes into each node the calls that led to it. Their paths are those of the machine
 that exported, so a file is named as it is called in this workspace; nothing of this may get into
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from pipeline.program.module_paths import module_frames
+
 if TYPE_CHECKING:
     from torch.fx import Node
 
@@ -23,7 +25,10 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a model's source. `code` is its text, "" where that was not to be had."""
+    """A line of a model's source, as `x + y  # models/small.py:12, in Small.forward`.
+
+    `code` is the text of the line, "" where that is not known.
+    """
 
     code: str
     file: str
@@ -36,7 +41,7 @@ class SourceLine:
 
 
 def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
-    """The line that a node comes from; None where nothing tells.
+    """Return the line that a node comes from; None if that is unknown.
 
     Of the calls that led to it, the innermost one in a file of the workspace counts, or else the
     innermost one outside of installed packages, or else the innermost.
@@ -53,20 +58,19 @@ def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
     frame = (own or foreign or frames)[-1]
     file = _in_workspace(frame["file"], root) or "/".join(PurePath(frame["file"]).parts[-2:])
     function = frame["function"].strip()
-    module = _module(node)
-    if function == "forward" and module:
-        function = f"{module}.forward"
+    if function == "forward" and (owner := _class_name(node)):
+        function = f"{owner}.forward"
     return SourceLine(frame["code"].strip(), file, int(frame["line"]), function)
 
 
-def told(node: Node, root: Path | None = None) -> str:
-    """The line in backquotes with its place behind it, or else the name of the node."""
+def describe_node(node: Node, root: Path | None = None) -> str:
+    """Return the line that a node comes from with its place behind it, or the node's name."""
     line = source_line(node, root)
     return f"node {node.name}" if line is None else str(line)
 
 
 def _in_workspace(file: str, root: Path) -> str:
-    """Its path in the workspace: the longest end of it that is a file there; "" if none is."""
+    """Return the longest end of a path that is a file in the workspace; "" if none is."""
     parts = PurePath(file).parts
     if _INSTALLED & set(parts):
         return ""
@@ -74,11 +78,7 @@ def _in_workspace(file: str, root: Path) -> str:
     return next((tail.as_posix() for tail in tails if (root / tail).is_file()), "")
 
 
-def _module(node: Node) -> str:
-    """The class of the innermost module that a node is from."""
-    stack = node.meta.get("nn_module_stack") or {}
-    types = [kind for _, kind in stack.values()]
-    if not types:
-        return ""
-    name = types[-1] if isinstance(types[-1], str) else types[-1].__qualname__
-    return name.rpartition(".")[2]
+def _class_name(node: Node) -> str:
+    """Return the name of the class of the innermost module that a node is from."""
+    frames = module_frames(node)
+    return frames[-1].kind.rpartition(".")[2] if frames else ""

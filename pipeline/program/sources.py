@@ -11,13 +11,13 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.program.canonical import canonical_program, parts_of
-from pipeline.program.module_paths import outline_of_archive
+from pipeline.program.canonical import canonical_program, summarize_parts
+from pipeline.program.module_paths import outline_archive
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
@@ -39,8 +39,10 @@ class ModelSource:
 
 
 def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
-    """The model sources of a folder by name, and by name what is wrong with the others. Raises
-    SourceError for a folder that cannot be read."""
+    """Find the model sources of a folder by name, and what is wrong with the others, by name.
+
+    Raises SourceError for a folder that cannot be read.
+    """
     found: dict[str, list[ModelSource]] = {}
     wrong: dict[str, str] = {}
     try:
@@ -69,6 +71,7 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
 
 
 def unreadable(error: OSError) -> str:
+    """Return the message for a file that the system does not let be read."""
     return f"cannot be read ({error.strerror or error})"
 
 
@@ -83,7 +86,7 @@ def _form(path: Path) -> Form | None:
 
 @dataclass(frozen=True)
 class MethodSource:
-    """Where a method's program stands, and the digest of the program (not of the file).
+    """The place of a method's program, and the digest of the program (not of the file).
 
     `names` is the digest of the names of its values, which the program leaves out, `content` that
     of the file. `examples` and `calibration` are digests of its input sets: of the pickled sample
@@ -105,8 +108,11 @@ class MethodSource:
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """What an archive tells of one entry. `parts` are short digests by which two programs can be
-    compared: of its sub-modules, its tensors and so on; they are not part of any key."""
+    """The description of one entry of an archive.
+
+    `parts` are short digests by which two programs can be compared: of its sub-modules, its tensors
+    and so on; they are not part of any key.
+    """
 
     entry: str
     program: Digest
@@ -123,11 +129,12 @@ class ArchiveFacts:
     programs: tuple[ProgramFacts, ...]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The entries, without their parts."""
+        """Return the entries, without their parts."""
         return [{**vars(each), "parts": {}} for each in self.programs]
 
 
-def archive_from_json(content: Digest, programs: Any) -> ArchiveFacts:
+def parse_archive(content: Digest, programs: Any) -> ArchiveFacts:
+    """Return the facts whose entries `to_json` returned."""
     return ArchiveFacts(content, tuple(ProgramFacts(**each) for each in programs))
 
 
@@ -135,13 +142,16 @@ Describe = Callable[[Path], ArchiveFacts]
 
 
 def method_sources(source: ModelSource, describe: Describe) -> dict[str, MethodSource]:
-    """The methods of an archive or a folder, whose archives `describe` describes. Raises
-    SourceError."""
+    """Return the methods of an archive or a folder. Raises SourceError.
+
+    Args:
+        describe: describes an archive.
+    """
     if source.form == "archive":
-        return _methods_of(source.path, describe)
+        return _read_methods(source.path, describe)
     methods: dict[str, MethodSource] = {}
     for path in sorted(source.path.glob("*.pt2")):
-        inside = _methods_of(path, describe)
+        inside = _read_methods(path, describe)
         if len(inside) != 1:
             raise SourceError(
                 f"{shown(path)}: has {len(inside)} methods ({', '.join(inside)}); an archive in a "
@@ -152,7 +162,7 @@ def method_sources(source: ModelSource, describe: Describe) -> dict[str, MethodS
     return methods
 
 
-def _methods_of(path: Path, describe: Describe) -> dict[str, MethodSource]:
+def _read_methods(path: Path, describe: Describe) -> dict[str, MethodSource]:
     facts = describe(path)
     single = [each.entry for each in facts.programs] == [_SINGLE_NAME]
     return {
@@ -164,8 +174,10 @@ def _methods_of(path: Path, describe: Describe) -> dict[str, MethodSource]:
 
 
 def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
-    """The entries of a PT2 archive. The digest of a program is that of its canonical graph, its
-    signature and ranges, and the bytes of every weight and constant.
+    """Describe the entries of a PT2 archive.
+
+    The digest of a program is that of its canonical graph, its signature and ranges, and the bytes
+    of every weight and constant.
 
     Args:
         content: the digest of the file's bytes, where it was taken before.
@@ -174,12 +186,12 @@ def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
         SourceError: it is no such archive, or not of this content when it has been read.
     """
     try:
-        content = content or digest.of_file(path)
+        content = content or digest.hash_file(path)
         with zipfile.ZipFile(path) as archive:
             facts = tuple(_Archive(path, archive).facts())
         # Hashed again after it was read, whoever hashed it before: facts under the digest of
         # another content would be served from the store ever after.
-        if digest.of_file(path) != content:
+        if digest.hash_file(path) != content:
             raise SourceError(f"{shown(path)}: changed while it was read; run again")
         return ArchiveFacts(content, facts)
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
@@ -191,7 +203,7 @@ def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
 
 
 def shown(path: Path) -> str:
-    """How messages call an archive: `models/<file>`."""
+    """Return what messages call an archive: `models/<file>`."""
     return f"{path.parent.name}/{path.name}"
 
 
@@ -234,45 +246,36 @@ class _Archive:
         tensors = {kind: self._payloads(kind, entry) for kind in ("weights", "constants")}
         return ProgramFacts(
             entry,
-            digest.of_json({"program": canonical.program, **tensors}),
-            digest.of_json(canonical.names),
+            digest.hash_json({"program": canonical.program, **tensors}),
+            digest.hash_json(canonical.names),
             self._examples(entry),
             {
-                **parts_of(canonical, tensors),
-                "outline": outline_of_archive(serialized, tensors).to_json(),
+                **summarize_parts(canonical, tensors),
+                "outline": outline_archive(serialized, tensors).to_json(),
             },
         )
 
     def _examples(self, entry: str) -> Digest | None:
         name = f"data/sample_inputs/{entry}.pt"
         present = f"{self._root}/{name}" in self._names
-        return digest.of_bytes(self._read(name)) if present else None
+        return digest.hash_bytes(self._read(name)) if present else None
 
     def _payloads(self, kind: str, entry: str) -> Any:
         legacy = f"data/{kind}/{entry}.pt"
         if f"{self._root}/{legacy}" in self._names:
-            return digest.of_bytes(self._read(legacy))
+            return digest.hash_bytes(self._read(legacy))
         config = json.loads(self._read(f"data/{kind}/{entry}_{kind}_config.json"))["config"]
         files: dict[str, list[Any]] = {}
         for _, payload in sorted(config.items()):
             name = payload["path_name"]
             if name not in files:  # the position says which names share one file, that is, alias
-                content = digest.of_bytes(self._read(f"data/{kind}/{name}"))
+                content = digest.hash_bytes(self._read(f"data/{kind}/{name}"))
                 files[name] = [len(files), content]
             payload["path_name"] = files[name]
         return config
 
     def _read(self, name: str) -> bytes:
         return self._zip.read(f"{self._root}/{name}")
-
-
-def modules_of(paths: Iterable[str]) -> list[str]:
-    """The qualified names of all modules of a program, given the innermost ones of its nodes."""
-    found: set[str] = set()
-    for path in paths:
-        words = path.removeprefix("L['self'].").split(".")
-        found.update(".".join(words[: end + 1]) for end in range(len(words)))
-    return sorted(found - {""})
 
 
 def _check_method_name(path: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The signature of a method as JSON, for manifests. Nothing is evaluated to read one back."""
+"""Method signatures as JSON, for manifests. Nothing is evaluated to read one back."""
 
 from __future__ import annotations
 
@@ -8,61 +8,52 @@ from typing import Any
 import sympy
 import torch
 
-from pipeline.program.method_spec import (
+from pipeline.program.argument_specs import (
     FUNCTIONS,
+    Argument,
     ConstantSpec,
     Extent,
     IntSpec,
     Leaf,
-    MethodSpec,
     TensorSpec,
     size_symbol,
 )
-from pipeline.program.signature import Argument
+from pipeline.program.inputs import decode_tree, encode_tree
+from pipeline.program.method_spec import MethodSpec
 from pipeline.store.errors import PipelineError
 
 Json = Any
-_FLOATS = ("inf", "-inf", "nan")
 
 
 def spec_to_json(spec: MethodSpec) -> Json:
-    """Strict JSON."""
+    """Return a signature as strict JSON."""
+
+    def encode(tree: Any) -> Json:
+        return encode_tree(tree, lambda a: {"name": a.name, **_leaf_to_json(a.value)})
+
     return {
-        "args": [[name, _tree_to_json(tree)] for name, tree in spec.args],
-        "kwargs": [[name, _tree_to_json(tree)] for name, tree in spec.kwargs],
-        "outputs": _tree_to_json(spec.outputs),
+        "args": [[name, encode(tree)] for name, tree in spec.args],
+        "kwargs": [[name, encode(tree)] for name, tree in spec.kwargs],
+        "outputs": encode(spec.outputs),
         "changes": list(spec.changes),
     }
 
 
 def spec_from_json(data: Json) -> MethodSpec:
-    """The inverse of `spec_to_json`. Raises PipelineError for anything else."""
+    """Return the signature that `spec_to_json` wrote. Raises PipelineError for anything else."""
+
+    def decode(tree: Json) -> Any:
+        return decode_tree(tree, lambda a: Argument(str(a["name"]), _leaf_from_json(a)))
+
     try:
         return MethodSpec(
-            tuple((str(name), _tree_from_json(tree)) for name, tree in data["args"]),
-            tuple((str(name), _tree_from_json(tree)) for name, tree in data["kwargs"]),
-            _tree_from_json(data["outputs"]),
+            tuple((str(name), decode(tree)) for name, tree in data["args"]),
+            tuple((str(name), decode(tree)) for name, tree in data["kwargs"]),
+            decode(data["outputs"]),
             tuple(map(int, data["changes"])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PipelineError(f"a signature that cannot be read ({error!r})") from error
-
-
-def _tree_to_json(tree: Any) -> Json:
-    if isinstance(tree, Argument):
-        return {"name": tree.name, **_leaf_to_json(tree.value)}
-    if isinstance(tree, dict):
-        return ["dict", *([key, _tree_to_json(value)] for key, value in tree.items())]
-    return ["list" if isinstance(tree, list) else "tuple", *map(_tree_to_json, tree)]
-
-
-def _tree_from_json(data: Json) -> Any:
-    if isinstance(data, dict):
-        return Argument(str(data["name"]), _leaf_from_json(data))
-    kind, *members = data
-    if kind == "dict":
-        return {key: _tree_from_json(value) for key, value in members}
-    return {"list": list, "tuple": tuple}[kind](map(_tree_from_json, members))
 
 
 def _leaf_to_json(leaf: Leaf) -> Json:
@@ -75,9 +66,7 @@ def _leaf_to_json(leaf: Leaf) -> Json:
     if isinstance(leaf, IntSpec):
         return {"int": _extent_to_json(leaf.extent)}
     value = leaf.value
-    if isinstance(value, float):
-        return {"float": value.hex() if str(value) not in _FLOATS else str(value)}
-    return {"value": value}
+    return {"float": value.hex()} if isinstance(value, float) else {"value": value}
 
 
 def _leaf_from_json(data: Json) -> Leaf:

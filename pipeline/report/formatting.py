@@ -1,20 +1,17 @@
-"""Figures of records, as people read them, and the places that they come from."""
+"""Figures of records as text, and the source lines that records quote."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipeline.store.sizes import human_size
-
-Json = Mapping[str, Any]
 
 NOTHING = "–"
 
 
 class Place(NamedTuple):
-    """A line of a file of the workspace; `code` is its text, where that is known."""
+    """A line of a file of the workspace; `code` is its text and `function` its scope, if known."""
 
     file: str
     line: int
@@ -23,30 +20,30 @@ class Place(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """Its name in the page, where the line is shown."""
+        """Return the id of the line in a page."""
         return f"{self.file}:{self.line}"
 
 
-_TOLD = re.compile(
+_PLACE = re.compile(
     r"(?:(?P<code>.*)  # )?(?P<file>[^\s:][^:]*):(?P<line>\d+)(?:, in (?P<function>.+))?", re.DOTALL
 )
 
 
-def place(told: str | None) -> Place | None:
-    """Of `code  # file:line, in function` and of `file:line`; None for anything else."""
-    match = _TOLD.fullmatch(told or "")
+def parse_place(text: str | None) -> Place | None:
+    """Parse `code  # file:line, in function` or `file:line`; None for any other text."""
+    match = _PLACE.fullmatch(text or "")
     if match is None:
         return None
     line, code = int(match["line"]), (match["code"] or "").strip()
     return Place(match["file"].strip(), line, code, match["function"] or "")
 
 
-def percent(share: float, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f} %"
+def percent(share: float | str | None, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %" if isinstance(share, int | float) else error(share)
 
 
 def error(value: float | str | None) -> str:
-    """An error of an output, or another figure without unit, to three digits."""
+    """Format an error of an output, or another figure without unit, to three digits."""
     if value is None:
         return NOTHING
     if isinstance(value, str):
@@ -64,42 +61,22 @@ def decibel(value: float | str | None) -> str:
     return f"{value:.1f} dB" if isinstance(value, int | float) else error(value)
 
 
-def share(value: float | str | None) -> str:
-    return percent(value) if isinstance(value, int | float) else error(value)
-
-
 def ratio(value: float | str | None) -> str:
     return f"{value:.6f}" if isinstance(value, int | float) else error(value)
 
 
-def milliseconds(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
+def milliseconds(value: float) -> str:
+    return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
 
 
 def size(value: float | None) -> str:
     return NOTHING if value is None else human_size(value)
 
 
-def number(value: float | str | None) -> float:
-    """One by which figures are sorted; what is undefined comes last."""
+def sort_key(value: float | str | None) -> float:
+    """Return a number by which figures are sorted; undefined ones come last."""
     if value is None:
         return -1e308
     if isinstance(value, str):
         return {"inf": 1e308, "-inf": -1e307}.get(value, -1e308)
     return value
-
-
-def count(amount: int, noun: str) -> str:
-    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
-
-
-def own_kernels(counts: Json) -> int:
-    """Calls of kernels of backends that have no delegate, which count as delegated."""
-    return sum(sum(own.values()) for own in counts.get("kernels", {}).values())
-
-
-def delegated(counts: Json) -> float | None:
-    """The share of nodes that don't run on portable kernels; None of a method without nodes."""
-    if not counts.get("nodes"):
-        return None
-    return (counts["delegated_nodes"] + own_kernels(counts)) / counts["nodes"]

@@ -1,34 +1,56 @@
-"""The shape of `report.json`: what is known of a package once it was validated.
+"""The records that a build leaves: their readers, and the shape of `report.json`.
 
-Renderers read nothing else, so a page can be rendered again without measuring again. Parts that not
-every package has, or that an older build did not write, may be missing; so may further keys be
-there. `python -m pipeline.config.schema report` prints these shapes as a JSON Schema.
+Renderers read nothing but `report.json`, so a page can be rendered again without measuring again.
+Parts that not every package has, or that an older build did not write, may be missing; further keys
+may be there. `python -m pipeline.report.schema` prints these shapes as a JSON Schema.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, Literal
 
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
-FORMAT = 1
+from pipeline.store.files import MANIFEST
+from pipeline.store.workspace import Workspace
+
+FORMAT = 1  # of report.json
 
 SegmentKind = Literal["program", "constants", "delegate", "named_data", "mutable", "padding"]
 
-# An operator or a delegate computes something else, the package is not what its build gives, the
-# state is not kept, or what is there stands in another place or under another name.
+# What is wrong: an operator or a delegate computes something else, the package is not what its
+# build gives, state is not kept, or inputs or outputs have another order or other names.
 CulpritKind = Literal["operator", "delegate", "package", "state", "order"]
 
 # Strict JSON has no infinities; None where a figure is undefined.
 Figure = float | Literal["inf", "-inf", "nan"] | None
 
 
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Read a record in JSON; None where there is none that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
+    """Read the manifest of a package in `build/`; None where there is none that can be read."""
+    return read_record(workspace.package(package) / MANIFEST)
+
+
 class OutputErrorRecord(TypedDict):
-    """How far one output of one call is from that of the source program: greatest, mean and 99.9th
-    percentile of the absolute error; the error relative to the signal; the signal to noise ratio in
-    dB; cosine; share of rows whose greatest value stands at the same place; places where both are
-    the same infinity or NaN, and those where one alone is; a mismatch of kind, dtype or shape."""
+    """The error of one output of one call, compared with that of the source program.
+
+    Greatest, mean and 99.9th percentile of the absolute error; `relative` to the signal; signal to
+    noise ratio in dB; cosine; `agreement`, the share of rows whose greatest value has the same
+    place; `nonfinite`, the places where both are the same infinity or NaN, and `disagreeing`, those
+    where one alone is; `mismatch` of kind, dtype or shape.
+    """
 
     max_abs: Figure
     mean_abs: Figure
@@ -42,10 +64,12 @@ class OutputErrorRecord(TypedDict):
     mismatch: NotRequired[str | None]
 
 
-class RunRecord(TypedDict):
-    """One call on the input set `origin`, which was `generated` or is real; a generated one that is
-    not random says what `case` it is. In a method with state, `step` counts the calls of the
-    sequence from 1; otherwise it is 0."""
+class CallRecord(TypedDict):
+    """One call on the input set `origin`, which was `generated` or is real.
+
+    A generated set that is not random names its `case`. In a method with state, `step` counts the
+    calls of the `sequence` from 1; otherwise it is 0.
+    """
 
     origin: str
     outputs: list[OutputErrorRecord]
@@ -63,7 +87,7 @@ class SkipRecord(TypedDict):
 
 
 class FailureRecord(TypedDict):
-    """`inputs` and `output` are empty where the failure is of the whole method."""
+    """A failure of a method; `inputs` and `output` are empty where the whole method failed."""
 
     method: str
     inputs: str
@@ -72,9 +96,11 @@ class FailureRecord(TypedDict):
 
 
 class CulpritRecord(TypedDict):
-    """Where a method goes wrong: an operator, with its module path and `code  # file:line, in
-    function` of the model's source as it is now, and the delegate that runs it, if one does; or
-    that which is wrong instead of an operator. `what` is a sentence."""
+    """The cause of a failure: an operator and its delegate, if it has one, or something else.
+
+    `line` is `code  # file:line, in function` of the model's source as it is now; `what` is a
+    sentence.
+    """
 
     operator: str
     module: str
@@ -87,7 +113,7 @@ class CulpritRecord(TypedDict):
 
 
 class SpreadRecord(TypedDict):
-    """Milliseconds of wall time: the median of so many runs, and their quartiles."""
+    """Median and quartiles of so many runs, in milliseconds of wall time."""
 
     median: float
     low: float
@@ -96,8 +122,8 @@ class SpreadRecord(TypedDict):
 
 
 class LatencyRecord(TypedDict):
-    """Of the host, not of a device: loading, the first call, further calls, the same calls of the
-    source program in eager mode, and `steady_ms` by `source_ms`."""
+    """Latency of a method on the host: loading, the first call, further calls, and the same calls
+    of the source program in eager mode; `ratio` is that of the medians of the last two."""
 
     load_ms: SpreadRecord
     first_ms: float
@@ -107,9 +133,11 @@ class LatencyRecord(TypedDict):
 
 
 class MethodRecord(TypedDict):
-    """What became of one method: the worst figures over all its calls, each of the output that is
-    worst by it, then the calls themselves. `kind` is `program`, `constant` or `unknown`; `limits`
-    is what its outputs were held to; `not_run` says why this machine can't run it."""
+    """The outcome of one method, with the worst figures over all outputs of all calls.
+
+    `kind` is `program`, `constant` or `unknown`; `limits` are those of its outputs; `not_run` says
+    why this machine can't run it.
+    """
 
     method: str
     kind: str
@@ -123,7 +151,7 @@ class MethodRecord(TypedDict):
     sqnr_db: Figure
     cosine: Figure
     agreement: Figure
-    runs: list[RunRecord]
+    runs: list[CallRecord]
     skipped: list[SkipRecord]
     failures: list[FailureRecord]
     not_run: str
@@ -133,14 +161,14 @@ class MethodRecord(TypedDict):
 
 
 class BackendCounts(TypedDict):
-    """What one backend's delegates run: calls of operators, different operators, delegates."""
+    """Calls of operators, different operators, and delegates of one backend."""
 
     nodes: int
     operators: int
     partitions: int
 
 
-class LeftRecord(TypedDict):
+class UndelegatedRecord(TypedDict):
     """A call of an operator that no delegate took: its line and module, and why, where known."""
 
     operator: str
@@ -150,24 +178,24 @@ class LeftRecord(TypedDict):
 
 
 class CrossingRecord(TypedDict):
-    """Tensors that cross borders of delegates in one call, and their bytes at upper bounds."""
+    """Tensors that cross boundaries of delegates in one call, and their bytes at upper bounds."""
 
     tensors: int
     bytes: int
 
 
-class BorderRecord(TypedDict):
-    """What goes into delegates and out of them; `copies` are explicit changes of layout or dtype
-    left at borders."""
+class BoundaryRecord(TypedDict):
+    """Tensors that go into delegates and out of them, and `copies`, changes of layout or dtype left
+    at the boundaries."""
 
     into: CrossingRecord
     out_of: CrossingRecord
     copies: int
 
 
-class StretchRecord(TypedDict):
-    """A stretch of a lowered method in the order of its graph, bodies of control flow where they
-    are called: one delegate of `backend`, or, where that is None, calls between delegates."""
+class GraphSegmentRecord(TypedDict):
+    """A segment of a lowered method: a delegate of `backend`, or, where that is None, the calls
+    between two. Bodies of control flow stand where they are called."""
 
     backend: str | None
     nodes: int
@@ -186,19 +214,19 @@ class DelegationRecord(TypedDict):
     kernels: NotRequired[dict[str, dict[str, int]]]
     backends: NotRequired[dict[str, BackendCounts]]
     subgraphs: NotRequired[int]
-    left: NotRequired[list[LeftRecord]]
-    border: NotRequired[BorderRecord]
-    stretches: NotRequired[list[StretchRecord]]
+    left: NotRequired[list[UndelegatedRecord]]
+    border: NotRequired[BoundaryRecord]
+    stretches: NotRequired[list[GraphSegmentRecord]]
 
 
 class SegmentRecord(TypedDict):
-    """A stretch of a file; those of a file cover it, in order, from its first byte to its last.
+    """A segment of a file; all of them cover it in order, from its first byte to its last.
 
     `kind` is program (the flatbuffer with its header: plans, and where everything stands),
     constants (tensors of portable operators), delegate (a payload), named_data (what delegates or
     a `.ptd` file hold by name), mutable (initial values of buffers) or padding. `name` is the
     qualified name of a tensor of named data, else its key. `backend` is that of a payload.
-    `methods` are those that use it; empty where nothing tells. `digest` is empty for padding.
+    `methods` are those that use it, as far as the file says. `digest` is empty for padding.
     """
 
     file: str
@@ -212,7 +240,7 @@ class SegmentRecord(TypedDict):
 
 
 class DelegateBlob(TypedDict):
-    """`index` is the delegate's place in its method, `size` that of its payload in bytes."""
+    """A delegate: its `index` in its method, and the `size` of its payload in bytes."""
 
     backend: str
     index: int
@@ -228,8 +256,8 @@ class ArenaRecord(TypedDict):
 
 
 class MethodContents(TypedDict):
-    """`constants` are bytes of tensors of portable operators, `delegated` bytes of payloads and of
-    delegates' named data; what methods share counts for each."""
+    """The needs of a method: `constants` are bytes of tensors of portable operators, `delegated`
+    those of payloads and of delegates' named data; what methods share counts for each."""
 
     instructions: int
     delegates: list[DelegateBlob]
@@ -239,11 +267,12 @@ class MethodContents(TypedDict):
 
 
 class TensorRecord(TypedDict):
-    """`name` is empty where the bytes are none that the programs hold; `key` is that of named data.
+    """A tensor in a package.
 
-    dtype, shape and `size` are as stored, but for `where` delegate: a tensor that went into a
-    payload, whose form there nobody knows, has those of the program. Named data whose bytes are
-    a weight in another layout have the program's dtype and shape.
+    `name` is empty where the bytes are of no tensor that the programs hold; `key` is that of named
+    data. dtype, shape and `size` are as stored, except for `where` delegate: the form of a tensor
+    in a payload is not known, so they are those of the program. Named data whose bytes are a weight
+    in another layout have the program's dtype and shape.
     """
 
     name: str
@@ -257,7 +286,7 @@ class TensorRecord(TypedDict):
 
 
 class SharedRecord(TypedDict):
-    """What several methods use and the package holds once."""
+    """Data that several methods use and the package holds once."""
 
     what: str
     size: int
@@ -265,8 +294,7 @@ class SharedRecord(TypedDict):
 
 
 class TwiceRecord(TypedDict):
-    """What stands at several places: `size` bytes at each of `times`. `advice` says how to be rid
-    of it."""
+    """Data stored at each of `times` places, and how to store it once."""
 
     what: str
     size: int
@@ -276,8 +304,8 @@ class TwiceRecord(TypedDict):
 
 
 class ContentsRecord(TypedDict):
-    """What is in a package: a function of the bytes of its files, and of the names of constants in
-    the programs. `tensors`, `shared` and `twice` have the largest first."""
+    """The contents of a package, a function of the bytes of its files and the names of constants;
+    `tensors`, `shared` and `twice` have the largest first."""
 
     size: int
     segments: list[SegmentRecord]
@@ -287,13 +315,22 @@ class ContentsRecord(TypedDict):
     twice: list[TwiceRecord]
 
 
+GateUnit = Literal["share", "bytes", "times", "dB", "calls"]
+
+
 class GateRecord(TypedDict):
-    """A limit that the config sets, of a method or of the package, and what stands against it.
-    `place` is its line in the config, `file:line`, or empty for one by default."""
+    """A limit that the config sets on a package or on a method, and the figure it limits.
+
+    `method` is None for one of the package. `figure` and `limit` are in `unit`; `figure` is None
+    where it is not known; the limit of allow_portable_ops is 0, and its figure the number of calls
+    that are not allowed. `sentence` says what is wrong, or why it was not checked; else it is
+    empty. `place` is its line in the config, `file:line`, or empty for one by default.
+    """
 
     gate: str
     method: str | None
-    figure: float
+    unit: NotRequired[GateUnit]
+    figure: float | None
     limit: float
     ok: bool
     sentence: str
@@ -308,9 +345,9 @@ class LeftOutRecord(TypedDict):
 
 
 class SuiteRecord(TypedDict):
-    """A method in the bundled program: where the inputs of each case are from, in the order of
-    their numbers; the tolerances to give the runtime; the state that a case wants in its initial
-    values, so that the method is loaded anew for it."""
+    """A method in the bundled program: the origin of each case's inputs, in the order of their
+    numbers; the tolerances for the runtime; the state for whose initial values the method is loaded
+    anew for each case."""
 
     cases: list[str]
     rtol: float
@@ -320,7 +357,7 @@ class SuiteRecord(TypedDict):
 
 
 class BundleRecord(TypedDict):
-    """`bundle` in `report.json`, where one was wanted and the package is what its source is."""
+    """The bundled program, where one was wanted and the package is its source."""
 
     file: str
     size: int
@@ -329,11 +366,14 @@ class BundleRecord(TypedDict):
 
 
 class ReportRecord(TypedDict):
-    """All of it. `failures` has a sentence for each failure, those of methods first; `files` are
-    digests and `sizes` bytes by name; `settings` is how it was validated; `places` says where the
-    config sets a value, `file:line` by its path there (`methods.encode`, `validate.atol`);
-    `left_float` counts operators that a quantized method's control flow keeps in floating point;
-    `seconds` is each method's running time in the package over all calls."""
+    """The record of a validated package.
+
+    `failures` has a sentence for each failure, those of methods first; `files` are digests and
+    `sizes` bytes by name; `settings` is how it was validated; `places` says where the config sets a
+    value, `file:line` by its path there (`methods.encode`, `validate.atol`); `left_float` counts
+    operators that a quantized method's control flow keeps in floating point; `seconds` is each
+    method's running time in the package over all calls.
+    """
 
     package: str
     ok: bool

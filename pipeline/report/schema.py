@@ -1,7 +1,8 @@
-"""The JSON Schema of `report.json`, from the shapes in `pipeline.report.records`."""
+"""The JSON Schema of `report.json`. `python -m pipeline.report.schema` prints it."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -13,27 +14,21 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Generator(GenerateJsonSchema):
-    """No title repeats a key, and none of the lines of a docstring stands in the output."""
+    """Leaves out titles that repeat keys, and puts descriptions on one line."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+        made = super().typed_dict_schema(schema)
+        return made | {"description": " ".join(made["description"].split())}
+
 
 def report_schema() -> dict[str, Any]:
-    """A schema of draft 2020-12; the order of its keys is fixed."""
+    """Return a schema of draft 2020-12; the order of its keys is fixed."""
     schema = TypeAdapter(ReportRecord).json_schema(schema_generator=_Generator)
-    return {"$schema": DIALECT, **_unwrapped(schema)}
+    return {"$schema": DIALECT, **schema}
 
 
-def _unwrapped(schema: Any) -> Any:
-    """Descriptions on one line, as docstrings are broken where they stand in code."""
-    if isinstance(schema, list):
-        return [_unwrapped(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: " ".join(each.split())
-        if key == "description" and isinstance(each, str)
-        else _unwrapped(each)
-        for key, each in schema.items()
-    }
+if __name__ == "__main__":
+    print(json.dumps(report_schema(), indent=2))

@@ -11,15 +11,17 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from pipeline.plan.actions import Action
-from pipeline.run.worker import Report, log_path, run
+from pipeline.run.action_task import make_event
+from pipeline.run.worker import Report, log_name, log_path, run, worker_process
 from pipeline.store.workspace import Workspace
-from pipeline.validate.crashes import LastWords
+from pipeline.validate.crashes import CrashLog
 
 
 class Pool:
@@ -35,7 +37,7 @@ class Pool:
         waiting = list(ready)
         for action in waiting:
             log_path(action, self._workspace).unlink(missing_ok=True)
-            self._last_words(action).forget()
+            self._crash_log(action).clear()
         while waiting:
             done: set[int] = set()
             try:
@@ -54,21 +56,23 @@ class Pool:
         """A validation that ends its worker is tried again, without the method that did it, as
         long as that is another one each time."""
         for action in suspects:
-            words = self._last_words(action)
-            words.forget(deaths=False)  # it may have died with another one
+            crash_log = self._crash_log(action)
+            crash_log.clear(crashes=False)  # it may have died with another one
             again = True
             while again:
                 again = False
                 try:
                     yield from ((action, report) for _, report in self._parallel([action], 1))
                 except TerminatedWorkerError as error:
-                    again = words.bury(_codes(error))
+                    again = crash_log.record_crash(_codes(error))
                     if not again:
-                        yield action, Report(error=_epitaph(error), stage="worker")
+                        log = log_name(action, self._workspace)
+                        facts = {"error": _describe_crash(error), "stage": "worker", "log": log}
+                        yield action, Report(make_event(action, "failed", **facts))
 
-    def _last_words(self, action: Action) -> LastWords:
-        """Only a validation says any."""
-        return LastWords(self._workspace.logs, str(action.package))
+    def _crash_log(self, action: Action) -> CrashLog:
+        """Return the crash log of an action's package; only a validation writes to it."""
+        return CrashLog(self._workspace.logs, str(action.package))
 
     def _parallel(self, waiting: Sequence[Action], jobs: int) -> Iterator[tuple[int, Report]]:
         # With n_jobs=1 joblib would run the actions in this process, which must not import torch;
@@ -95,15 +99,15 @@ class Pool:
 def _numbered(
     index: int, action: Action, workspace: Workspace, parent: int, always: bool
 ) -> tuple[int, Report]:
-    return index, run(action, workspace, parent, always)
+    return index, run(action, workspace, always, partial(worker_process, parent))
 
 
 def _codes(error: TerminatedWorkerError) -> str:
-    """How its workers ended, as `SIGSEGV(-11)`: only the message says it."""
+    """Return how workers ended, as `SIGSEGV(-11)`; only the message of the error has it."""
     return ", ".join(sorted(set(re.findall(r"[A-Z]+\(-?\d+\)", str(error)))))
 
 
-def _epitaph(error: TerminatedWorkerError) -> str:
+def _describe_crash(error: TerminatedWorkerError) -> str:
     codes = _codes(error)
     how = f" ({codes})" if codes else ""
     return f"its worker process died{how}, twice; the system may have ended it for lack of memory"

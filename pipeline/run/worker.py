@@ -1,4 +1,4 @@
-"""What happens around an action in a worker process: its log, its memory, its end.
+"""A worker process around an action: its log, its memory, its end.
 
 A worker gives a result or an error back as data and never lets an exception out, since joblib
 would end the other workers' tasks with it.
@@ -14,46 +14,36 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pipeline.plan.actions import Action
+from pipeline.report.events import Event, Outcome
+from pipeline.run.action_task import make_event
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.store.errors import PipelineError
-from pipeline.store.maintenance import Usage
 from pipeline.store.store import MissingBlobError
+from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
 _PR_SET_PDEATHSIG = 1
 _SECONDS_BETWEEN_STEPS = 0.1
+_NONE: Mapping[str, Usage] = MappingProxyType({})
 _ready = False
 
 
-@dataclass(frozen=True)
-class Report:
-    """How an action went; `error` is empty when it went well. Seconds are of wall time.
+class Report(NamedTuple):
+    """An action's event, and what it asked of the caches inside it and of the remote tier.
 
-    `missing`: something that it needs is no longer in the store. `done`: another process had done
-    it. `usage`: what the caches inside the action were asked, and `remote` what the remote tier.
-    `worker` is the process that performed it, from `started` on (seconds of the clock), and `spans`
-    are its stages, with begin and end in seconds from there.
+    `remote` holds the counts, and why the remote was given up or "".
     """
 
-    error: str = ""
-    missing: bool = False
-    done: bool = False
-    stage: str = ""
-    seconds: float = 0.0
-    peak_bytes: int = 0
-    stages: dict[str, float] = field(default_factory=dict)
-    usage: dict[str, Usage] = field(default_factory=dict)
-    remote: Any = None
-    worker: int = 0
-    started: float = 0.0
-    spans: tuple[tuple[str, float, float], ...] = ()
+    event: Event
+    usage: Mapping[str, Usage] = _NONE
+    remote: tuple[Any, str] | None = None
 
 
 def log_path(action: Action, workspace: Workspace) -> Path:
@@ -62,12 +52,12 @@ def log_path(action: Action, workspace: Workspace) -> Path:
 
 
 def progress_path(action: Action, workspace: Workspace) -> Path:
-    """Where an action under way says how far it is."""
+    """Return the file in which an action under way says how far it is."""
     return log_path(action, workspace).with_suffix(".progress")
 
 
-def progress_of(action: Action, workspace: Workspace) -> tuple[int, int] | None:
-    """How many of how many steps an action under way has done, if it says so."""
+def read_progress(action: Action, workspace: Workspace) -> tuple[int, int] | None:
+    """Return how many of how many steps an action under way has done, if it says so."""
     try:
         done, total = progress_path(action, workspace).read_text().split()
         return int(done), int(total)
@@ -75,11 +65,11 @@ def progress_of(action: Action, workspace: Workspace) -> tuple[int, int] | None:
         return None
 
 
-def _teller(path: Path) -> Callable[[int, int], None]:
-    """Says in a file how far an action is, a few times a second."""
+def _progress_writer(path: Path) -> Callable[[int, int], None]:
+    """Return a function that writes how far an action is, a few times a second."""
     last = 0.0
 
-    def tell(done: int, total: int) -> None:
+    def write(done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
         if total > 1 and now - last > _SECONDS_BETWEEN_STEPS:
@@ -87,41 +77,60 @@ def _teller(path: Path) -> Callable[[int, int], None]:
             with suppress(OSError):
                 path.write_text(f"{done} {total}")
 
-    return tell
+    return write
 
 
-def run(action: Action, workspace: Workspace, parent: int, always: bool = False) -> Report:
-    """Performs an action, with all that it prints in its log."""
+def log_name(action: Action, workspace: Workspace) -> str:
+    """Return the path of an action's log in the workspace."""
+    return str(log_path(action, workspace).relative_to(workspace.root))
+
+
+def run(
+    action: Action,
+    workspace: Workspace,
+    always: bool = False,
+    prepared: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Report:
+    """Perform an action, with all that it prints in its log.
+
+    Args:
+        always: performs it whatever the store holds.
+        prepared: a context in which the process is as an action needs it.
+    """
     steps = progress_path(action, workspace)
-    stages = Stages(_teller(steps))
+    stages = Stages(_progress_writer(steps))
     started, clock = time.perf_counter(), time.time()
     remote = workspace.store.remote
     if remote is not None:
         remote.counts = type(remote.counts)()  # of this action alone
     try:
-        _prepare(parent)
-        with _logging_to(log_path(action, workspace)), _without_garbage_collection():
-            _reset_peak()
-            report = _perform(action, workspace, stages, always)
+        with prepared(), _logging_to(log_path(action, workspace)):
+            outcome, error, usage = _perform(action, workspace, stages, always)
     except OSError as problem:
-        report = Report(error=_of_system(problem))
+        outcome, error, usage = "failed", _describe(problem), _NONE
     finally:
         with suppress(OSError):
             steps.unlink(missing_ok=True)
-    return replace(
-        report,
-        stage=stages.current,
+    event = make_event(
+        action,
+        outcome,
+        start=clock,
         seconds=time.perf_counter() - started,
-        peak_bytes=_peak(),
-        stages=stages.seconds,
-        remote=remote and (remote.counts, remote.problem),
+        stages=[(n, begin - started, end - started) for n, begin, end in stages.spans],
+        stage=stages.current,
         worker=os.getpid(),
-        started=clock,
-        spans=tuple((name, begin - started, end - started) for name, begin, end in stages.spans),
+        peak_bytes=_peak(),
+        error=error,
+        log=log_name(action, workspace) if error else "",
     )
+    asked = (remote.counts, remote.problem) if remote is not None else None
+    return Report(event, usage, asked)
 
 
-def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> Report:
+def _perform(
+    action: Action, workspace: Workspace, stages: Stages, always: bool
+) -> tuple[Outcome, str, Mapping[str, Usage]]:
+    """Return the outcome, the error or "", and what the caches inside the action were asked."""
     try:
         with stages.stage(IMPORT):
             from pipeline.compile.preprocess.cache import counted_preprocess
@@ -130,33 +139,43 @@ def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool)
             done = perform(action, workspace, stages, always)
         made = Usage(counts.hits, counts.misses, counts.saved, counts.seconds)
         usage = {"preprocess": made} if counts.hits or counts.misses else {}
-        return Report(done=done, usage=usage)
+        return "hit" if done else "built", "", usage
     except MissingBlobError as problem:
         traceback.print_exc()
-        return Report(error=str(problem), missing=True)
-    except PipelineError as problem:
-        traceback.print_exc()
-        return Report(error=str(problem))
-    except OSError as problem:
-        traceback.print_exc()
-        return Report(error=_of_system(problem))
+        return "lost", str(problem), _NONE
     except MemoryError:
-        return Report(error="out of memory")
+        return "failed", "out of memory", _NONE
     except BaseException as problem:  # SystemExit too: it would end the worker in silence
         traceback.print_exc()
-        first = str(problem).strip().split("\n")[0]
-        name = type(problem).__name__
-        return Report(error=f"{name}: {first}" if first else name)
+        return "failed", _describe(problem), _NONE
 
 
-def _of_system(problem: OSError) -> str:
-    where = f"{problem.filename}: " if problem.filename else ""
-    return f"{where}{problem.strerror or problem}"
+def _describe(problem: BaseException) -> str:
+    if isinstance(problem, PipelineError):
+        return str(problem)
+    if isinstance(problem, OSError):
+        where = f"{problem.filename}: " if problem.filename else ""
+        return f"{where}{problem.strerror or problem}"
+    first = str(problem).strip().split("\n")[0]
+    name = type(problem).__name__
+    return f"{name}: {first}" if first else name
+
+
+@contextmanager
+def worker_process(parent: int) -> Iterator[None]:
+    """Prepare a worker process for an action, during which it collects no garbage."""
+    _prepare(parent)
+    with _without_garbage_collection():
+        _reset_peak()
+        yield
 
 
 def _prepare(parent: int) -> None:
-    """Once per process: it dies with its parent, leaves Ctrl-C to it, and computes on one thread,
-    so that results depend neither on the number of workers nor on that of cores."""
+    """Prepare a process once.
+
+    It dies with its parent, leaves Ctrl-C to it, and computes on one thread, so that results
+    depend neither on the number of workers nor on that of cores.
+    """
     global _ready
     if _ready:
         return
@@ -174,7 +193,7 @@ def _prepare(parent: int) -> None:
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Sends the file descriptors of standard output and error, native code's too, to a file."""
+    """Send the file descriptors of standard output and error, native code's too, to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     saved = [os.dup(fd) for fd in (1, 2)]
     with open(path, "w", encoding="utf-8", errors="replace") as log:
@@ -210,7 +229,7 @@ def _reset_peak() -> None:
 
 
 def _peak() -> int:
-    """Peak resident memory in bytes since `_reset_peak`; of the whole process off Linux."""
+    """Return the peak resident memory in bytes since `_reset_peak`, off Linux since the start."""
     with suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
         for line in status:
             if line.startswith("VmHWM:"):

@@ -1,6 +1,6 @@
 """Errors that a user can act on: where, what is wrong, and what would be right, on one line each.
 
-A bug is never one of these; it keeps its traceback.
+A bug is never one of these; it keeps its traceback. The functions format parts of messages.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from dataclasses import dataclass
 
 
 class PipelineError(Exception):
-    """A mistake outside this code; its message is what the user reads."""
+    """A mistake outside this code. The user reads its message."""
 
 
 class SourceError(PipelineError):
-    """A model source that cannot be read, or that is not what it should be."""
+    """A model source cannot be read, or is not what it should be."""
 
 
 class DeviceError(PipelineError):
-    """A device refused a package, a computation or a call. `reason` is the message without the
-    subject; `debug_handle` that of the instruction of a delegate that failed, where it is known."""
+    """A device refused a package, a method or a call.
+
+    `reason` is the message without the subject; `debug_handle` is that of the delegate's
+    instruction that failed, where it is known.
+    """
 
     def __init__(self, subject: str, reason: str, debug_handle: int | None = None) -> None:
         super().__init__(subject + reason)
@@ -57,7 +60,7 @@ class Problem:
 
 
 class ConfigErrors(PipelineError):  # noqa: N818 (several)
-    """All that is wrong with one config or several, a line each, sorted by file, line and path."""
+    """All problems of one config or several, a line each, sorted by file, line and path."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(set(problems), key=lambda problem: problem.order))
@@ -67,42 +70,61 @@ class ConfigErrors(PipelineError):  # noqa: N818 (several)
         return "\n".join(str(problem) for problem in self.problems)
 
 
-def told_once(problems: Iterable[Problem], who: str, told: dict[Problem, str]) -> Iterator[str]:
-    """A line for each problem, but for those that were `told` of somebody else, such as mistakes
-    in a file that many configs extend: of these a line for each file and somebody."""
+def format_new_problems(
+    problems: Iterable[Problem], package: str, reported: dict[Problem, str]
+) -> Iterator[str]:
+    """Format the problems of a package, a line each.
+
+    Those already `reported` for another package, such as mistakes in a file that many configs
+    extend, take one line for each file and package. Adds the new ones to `reported`.
+    """
     others: Counter[tuple[str, str]] = Counter()
     for problem in problems:
-        first = told.setdefault(problem, who)
-        if first == who:
+        first = reported.setdefault(problem, package)
+        if first == package:
             yield str(problem)
         else:
             others[problem.file, first] += 1
     for (file, first), number in others.items():
-        noun = "a mistake that was" if number == 1 else f"{number} mistakes that were"
-        yield f"{file}: {noun} told of {first}"
+        yield f"{file}: {plural(number, 'mistake')} reported for {first}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def join(path: str, key: object) -> str:
-    """The path of a member: `methods.encode`, `partitioners[0]`."""
+    """Return the path of a member: `methods.encode`, `partitioners[0]`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     name = key if isinstance(key, str) and re.fullmatch(r"[\w-]+", key) else repr(key)
     return f"{path}.{name}" if path else str(name)
 
 
+def plural(number: int, noun: str) -> str:
+    """Format a number of things: `1 method`, `2,000 methods`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(words: Iterable[str], most: int | None = None) -> str:
+    """Format a list: `a, b and 3 more`, with at most `most` words."""
+    words = list(words)
+    more = f" and {len(words) - most} more" if most is not None and len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
 def did_you_mean(word: str, known: Iterable[str], most: int | None = None) -> str:
-    """What to say of a word that is not known: the nearest one, if one is near, and all of them,
-    or the first `most`."""
+    """Suggest the nearest known word, if one is near, and list the known ones, at most `most`."""
     names = list(known)
     spelled = {name.lower(): name for name in reversed(names)}
     near = difflib.get_close_matches(word.lower(), spelled, n=1)
     guess = f"did you mean '{spelled[near[0]]}'? " if near else ""
-    more = f" and {len(names) - most} more" if most is not None and len(names) > most else ""
-    return f"{guess}known: {', '.join(names[:most]) or 'none'}{more}"
+    return f"{guess}known: {listed(names, most) or 'none'}"
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: on one line, short, in the words of YAML."""
+    """Format a value for a message: on one line, short, in the words of YAML."""
     if value is None:
         return "empty"
     if isinstance(value, bool):

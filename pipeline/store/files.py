@@ -13,10 +13,13 @@ from typing import BinaryIO
 
 TEMPORARY_PREFIX = ".tmp-"
 
+# The records in a package's folder.
+MANIFEST, CONTENTS, REPORT = "manifest.json", "contents.json", "report.json"
+
 
 @contextmanager
 def temporary(folder: Path) -> Iterator[BinaryIO]:
-    """A new binary file in `folder`, gone at the end of the block unless `publish` moved it.
+    """Open a new file in `folder`, removed at the end of the block unless `publish` moved it.
 
     It is locked while it is written, so that `sweep` knows the files of killed processes, whatever
     the clock says and wherever they ran.
@@ -42,7 +45,7 @@ def _locked(folder: Path) -> BinaryIO:
 
 
 def sweep(folder: Path) -> int:
-    """Removes the temporary files that killed processes left in a folder; returns how many."""
+    """Remove the temporary files that killed processes left in a folder; return how many."""
     removed = 0
     for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
         with suppress(OSError), open(path, "rb") as file:
@@ -53,10 +56,12 @@ def sweep(folder: Path) -> int:
 
 
 def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> None:
-    """Gives a `temporary` of the same filesystem its final name, in place of what had it.
+    """Move a `temporary` to its final path in the same filesystem, in place of what is there.
 
-    `durable`: the content reaches the disk before the name does, so that power loss leaves no file
-    whose size and times are those of a content that is not there.
+    Args:
+        mode: its permissions.
+        durable: flush the content to the disk before the name, so that power loss leaves no file
+            whose size and times are those of a content that is not there.
     """
     file.flush()
     os.chmod(file.name, mode)
@@ -68,20 +73,21 @@ def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> N
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o644, durable: bool = False) -> Iterator[BinaryIO]:
-    """A binary file that becomes `path` when the block ends, and vanishes when it raises."""
+    """Open a binary file that becomes `path` when the block ends, and vanishes when it raises."""
     with temporary(path.parent) as file:
         yield file
         publish(file, path, mode, durable)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file, in place of what is there."""
     with replacing(path) as file:
         file.write(data)
 
 
 def copy_atomically(source: Path, target: Path) -> None:
-    """Copies the content, in the kernel where the filesystem can (a reflink where it shares
-    extents); never a hard link, since a user may edit the copy."""
+    """Copy a file, in the kernel where the filesystem can (a reflink where it shares extents);
+    never by a hard link, since a user may edit the copy."""
     with replacing(target, durable=True) as file, open(source, "rb") as content:
         _copy(content, file)
 

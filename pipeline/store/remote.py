@@ -20,27 +20,26 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
-from weakref import WeakSet
+from weakref import WeakMethod
 
 from blake3 import blake3
 
-from pipeline.store import digest
-from pipeline.store.digest import Digest, canonical_json
+from pipeline.store.digest import Digest, canonical_json, hash_bytes
 from pipeline.store.errors import PipelineError
 from pipeline.store.remote_fs import RemoteError, RemoteFiles
 from pipeline.store.signing import Keys, load_keys
 
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34
-PATIENCE = 3  # errors in a row
-_PIECE = 1 << 22  # bytes read in a step
+MAX_ERRORS = 3  # in a row
+_CHUNK = 1 << 22  # bytes
 _DOMAIN = b"pte-pipeline result\n"
-_EMPTY = digest.of_bytes(b"")
+_EMPTY = hash_bytes(b"")
 
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """Where the remote is, and whom to believe.
+    """The place of the remote, and the keys that are trusted.
 
     With keys, results are pushed only with a `signing_key`, and only those are fetched that it or
     one of `trusted_keys` signed. `options` are those of the fsspec filesystem. `timeout` is in
@@ -56,14 +55,15 @@ class RemoteSettings:
 
     @property
     def pushes(self) -> bool:
-        """Unsigned results would take the place of signed ones and then be ignored."""
+        """Tell whether to push. Unsigned results would take the place of signed ones and then be
+        ignored."""
         return self.writable and (self.signing_key is not None or not self.trusted_keys)
 
 
 @dataclass
 class Counts:
-    """What was asked of the remote and how it went; a question ends as one of the first five, an
-    upload as one of `pushed` and `errors`."""
+    """Counts of how questions to the remote ended, one of the first five each, and uploads, as
+    `pushed` or `errors`."""
 
     hits: int = 0
     misses: int = 0
@@ -80,10 +80,6 @@ class Counts:
         )
 
 
-class _LocalError(Exception):
-    """A file to push that is not what it should be."""
-
-
 class Remote:
     """Its methods may be called from several threads, after a fork, and after pickling, which
     carries the settings only. `problem` says in one line why it was given up, or is empty."""
@@ -93,17 +89,16 @@ class Remote:
         self.problem = ""
         self._given_up = False
         self._denied = False
-        self._in_a_row = 0  # errors
-        self._absent: set[str] = set()
-        self._bad: set[str] = set()  # there, but to be replaced
-        self._there: set[str] = set()
+        self._errors_in_a_row = 0
+        self._known: dict[str, str] = {}  # "there", or the count of the failed fetch, by name
         self._keys: Keys | None = None
         self._files = RemoteFiles(settings.url, settings.options, settings.timeout)
         self._start()
-        _remotes.add(self)
+        start = WeakMethod(self._start)
+        os.register_at_fork(after_in_child=lambda: (method := start()) and method())
 
     def _start(self) -> None:
-        """What neither a lock held by another thread nor fsspec's event loop outlives: a fork."""
+        """Begin anew in this process: a lock held by another thread does not outlive a fork."""
         self.counts = Counts()
         self._lock = threading.Lock()
         self._files.forget_connection()
@@ -112,57 +107,48 @@ class Remote:
         return Remote, (self.settings,)
 
     def check(self) -> None:
-        """Raises PipelineError for settings that cannot work, whatever the remote does."""
+        """Raise PipelineError for settings that cannot work, whatever the remote does."""
         self._files.check()
         self._keys = load_keys(self.settings.signing_key, self.settings.trusted_keys)
 
     # Fetching
 
     def fetch_result(self, action: Digest) -> Any | None:
-        """The record, as it was pushed by someone trusted, perhaps for another action; None where
-        there is none."""
+        """Return a record that someone trusted pushed, perhaps for another action; None if there is
+        none."""
         name = _result_name(action)
-        if not self._asks(name):
-            return None
-        try:
-            record = self._record(b"".join(self._read(name, RESULT_LIMIT)))
-        except RemoteError as error:
-            self._missed(name, error)
-            return None
-        self._hit(name)
-        return record
+        if self._may_have(name):
+            with self._transfer(name):
+                return self._read_record(b"".join(self._read(name, RESULT_LIMIT)))
+        return None
 
     def fetch_blob(self, blob: Digest, file: BinaryIO) -> bool:
-        """Whether all of the blob was written to the file; otherwise anything may have been.
-        Raises only what the file raises."""
+        """Write a blob to a file; tell whether all of it came. Otherwise anything may have been
+        written. Raises only what the file raises."""
         if blob == _EMPTY:  # which has no range of bytes that could be asked for
             return True
         name = _blob_name(blob)
-        if not self._asks(name):
-            return False
-        hasher = blake3()
-        try:
-            for piece in self._read(name, BLOB_LIMIT):
-                hasher.update(piece)
-                file.write(piece)
-            if hasher.hexdigest() != blob:
-                raise RemoteError("corrupt")
-        except RemoteError as error:
-            self._missed(name, error)
-            return False
-        self._hit(name)
-        return True
+        if self._may_have(name):
+            with self._transfer(name):
+                hasher = blake3()
+                for chunk in self._read(name, BLOB_LIMIT):
+                    hasher.update(chunk)
+                    file.write(chunk)
+                if hasher.hexdigest() != blob:
+                    raise RemoteError("corrupt")
+                return True
+        return False
 
-    def _asks(self, name: str) -> bool:
-        return self._usable() and name not in self._absent
+    def _may_have(self, name: str) -> bool:
+        return self._usable() and self._known.get(name, "there") == "there"
 
     def _read(self, name: str, limit: int) -> Iterator[bytes]:
-        for piece in self._files.read(name, limit):
+        for chunk in self._files.read(name, limit):
             with self._lock:
-                self.counts.bytes_fetched += len(piece)
-            yield piece
+                self.counts.bytes_fetched += len(chunk)
+            yield chunk
 
-    def _record(self, content: bytes) -> Any:
+    def _read_record(self, content: bytes) -> Any:
         try:
             envelope = json.loads(content)
             record = envelope["record"]
@@ -179,37 +165,34 @@ class Remote:
     # Pushing
 
     def push_result(self, action: Digest, record: Mapping[str, Any]) -> None:
-        """Takes the place of what is there, which may be what made this one necessary."""
-        name = _result_name(action)
+        """Write a record in place of what is there, which may be what made this one necessary."""
         if not self._pushes():
             return
         assert self._keys is not None
         signer, signature = self._keys.sign(_DOMAIN + canonical_json(record))
         content = canonical_json({"record": record, "signature": signature, "signer": signer})
         if len(content) <= RESULT_LIMIT:
-            with self._pushing(name):
+            name = _result_name(action)
+            with self._transfer(name, pushing=True):
                 self._write(name, [content])
 
     def push_blob(self, blob: Digest, path: Path) -> None:
-        """Does nothing where it is there already, or where the file has another content."""
+        """Write a blob, unless it is there already or the local file has another content."""
         name = _blob_name(blob)
-        if blob == _EMPTY or not self._pushes() or name in self._there:
+        known = self._known.get(name, "misses")
+        if blob == _EMPTY or not self._pushes() or known == "there":
             return
-        with suppress(_LocalError), self._pushing(name):
-            if name in self._bad or not self._has(name, path):
-                self._write(name, _content(blob, path))
+        with suppress(OSError), self._transfer(name, pushing=True):  # OSError: of the local file
+            if known != "misses" or not self._has(name, path.stat().st_size):
+                self._write(name, _read_blob(blob, path))
 
     def _pushes(self) -> bool:
         return self.settings.pushes and not self._denied and self._usable()
 
-    def _has(self, name: str, path: Path) -> bool:
-        """Whether the remote has a file of this name and size, so probably of this content."""
+    def _has(self, name: str, size: int) -> bool:
+        """Tell whether the remote has a file of this name and size, so probably of this content."""
         try:
-            expected = path.stat().st_size
-        except OSError as error:
-            raise _LocalError from error
-        try:
-            return self._files.size(name) == expected
+            return self._files.size(name) == size
         except RemoteError as error:
             if error.count != "misses":
                 raise
@@ -222,55 +205,41 @@ class Remote:
             self.counts.bytes_pushed += size
 
     def sweep(self) -> int:
-        """Removes half-written files that nobody can be writing any more; returns how many."""
+        """Remove half-written files that nobody can be writing any more; return how many."""
         return self._files.sweep() if self._pushes() else 0
 
+    # How it ended
+
     @contextmanager
-    def _pushing(self, name: str) -> Iterator[None]:
+    def _transfer(self, name: str, pushing: bool = False) -> Iterator[None]:
+        """Count how the block ends. A RemoteError in it is no error to the caller."""
         try:
             yield
         except RemoteError as error:
-            self._failed(error, pushing=True)
+            with self._lock:
+                if pushing or error.count == "errors":
+                    self._count_error(error, pushing)
+                else:
+                    setattr(self.counts, error.count, getattr(self.counts, error.count) + 1)
+                    self._errors_in_a_row = 0
+                    self._known[name] = error.count
         else:
             with self._lock:
-                self._in_a_row = 0
-                self._absent.discard(name)
-                self._bad.discard(name)
-                self._there.add(name)
+                self.counts.hits += not pushing
+                self._errors_in_a_row = 0
+                self._known[name] = "there"
 
-    # What became of it
-
-    def _hit(self, name: str) -> None:
-        with self._lock:
-            self.counts.hits += 1
-            self._in_a_row = 0
-            self._there.add(name)
-
-    def _missed(self, name: str, error: RemoteError) -> None:
-        if error.count == "errors":
-            self._failed(error)
+    def _count_error(self, error: RemoteError, pushing: bool) -> None:
+        self.counts.errors += 1
+        if pushing and error.denied:  # it can still be read
+            self._denied = True
+            self.problem = self.problem or f"{self._files.shown}: cannot be written: {error}"
             return
-        with self._lock:
-            setattr(self.counts, error.count, getattr(self.counts, error.count) + 1)
-            self._in_a_row = 0
-            self._absent.add(name)
-            if error.count != "misses":
-                self._bad.add(name)
-                self._there.discard(name)
-
-    def _failed(self, error: RemoteError, pushing: bool = False) -> None:
-        with self._lock:
-            self.counts.errors += 1
-            if pushing and error.denied:  # it can still be read
-                self._denied = True
-                self.problem = self.problem or f"{self._files.shown}: cannot be written: {error}"
-                return
-            self._in_a_row += 1
-            if self._in_a_row >= PATIENCE and not self._given_up:
-                self._given_up = True
-                self.problem = (
-                    f"{self._files.shown}: given up after {PATIENCE} errors in a row: {error}"
-                )
+        self._errors_in_a_row += 1
+        if self._errors_in_a_row >= MAX_ERRORS and not self._given_up:
+            self._given_up = True
+            why = f"given up after {MAX_ERRORS} errors in a row: {error}"
+            self.problem = f"{self._files.shown}: {why}"
 
     def _usable(self) -> bool:
         if self._keys is None and not self._given_up:
@@ -282,17 +251,6 @@ class Remote:
         return not self._given_up
 
 
-_remotes: WeakSet[Remote] = WeakSet()
-
-
-def _start_all() -> None:
-    for remote in _remotes:
-        remote._start()
-
-
-os.register_at_fork(after_in_child=_start_all)
-
-
 def _blob_name(blob: Digest) -> str:
     return f"blobs/{blob[:2]}/{blob[2:]}"
 
@@ -301,15 +259,12 @@ def _result_name(action: Digest) -> str:
     return f"actions/{action[:2]}/{action[2:]}.json"
 
 
-def _content(blob: Digest, path: Path) -> Iterator[bytes]:
-    """The file in pieces. Raises _LocalError after the last one if they are not the blob."""
+def _read_blob(blob: Digest, path: Path) -> Iterator[bytes]:
+    """Read a file in pieces. Raises OSError, after the last one if they are not the blob."""
     hasher = blake3()
-    try:
-        with open(path, "rb") as file:
-            while piece := file.read(_PIECE):
-                hasher.update(piece)
-                yield piece
-    except OSError as error:
-        raise _LocalError from error
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            hasher.update(chunk)
+            yield chunk
     if hasher.hexdigest() != blob:
-        raise _LocalError
+        raise OSError(f"{path}: is not {blob}")

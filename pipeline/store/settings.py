@@ -37,7 +37,7 @@ _KNOWN = (*VARIABLES, "remote_options")
 
 
 @dataclass(frozen=True)
-class Settings:
+class WorkspaceSettings:
     """`jobs` is the number of worker processes, `cap` the greatest size of the store in bytes."""
 
     jobs: int
@@ -46,19 +46,59 @@ class Settings:
     remote: RemoteSettings | None
 
 
-def read_settings(root: Path) -> Settings:
-    """The settings of the workspace at `root`. Raises PipelineError for those that make no
-    sense."""
-    given = _Given(root, _table(root / "pyproject.toml"))
-    return Settings(
-        jobs=given.get("jobs", _jobs) or len(os.sched_getaffinity(0)),
-        store=given.get("store", given.path) or default_root(),
-        cap=given.get("store_size", _size) or _size(DEFAULT_CAP),
-        remote=_remote(given),
+def read_settings(root: Path) -> WorkspaceSettings:
+    """Read the settings of the workspace at `root`. Raises PipelineError for wrong ones."""
+    source = _Source(root)
+    cpus = len(os.sched_getaffinity(0))
+    cap = parse_size(DEFAULT_CAP)
+    return WorkspaceSettings(
+        jobs=source.get("jobs", _parse_jobs, "a whole number from 1 up", cpus),
+        store=source.get("store", source.parse_path, "a path", default_root()),
+        cap=source.get("store_size", _parse_size, "a size such as 50GB", cap),
+        remote=_read_remote(source),
     )
 
 
-def _table(path: Path) -> Mapping[str, Any]:
+class _Source:
+    """The values that the file and the environment give."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._table = _read_table(root / "pyproject.toml")
+
+    def get(
+        self,
+        name: str,
+        parse: Callable[[Any], Any],
+        wanted: str,
+        default: Any = None,
+        from_file: bool = True,
+    ) -> Any:
+        """Return the parsed value of a setting, or the default if nothing gives one.
+
+        Args:
+            parse: raises ValueError for a wrong value.
+            wanted: what would be right, for the message.
+        """
+        text = os.environ.get(VARIABLES.get(name, ""))
+        value = text or (self._table.get(name) if from_file else None)
+        if value is None:
+            return default
+        try:
+            return parse(value)
+        except ValueError:
+            where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
+            raise PipelineError(f"{where}: is {value!r}; must be {wanted}") from None
+
+    def parse_path(self, value: Any) -> Path:
+        return self._root / Path(_checked(value, isinstance(value, str))).expanduser()
+
+    def parse_paths(self, value: Any) -> tuple[Path, ...]:
+        values = value.split(os.pathsep) if isinstance(value, str) else value
+        return tuple(map(self.parse_path, _checked(values, isinstance(values, list))))
+
+
+def _read_table(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -75,96 +115,57 @@ def _table(path: Path) -> Mapping[str, Any]:
     return table
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What the file and the environment say."""
-
-    root: Path
-    table: Mapping[str, Any]
-
-    def get(self, name: str, parse: Callable[[Any], Any], from_file: bool = True) -> Any:
-        """The value, or None where nobody gives one. `parse` raises ValueError with what would be
-        right."""
-        text = os.environ.get(VARIABLES.get(name, ""))
-        value = text or (self.table.get(name) if from_file else None)
-        if value is None:
-            return None
-        try:
-            return parse(value)
-        except (ValueError, TypeError) as error:
-            where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
-            raise PipelineError(f"{where}: is {value!r}; must be {error}") from error
-
-    def path(self, value: Any) -> Path:
-        if not isinstance(value, str):
-            raise ValueError("a path")
-        return self.root / Path(value).expanduser()
-
-    def paths(self, value: Any) -> tuple[Path, ...]:
-        values = value.split(os.pathsep) if isinstance(value, str) else value
-        if not isinstance(values, list):
-            raise ValueError("a path or a list of paths")
-        return tuple(self.path(each) for each in values)
-
-
-def _jobs(value: Any) -> int:
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError("a whole number from 1 up")
+def _checked(value: Any, ok: bool) -> Any:
+    if not ok:
+        raise ValueError
     return value
 
 
-def _size(value: Any) -> int:
+def _parse_jobs(value: Any) -> int:
+    jobs = int(value) if isinstance(value, str) and value.isdecimal() else value
+    return _checked(jobs, type(jobs) is int and jobs >= 1)
+
+
+def _parse_size(value: Any) -> int:
     size = parse_size(value) if isinstance(value, str) else None
-    if size is None:
-        raise ValueError("a size such as 50GB")
-    return size
+    return _checked(size, size is not None)
 
 
-def _seconds(value: Any) -> float:
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        seconds = 0.0
-    if not 0 < seconds < float("inf") or isinstance(value, bool):
-        raise ValueError("a number of seconds above 0")
-    return seconds
+def _parse_seconds(value: Any) -> float:
+    seconds = float(_checked(value, type(value) in (int, float, str)))
+    return _checked(seconds, 0 < seconds < float("inf"))
 
 
-def _mode(value: Any) -> str:
-    if value not in MODES:
-        raise ValueError(" or ".join(MODES))
-    return str(value)
+def _read_remote(source: _Source) -> RemoteSettings | None:
+    """Read the settings of the remote tier.
 
-
-def _url(value: Any) -> str:
-    if not isinstance(value, str) or "://" not in value:
-        raise ValueError("an address such as s3://bucket/folder or file:///folder")
-    return value
-
-
-def _options(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("a table")
-    return value
-
-
-def _remote(given: _Given) -> RemoteSettings | None:
-    """The remote tier. An untrusted build writes to it only if its environment says so, not if a
-    file says so that the build's author can edit."""
-    url = given.get("remote", _url)
+    An untrusted build writes to it only if its environment says so, not if a file says so that the
+    build's author can edit.
+    """
+    url = source.get(
+        "remote",
+        lambda value: _checked(value, isinstance(value, str) and "://" in value),
+        "an address such as s3://bucket/folder or file:///folder",
+    )
     if url is None:
         return None
     from pipeline.store.remote import RemoteSettings
 
     untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
-    mode = given.get("remote_mode", _mode, from_file=not untrusted)
+    mode = source.get(
+        "remote_mode",
+        lambda value: _checked(value, value in MODES),
+        " or ".join(MODES),
+        "read-only" if untrusted else "read-write",
+        from_file=not untrusted,
+    )
+    paths = source.get("trusted_keys", source.parse_paths, "a path or a list of paths", ())
+    options = source.get("remote_options", lambda v: _checked(v, isinstance(v, dict)), "a table")
     return RemoteSettings(
         url=url,
-        writable=(mode or ("read-only" if untrusted else "read-write")) == "read-write",
-        signing_key=given.get("signing_key", given.path),
-        trusted_keys=given.get("trusted_keys", given.paths) or (),
-        options=given.get("remote_options", _options) or {},
-        timeout=given.get("remote_timeout", _seconds) or 20.0,
+        writable=mode == "read-write",
+        signing_key=source.get("signing_key", source.parse_path, "a path"),
+        trusted_keys=paths,
+        options=options or {},
+        timeout=source.get("remote_timeout", _parse_seconds, "a number of seconds above 0", 20.0),
     )

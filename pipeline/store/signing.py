@@ -1,4 +1,4 @@
-"""Signatures of action results: who made them, and whether that is someone trusted."""
+"""Signatures of action results: signing them, and checking that someone trusted did."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.store import digest
-from pipeline.store.digest import Digest
+from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import PipelineError
 
 INSTALL = "pip install 'pte-pipeline[remote]'"
@@ -23,12 +22,14 @@ class Keys:
     trusted: Mapping[Digest, Any]
 
     def sign(self, message: bytes) -> tuple[Digest | None, str | None]:
+        """Return the name of the signing key and the signature in base64; None without a key."""
         if self.signing is None:
             return None, None
         signature = base64.b64encode(self.signing.sign(message)).decode("ascii")
-        return _name_of(self.signing.public_key()), signature
+        return _key_name(self.signing.public_key()), signature
 
     def accept(self, signer: Any, signature: Any, message: bytes) -> bool:
+        """Tell whether a trusted key signed the message."""
         if not self.trusted:
             return True
         from cryptography.exceptions import InvalidSignature
@@ -40,12 +41,12 @@ class Keys:
         return True
 
 
-def _name_of(public_key: Any) -> Digest:
-    return digest.of_bytes(public_key.public_bytes_raw())
+def _key_name(public_key: Any) -> Digest:
+    return hash_bytes(public_key.public_bytes_raw())
 
 
 def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Keys:
-    """What is signed with the one is trusted too. Raises PipelineError for a key that can't be
+    """Read the keys. The signing key is trusted too. Raises PipelineError for a key that cannot be
     used."""
     if signing_key is None and not trusted_keys:
         return Keys(None, {})
@@ -77,7 +78,7 @@ def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Keys:
             "-out key.pem",
         )
         public_keys.append(signing.public_key())
-    return Keys(signing, {_name_of(key): key for key in public_keys})
+    return Keys(signing, {_key_name(key): key for key in public_keys})
 
 
 def _load(path: Path, parse: Callable[[bytes], Any], kind: type, wanted: str) -> Any:

@@ -15,13 +15,13 @@ SIZE_PATTERN = rf"^([0-9]{{1,18}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(UNITS)})$"
 
 
 def parse_size(text: str) -> int | None:
-    """`40MB` in bytes; None for what is not a size."""
+    """Parse a size such as `40MB` to bytes; None for what is not a size."""
     match = re.fullmatch(SIZE_PATTERN, text)
     return int(Decimal(match[1]) * UNITS[match[2]]) if match else None
 
 
 def human_size(size: float) -> str:
-    """Bytes in the unit that leaves one to three digits before the point."""
+    """Format bytes in the unit that leaves one to three digits before the point."""
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:

@@ -1,4 +1,4 @@
-"""The versions that can change a package's bytes, read without importing what they describe."""
+"""Versions and code that can change a package's bytes, found without importing what they are of."""
 
 from __future__ import annotations
 
@@ -11,54 +11,72 @@ from pathlib import Path
 
 from blake3 import blake3
 
-# The sub-packages that decide what an action gives. A version number that someone must remember to
-# raise would be a stale hit waiting to happen; a comment in one of these is a miss.
-_BUILDING = ("program", "backends", "compile", "run")
-_MEASURING = ("devices", "validate")
-_REPORTING = ("report", "validate")
-_PLANNING = ("program", "backends", "config", "plan")
-_DESCRIBING = ("program",)
+# The code units of keys: the rooms whose code can change what is described, planned, built,
+# measured or reported. A version number that someone must remember to raise would be a stale hit
+# waiting to happen; here a comment is a miss. tests/store/test_toolchain.py holds each unit to all
+# that its entry points import.
+_DESCRIBING = ("store", "program")
+_PLANNING = (*_DESCRIBING, "backends", "config", "plan")
+_BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build")
+_MEASURING = (*_BUILDING, "devices", "validate", "run/prove", "report/records.py")
+_REPORTING = ("report", "validate", "run/prove")
 
 # What every compiled method depends on. flatbuffers lays out the bytes of a .pte file.
 CORE = ("executorch", "flatbuffers", "numpy", "torch", "torchao")
 
 
 def code(kind: str = "") -> str:
-    """The digest of the code of this package that decides what an action of a kind gives; part of
-    every action's key. Reports are made anew without measuring, and packages are measured anew
-    without building."""
+    """Return the digest of the code that decides what actions of a kind give.
+
+    It is part of every action's key. Reports are made anew without measuring, since the key of a
+    `validate` action holds that of its `measure` action, and packages are measured anew without
+    building.
+    """
     match kind:
         case "measure":
-            return _digest_of((*_BUILDING, *_MEASURING))
+            return _digest(_MEASURING)
         case "validate":
-            return _digest_of(_REPORTING)
+            return _digest(_REPORTING)
         case _:
-            return _digest_of(_BUILDING)
+            return _digest(_BUILDING)
 
 
 def planning_code() -> str:
-    """The digest of the code that makes actions of configs: of what the plan may remember."""
-    return _digest_of(_PLANNING)
+    """Return the digest of the code that makes actions from configs; cached plans hold it."""
+    return _digest(_PLANNING)
 
 
 def describing_code() -> str:
-    """The digest of the code that makes the digests of programs."""
-    return _digest_of(_DESCRIBING)
+    """Return the digest of the code that makes the digests of programs."""
+    return _digest(_DESCRIBING)
 
 
-@cache
-def _digest_of(packages: tuple[str, ...]) -> str:
+def _digest(rooms: Iterable[str]) -> str:
     hasher = blake3()
-    for package in packages:
-        for path in sorted((Path(__file__).parents[1] / package).rglob("*")):
-            if path.is_file() and path.suffix != ".pyc":
-                source = path.read_bytes()
-                hasher.update(len(source).to_bytes(8, "little") + source)
+    for room in rooms:
+        hasher.update(_room(room))
     return hasher.hexdigest()
 
 
 @cache
+def _room(room: str) -> bytes:
+    """Return the digest of a room's files, data files among them.
+
+    What Python caches is left out with its temporary files (`x.cpython-311.pyc.140213`), which
+    come and go while other processes import.
+    """
+    pattern = room if room.endswith(".py") else f"{room}/**/*"
+    hasher = blake3()
+    for path in sorted(Path(__file__).parents[1].glob(pattern)):
+        if path.parent.name != "__pycache__" and path.is_file():
+            source = path.read_bytes()
+            hasher.update(len(source).to_bytes(8, "little") + source)
+    return hasher.digest()
+
+
+@cache
 def version_of(distribution: str) -> str:
+    """Return the installed version of a distribution, or "not installed"."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -66,7 +84,7 @@ def version_of(distribution: str) -> str:
 
 
 def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
-    """Distribution name to version, with the Python version; part of every action's key."""
+    """Return versions by distribution, and Python's; part of every action's key."""
     names = sorted({*CORE, *extra})
     return {"python": platform.python_version(), **{name: version_of(name) for name in names}}
 
@@ -77,7 +95,7 @@ _ISA_FLAGS = frozenset({"amx_tile", "asimd", "avx2", "avx512_bf16", "avx512f", "
 
 @cache
 def host() -> dict[str, object]:
-    """The facts of this machine on which the last bits of a computation in eager mode depend."""
+    """Return what of this machine can change the last bits of a computation in eager mode."""
     flags: set[str] = set()
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
         for line in info:

@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.store.digest import FileDigests, canonical_json
+from pipeline.store.digest import canonical_json
 from pipeline.store.errors import PipelineError
+from pipeline.store.file_digests import FileDigests
 from pipeline.store.files import write_atomically
 from pipeline.store.settings import read_settings
 from pipeline.store.store import Store
@@ -42,7 +43,7 @@ class Workspace:
         return self.build_folder or self.root / "build"
 
     def baseline(self, package: str) -> Path:
-        """Where its accepted figures are."""
+        """Return the path of a package's accepted figures."""
         return self.root / BASELINES / f"{package}.yaml"
 
     @property
@@ -57,7 +58,7 @@ class Workspace:
         return FileDigests(self.build / ".files.json")
 
     def state(self, package: str) -> dict[str, Any]:
-        """What the last build of a package recorded; empty where there is nothing to trust."""
+        """Read what the last build of a package recorded; empty if nothing can be trusted."""
         try:
             state = json.loads(self._state_path(package).read_bytes())
         except (OSError, ValueError):
@@ -75,8 +76,8 @@ class Workspace:
 
 
 def config_files(folder: Path) -> dict[str, list[Path]]:
-    """The configs of a folder by the stem of their names, but hidden ones; more than one file for a
-    stem is a mistake. Raises PipelineError for a folder that cannot be read."""
+    """List the configs of a folder by the stem of their names, without hidden ones. Several files
+    of one stem are a mistake. Raises PipelineError for a folder that cannot be read."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES)
     except FileNotFoundError:
@@ -91,12 +92,12 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def makes_packages(stem: str) -> bool:
-    """Whether a config of this name makes packages; others are there to be extended only."""
+    """Tell whether a config of this name makes packages. Others are there to be extended only."""
     return not stem.startswith("_")
 
 
 def open_workspace(root: Path) -> Workspace:
-    """Raises PipelineError for settings that make no sense."""
+    """Open the workspace at `root`. Raises PipelineError for wrong settings."""
     root = root.resolve()
     settings = read_settings(root)
     store = Store(settings.store, settings.remote, settings.cap)

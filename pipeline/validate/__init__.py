@@ -1,1 +1,1 @@
-"""Whether a package is the same function as its source programs."""
+"""Validates that a package is the same function as its source programs."""

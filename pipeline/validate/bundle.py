@@ -1,8 +1,8 @@
-"""Bundled programs: a package in one file with inputs and what its source gives on them.
+"""Makes bundled programs: a package in one file with inputs and what its source gives on them.
 
 ExecuTorch's runtime runs such a `.bpte` on a device and compares, without any of this project. Of a
-package it holds the `.pte` alone; it stores no tolerances, which are given where it is run. What it
-can't express is left out, and said.
+package it holds only the `.pte`; it stores no tolerances, which are given where it is run. A call
+that it can't express is left out, with the reason.
 Source: executorch/devtools/bundled_program/{config,core}.py, serialize/__init__.py.
 """
 
@@ -24,8 +24,8 @@ _NUMBERS = {Int: int, Double: float, Bool: bool}
 
 
 @dataclass(frozen=True)
-class Case:
-    """One call: flat inputs and what the source gives on them, the state being the initial one."""
+class BundleCase:
+    """One call: flat inputs and the source's outputs, the state being the initial one."""
 
     origin: str
     inputs: Sequence[Any]
@@ -33,49 +33,49 @@ class Case:
 
     @property
     def size(self) -> int:
-        """In bytes, of its tensors."""
+        """The bytes of its tensors."""
         tensors = [v for v in (*self.inputs, *self.expected) if isinstance(v, torch.Tensor)]
         return sum(tensor.nbytes for tensor in tensors)
 
 
 @dataclass
-class Suites:
-    """The cases of each method, collected while a package is validated: at most `limit` bytes a
-    method. `left_out` says of each other one, and of a whole method (origin ""), why."""
+class BundleCases:
+    """The cases of each method, collected while a package is validated.
+
+    Attributes:
+        limit: the most bytes of a method.
+        left_out: by method, the origin of each other case, or "" for all of them, and the reason.
+    """
 
     limit: int
-    cases: dict[str, list[Case]] = field(default_factory=dict)
+    cases: dict[str, list[BundleCase]] = field(default_factory=dict)
     left_out: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    _sizes: dict[str, int] = field(default_factory=dict)
 
     def keep(
         self, method: str, origin: str, inputs: Sequence[Any], expected: Sequence[Any]
     ) -> None:
-        """Takes a case, unless it has one of this origin, or no room."""
-        known, case = self.cases.setdefault(method, []), Case(origin, inputs, expected)
-        if any(case.origin == other.origin for other in known):
+        """Add a case, unless there is one of this origin, or no room."""
+        known, case = self.cases.setdefault(method, []), BundleCase(origin, inputs, expected)
+        if any(origin == other.origin for other in known):
             return
-        used = self._sizes.get(method, 0)
-        if used + case.size > self.limit:
-            self.leave(
-                method,
-                case.origin,
-                f"{human_size(case.size)}, and {human_size(self.limit - used)} of bundle_limit "
-                f"{human_size(self.limit)} are left",
-            )
-        else:
+        room = self.limit - sum(other.size for other in known)
+        if case.size <= room:
             known.append(case)
-            self._sizes[method] = used + case.size
+            return
+        limit = f"{human_size(room)} of bundle_limit {human_size(self.limit)} are left"
+        self.leave_out(method, origin, f"{human_size(case.size)}, and {limit}")
 
-    def leave(self, method: str, origin: str, reason: str) -> None:
-        told = self.left_out.setdefault(method, [])
-        if (origin, reason) not in told:
-            told.append((origin, reason))
+    def leave_out(self, method: str, origin: str, reason: str) -> None:
+        left = self.left_out.setdefault(method, [])
+        if (origin, reason) not in left:
+            left.append((origin, reason))
 
 
-def bundle(pte: Path, suites: Suites) -> bytes:
-    """The bundled program of a package. What can't be expressed moves to `suites.left_out`; equal
-    for equal packages and cases."""
+def bundle(pte: Path, collected: BundleCases) -> bytes:
+    """Make the bundled program of a package; it is equal for equal packages and cases.
+
+    Cases that can't be expressed move to `left_out`.
+    """
     # The package `devtools` brings pandas and more, which takes seconds.
     from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
     from executorch.devtools.bundled_program.core import BundledProgram
@@ -85,38 +85,41 @@ def bundle(pte: Path, suites: Suites) -> bytes:
 
     plans = {plan.name: plan for plan in program_from_bytes(pte.read_bytes()).execution_plan}
     made = []
-    for method, cases in sorted(suites.cases.items()):
+    for method, cases in sorted(collected.cases.items()):
         kept, plan = [], plans[method]
         for case in cases:
             if reason := _inexpressible(plan, case):
-                suites.leave(method, "", reason)
+                collected.leave_out(method, "", reason)
             else:
                 kept.append(case)
-        suites.cases[method] = kept
+        collected.cases[method] = kept
         tests = [MethodTestCase(list(case.inputs), list(case.expected)) for case in kept]
         made += [MethodTestSuite(method, tests)] if tests else []
     bundled = BundledProgram(None, made, pte_file_path=str(pte))
     for suite in bundled.serialize_to_schema().method_test_suites:
         plan = plans[suite.method_name]
-        for test, case in zip(suite.test_cases, suites.cases[suite.method_name], strict=True):
+        for test, case in zip(suite.test_cases, collected.cases[suite.method_name], strict=True):
             _lay_out(plan, plan.inputs, test.inputs, case.inputs)
             _lay_out(plan, plan.outputs, test.expected_outputs, case.expected)
     return bytes(serialize_from_bundled_program_to_flatbuffer(bundled))
 
 
-def told_of(suites: Suites, methods: Iterable[MethodValidation]) -> dict[str, Any]:
-    """By method, as JSON: the cases in their order, whose numbers the runtime is given; the
-    tolerances to give it; the state that a case wants in its initial values, so that a method is
-    loaded anew for it; what was left out and why. Constant methods have no cases."""
+def describe_bundle(collected: BundleCases, methods: Iterable[MethodValidation]) -> dict[str, Any]:
+    """Describe a bundled program by method, as JSON; constant methods have no cases.
+
+    `cases` are in the order of the numbers that the runtime is given, `rtol` and `atol` the
+    tolerances to give it; `state` are buffers that a case wants in their initial values, so that a
+    method is loaded anew for it.
+    """
     return {
         each.method: {
-            "cases": [case.origin for case in suites.cases.get(each.method, [])],
+            "cases": [case.origin for case in collected.cases.get(each.method, [])],
             "rtol": each.limits["rtol"],
             "atol": each.limits["atol"],
             "state": list(each.state),
             "left_out": [
                 {"origin": origin, "reason": reason}
-                for origin, reason in suites.left_out.get(each.method, [])
+                for origin, reason in collected.left_out.get(each.method, [])
             ],
         }
         for each in methods
@@ -124,8 +127,8 @@ def told_of(suites: Suites, methods: Iterable[MethodValidation]) -> dict[str, An
     }
 
 
-def _inexpressible(plan: ExecutionPlan, case: Case) -> str:
-    """Why no call of this method can be a test case; "" where it can."""
+def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
+    """Say why no call of this method can be a test case; "" where it can."""
     places = (
         *((f"input {n}", index) for n, index in enumerate(plan.inputs)),
         *((f"output {n}", index) for n, index in enumerate(plan.outputs)),
@@ -146,9 +149,11 @@ def _inexpressible(plan: ExecutionPlan, case: Case) -> str:
 def _lay_out(
     plan: ExecutionPlan, indices: Sequence[int], made: Sequence[Any], values: Sequence[Any]
 ) -> None:
-    """Gives tensors the dim order that the plan reads and writes them in. ExecuTorch makes all of
-    them contiguous, refuses them so as inputs of another order, and compares without a look at
-    it."""
+    """Give tensors the dim order that the plan reads and writes them in.
+
+    ExecuTorch makes all of them contiguous, refuses them so as inputs of another order, and
+    compares them whatever their order.
+    """
     for index, each, value in zip(indices, made, values, strict=True):
         declared = plan.values[index].val
         if isinstance(declared, Tensor):

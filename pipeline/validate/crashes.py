@@ -1,27 +1,37 @@
-"""What a worker was about to run, for whoever finds it dead.
+"""The crash log of a package: which method a worker was about to run when it died.
 
 A damaged package can end the process that runs it, or never come to an end. So a worker that
 validates writes down which method it is about to load or to run, and for how long at most; if it
-dies there, the next try leaves that method out and tells of it (validating/deaths.py), and the
-other methods are proved all the same. No torch here.
+dies there, the next try leaves that method out and reports the crash as its failure, and the other
+methods are validated all the same. No torch is imported here but by `validate_after`.
 """
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.store.files import write_atomically
 
+if TYPE_CHECKING:
+    from pipeline.validate.results import Validation
+
 
 @dataclass(frozen=True)
-class Death:
-    """`method` is empty where the package as a whole was opened; `what` is what was being done to
-    it, `how` how the process ended, `timeout` after how many seconds it was to be ended."""
+class Crash:
+    """The end of a worker that was validating.
+
+    Attributes:
+        method: empty where the package as a whole was opened.
+        what: what was being done to it, such as "it runs".
+        how: how the process ended, such as "SIGSEGV(-11)".
+        timeout: after how many seconds it was to be ended.
+    """
 
     method: str
     what: str
@@ -30,64 +40,98 @@ class Death:
 
     @property
     def sentence(self) -> str:
+        """The predicate of a sentence about the method, or the package."""
         if "ALRM" in self.how:
             return f"was ended after {self.timeout:g} s (validate.timeout) while {self.what}"
         killed = "; the system may have ended it for lack of memory" if "KILL" in self.how else ""
         return f"ends the process that runs it ({self.how}) while {self.what}{killed}"
 
 
-class LastWords:
-    """Two files beside the logs of a package: what its worker says, and the deaths so far.
+class CrashLog:
+    """Two files beside the logs of a package: the step that its worker is at, and its crashes.
 
     Args:
-        timeout: of what a worker is about to do, in seconds; 0 is none.
+        timeout: of each step, in seconds; 0 is none.
     """
 
     def __init__(self, logs: Path, package: str, timeout: float = 0) -> None:
-        self._said = logs / package / "validate.said"
-        self._died = logs / package / "validate.died"
+        self._step = logs / package / "validate.step"
+        self._crashes = logs / package / "validate.crashes"
         self._timeout = timeout
         self._latest: tuple[str, str] | None = None
 
     @contextmanager
-    def before(self, method: str, what: str) -> Iterator[None]:
-        """Around everything that may end the process; said where it is news. The alarm ends the
-        process from outside Python, which native code that doesn't return never lets run."""
+    def guard(self, method: str, what: str) -> Iterator[None]:
+        """Note a step that may end the process, and end it after the timeout.
+
+        The alarm ends the process from outside Python, since native code that doesn't return never
+        lets Python run.
+        """
         if (method, what) != self._latest:
             self._latest = method, what
             with suppress(OSError):
-                self._said.parent.mkdir(parents=True, exist_ok=True)
-                self._said.write_text(json.dumps([method, what, self._timeout]))
+                self._step.parent.mkdir(parents=True, exist_ok=True)
+                self._step.write_text(json.dumps([method, what, self._timeout]))
         signal.setitimer(signal.ITIMER_REAL, self._timeout)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def bury(self, how: str) -> bool:
-        """Records the death of a worker. False where it said nothing, or where the same method was
-        the end of another one before: then to try again would be in vain."""
+    def record_crash(self, how: str) -> bool:
+        """Record that the worker died at the step it noted; return whether to try again.
+
+        Trying again is in vain where it noted none, or where the same method crashed before.
+        """
         try:
-            method, what, timeout = json.loads(self._said.read_text())
+            method, what, timeout = json.loads(self._step.read_text())
         except (OSError, ValueError):  # not there, or half written
             return False
-        known = self.deaths()
-        if any(death.method == method for death in known):
+        known = self.crashes()
+        if any(crash.method == method for crash in known):
             return False
-        deaths = [asdict(death) for death in (*known, Death(method, what, how, timeout))]
-        write_atomically(self._died, json.dumps(deaths).encode())
+        crashes = [asdict(crash) for crash in (*known, Crash(method, what, how, timeout))]
+        write_atomically(self._crashes, json.dumps(crashes).encode())
         return True
 
-    def deaths(self) -> list[Death]:
-        """Those of this run."""
+    def crashes(self) -> list[Crash]:
+        """Return the crashes of this run."""
         try:
-            return [Death(**death) for death in json.loads(self._died.read_text())]
+            return [Crash(**crash) for crash in json.loads(self._crashes.read_text())]
         except (OSError, ValueError, TypeError):
             return []
 
-    def forget(self, deaths: bool = True) -> None:
-        """Forgets what was said last, and the deaths."""
+    def clear(self, crashes: bool = True) -> None:
+        """Forget the step, and the crashes unless they are to be kept."""
         with suppress(OSError):
-            self._said.unlink(missing_ok=True)
-            if deaths:
-                self._died.unlink(missing_ok=True)
+            self._step.unlink(missing_ok=True)
+            if crashes:
+                self._crashes.unlink(missing_ok=True)
+
+
+def validate_after(
+    crashes: Sequence[Crash], name: str, validate: Callable[[Mapping[str, str]], Validation]
+) -> Validation:
+    """Validate a package without running the methods that crashed, which fail.
+
+    They stay marked as not run, for all who would run them again to find out more.
+
+    Args:
+        name: the package's file.
+        validate: takes by method why it is not run.
+    """
+    from pipeline.validate.results import Failure, Validation
+
+    for crash in crashes:
+        if not crash.method:  # not even a list of its methods can be had
+            return Validation(name, (), (f"{name}: {crash.sentence}",), {})
+    validation = validate({crash.method: crash.sentence for crash in crashes})
+    failures = {crash.method: Failure(crash.method, crash.sentence) for crash in crashes}
+    methods = tuple(
+        replace(each, failures=(failures[each.method], *each.failures))
+        if each.method in failures
+        else each
+        for each in validation.methods
+    )
+    sentences = [failure.sentence for failure in failures.values()]
+    return replace(validation, methods=methods, failures=(*sentences, *validation.failures))

@@ -1,4 +1,4 @@
-"""What a package declares of its inputs and outputs, against what its source has."""
+"""Compares the inputs and outputs that a package declares with those of its source."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from pipeline.devices.bindings import DeclaredTensor
+from pipeline.devices.interface import DeclaredTensor
 from pipeline.program.signature import bounds, expression
 
 
-def differences(
+def compare_declared(
     kind: str,
     declared: Sequence[DeclaredTensor | None],
     expected: Sequence[tuple[str, Any]],
     program: ExportedProgram,
 ) -> Iterator[str]:
-    """How a package's declared inputs or outputs differ from the source's, fake values and all."""
+    """Yield how a package's declared inputs or outputs differ from the source's (fake) values.
+
+    Args:
+        kind: "input" or "output".
+        expected: names and values.
+    """
     if len(declared) != len(expected):
         yield f"declares {len(declared)} {kind}s, must be {len(expected)}"
         return
@@ -39,8 +44,11 @@ def differences(
 def _size_difference(
     declared: int, wanted: int | torch.SymInt, kind: str, program: ExportedProgram
 ) -> str | None:
-    """A dynamic size is declared as its upper bound, so a package declares at least the source's;
-    an output's follows from the inputs'."""
+    """Describe how a size differs; None where it doesn't.
+
+    A dynamic size is declared as its upper bound, so a package declares at least the source's; an
+    output's follows from the inputs'.
+    """
     if not isinstance(wanted, torch.SymInt):
         return None if declared == wanted else f"declares size {declared}, must be {wanted}"
     greatest = bounds(program, expression(wanted))[1]

@@ -1,4 +1,4 @@
-"""Whether a package on disk is the one that its manifest tells of, and that its source asks for."""
+"""Checks that a package on disk is the one that its manifest and its source describe."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pipeline.store.digest import Digest
 Json = Mapping[str, Any]
 
 
-def misfits(
+def check_integrity(
     folder: Path,
     manifest: Json | None,
     package: str,
     programs: Mapping[str, Digest],
     constant_methods: Mapping[str, object],
 ) -> Iterator[str]:
-    """A sentence for each thing that does not fit; every file that the manifest names is hashed.
+    """Yield a sentence for each mistake; every file that the manifest names is hashed.
 
     Args:
-        programs: by method, the program that the source has now.
-        constant_methods: what the config asks for.
+        programs: by method, the digest of the program that the source has now.
+        constant_methods: those of the config.
     """
     if manifest is None:
         yield "manifest.json is missing, or can't be read"
@@ -31,16 +31,16 @@ def misfits(
     if manifest["package"] != package:
         yield f"the manifest is that of package '{manifest['package']}'"
     for name, file in sorted(manifest["files"].items()):
-        yield from _of_file(folder / name, file)
+        yield from _check_file(folder / name, file)
     if not any(name.endswith(".pte") for name in manifest["files"]):
         yield "the manifest names no .pte file"
-    told = {name: facts["program"] for name, facts in manifest["methods"].items()}
-    for name in sorted(told.keys() | programs.keys()):
-        if name not in told:
+    named = {name: facts["program"] for name, facts in manifest["methods"].items()}
+    for name in sorted(named.keys() | programs.keys()):
+        if name not in named:
             yield f"{name}: the manifest lacks this method of the source"
         elif name not in programs:
             yield f"{name}: the manifest has this method, the source has not"
-        elif told[name] != programs[name]:
+        elif named[name] != programs[name]:
             yield f"{name}: the manifest names another program than the source's"
     constants = manifest["constant_methods"]
     for name in sorted(constants.keys() | constant_methods.keys()):
@@ -49,13 +49,13 @@ def misfits(
             yield f"{name}: the manifest says {constants.get(name)!r}, the config {ours!r}"
 
 
-def _of_file(path: Path, told: Json) -> Iterator[str]:
+def _check_file(path: Path, facts: Json) -> Iterator[str]:
     try:
-        size, content = path.stat().st_size, digest.of_file(path)
+        size, content = path.stat().st_size, digest.hash_file(path)
     except OSError as error:
         yield f"{path.name}: {error.strerror}, and the manifest names it"
         return
-    if size != told["size"]:
-        yield f"{path.name} has {size} bytes, {told['size']} in the manifest"
-    elif content != told["digest"]:
+    if size != facts["size"]:
+        yield f"{path.name} has {size} bytes, {facts['size']} in the manifest"
+    elif content != facts["digest"]:
         yield f"{path.name} has another content than the manifest says"

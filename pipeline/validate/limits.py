@@ -1,16 +1,17 @@
-"""What an output is held to: limits, and in words where it exceeds them."""
+"""Checks an output against its limits, and says in words which of them it exceeds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from pipeline.validate.metrics import OutputError, within
+from pipeline.config.validation import Limits
+from pipeline.validate.metrics import OutputError, find_worst_place, greatest_magnitude
 
-# Limits but for the tolerances: of which figure of an `OutputError`, and how it is called.
+LIMITS = tuple(Limits.model_fields)
+# By limit other than the tolerances: the figure of an `OutputError` that it bounds, in words.
 _FIGURES = {
     "max_mean_abs": ("mean_abs", "mean absolute error"),
     "max_p999_abs": ("p999_abs", "99.9th percentile of the absolute error"),
@@ -19,84 +20,41 @@ _FIGURES = {
     "min_cosine": ("cosine", "cosine"),
     "min_agreement": ("agreement", "agreement of the greatest values"),
 }
-LIMITS = ("atol", "rtol", *_FIGURES)
-
-
-class Limits(Protocol):
-    """An output passes where |a - e| <= atol + rtol |e| everywhere and its figures (`OutputError`)
-    are at most, or at least, what is given of the others. A figure that is undefined passes."""
-
-    @property
-    def atol(self) -> float: ...
-    @property
-    def rtol(self) -> float: ...
-    @property
-    def max_mean_abs(self) -> float | None: ...
-    @property
-    def max_p999_abs(self) -> float | None: ...
-    @property
-    def max_relative(self) -> float | None: ...
-    @property
-    def min_sqnr(self) -> float | None: ...
-    @property
-    def min_cosine(self) -> float | None: ...
-    @property
-    def min_agreement(self) -> float | None: ...
-
-
-@dataclass(frozen=True)
-class OwnLimits:
-    """Limits by themselves."""
-
-    atol: float
-    rtol: float
-    max_mean_abs: float | None
-    max_p999_abs: float | None
-    max_relative: float | None
-    min_sqnr: float | None
-    min_cosine: float | None
-    min_agreement: float | None
-
-    @classmethod
-    def of(cls, limits: Limits, **changes: float | None) -> OwnLimits:
-        return cls(**{name: getattr(limits, name) for name in LIMITS} | changes)
-
-
 _ABSOLUTE = ("atol", "max_mean_abs", "max_p999_abs")
-_OF_THE_SIGNAL = ("max_relative", "min_sqnr", "min_cosine", "min_agreement")
+_RELATIVE_TO_SIGNAL = ("max_relative", "min_sqnr", "min_cosine", "min_agreement")
 
 
-def grown(limits: Limits, growth: float) -> Limits:
-    """Limits for an output whose values are `growth` times as large as usual: absolute errors may
-    be so too. No limit is made stricter."""
+def scale_limits(limits: Limits, growth: float) -> Limits:
+    """Widen the absolute limits for an output whose values are `growth` times as large as usual.
+
+    No limit is made stricter.
+    """
     if growth <= 1:
         return limits
-    given = ((name, getattr(limits, name)) for name in _ABSOLUTE)
-    return OwnLimits.of(limits, **{name: v * growth for name, v in given if v is not None})
+    given = {name: getattr(limits, name) for name in _ABSOLUTE}
+    return limits.model_copy(update={n: v * growth for n, v in given.items() if v is not None})
 
 
-def without_signal(limits: Limits, expected: Any) -> Limits:
-    """Limits for an output that may be nothing but rounding: where all expected values are within
-    `atol` of zero, figures that compare an error with them are of noise, and do not count."""
-    if not isinstance(expected, torch.Tensor) or magnitude(expected) > limits.atol:
+def drop_limits_of_noise(limits: Limits, expected: Any) -> Limits:
+    """Drop the limits relative to the signal where the signal may be nothing but rounding.
+
+    That is where all expected values are within `atol` of zero.
+    """
+    if not isinstance(expected, torch.Tensor) or greatest_magnitude(expected) > limits.atol:
         return limits
-    return OwnLimits.of(limits, **dict.fromkeys(_OF_THE_SIGNAL))
+    return limits.model_copy(update=dict.fromkeys(_RELATIVE_TO_SIGNAL))
 
 
-def magnitude(value: Any) -> float:
-    """The greatest finite |v| of a tensor; 0 for what has none."""
-    if not isinstance(value, torch.Tensor):
-        return 0.0
-    finite = value[value.isfinite()]
-    return float(finite.to(torch.complex128).abs().max()) if finite.numel() else 0.0
+def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Iterator[str]:
+    """Yield what is wrong with an output, each with its figure and its limit.
 
-
-def excesses(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Iterator[str]:
-    """What is wrong with an output, each with its figure and its limit."""
+    It passes where |a - e| <= atol + rtol |e| everywhere and each figure keeps to its limit, if it
+    has one. A figure that is undefined passes.
+    """
     if error.mismatch is not None:
         yield error.mismatch
         return
-    worst = within(error, actual, expected, limits.atol, limits.rtol)
+    worst = find_worst_place(error, actual, expected, limits.atol, limits.rtol)
     at = f" at {list(worst.index)}" if worst.index else ""
     values = f"({worst.actual:.6g}, must be {worst.expected:.6g})"
     if error.disagreeing:
@@ -110,10 +68,9 @@ def excesses(error: OutputError, actual: Any, expected: Any, limits: Limits) -> 
         found, limit = getattr(error, figure), getattr(limits, name)
         if found is None or limit is None:
             continue
-        if name == "min_sqnr":
-            shown, limited = f"{found:.1f} dB", f"{limit:g} dB"
-        else:
-            shown, limited = f"{found:.6g}", f"{limit:g}"
+        decibel = name == "min_sqnr"
+        shown = f"{found:.1f} dB" if decibel else f"{found:.6g}"
+        limited = f"{limit:g} dB" if decibel else f"{limit:g}"
         if name.startswith("max_") and found > limit:
             yield f"{words} {shown} exceeds {limited}"
         elif name.startswith("min_") and found < limit:

@@ -1,7 +1,7 @@
-"""One method of a package on trial: run beside its source program on one input set after another.
+"""Validates one method of a package by running it beside its source program.
 
-Methods that share state are on trial together: each then goes on with the package and the source
-that the others were called on (`Trial.take`).
+Methods that share state are validated together: each then goes on with the package and the source
+that the others were called on (`MethodValidator.continue_on`).
 """
 
 from __future__ import annotations
@@ -9,90 +9,82 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch.export import ExportedProgram
 
-from pipeline.devices.interface import Computation, DeviceError
-from pipeline.devices.registry import devices
-from pipeline.devices.session import REFERENCE, Session, executed
+from pipeline.config.validation import Limits, ValidateConfig
+from pipeline.devices.interface import DeviceError
+from pipeline.devices.session import Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
-from pipeline.program.signature import check_inputs, flat_as_given, flatten, signature
-from pipeline.store.errors import PipelineError
-from pipeline.validate.cases import Case, make_cases
-from pipeline.validate.declared import differences
-from pipeline.validate.limits import LIMITS, Limits, excesses
+from pipeline.program.signature import check_inputs, flatten, flatten_as_given, signature
+from pipeline.store.errors import PipelineError, first_line
+from pipeline.validate.cases import InputCase, make_cases
+from pipeline.validate.declared import compare_declared
+from pipeline.validate.limits import LIMITS, check_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.results import Failure, MethodValidation, Run
 
-# How often a method with state is called on one case: what one call leaves, the next one reads.
+# How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
 
 # Takes a method, where an input set is from, its flat values and what the source gives on them.
 Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
 
 
-class Settings(Limits, Protocol):
-    """Limits and amounts: `inputs` sets are generated from `seed`; a method with state is called
-    `steps` times in a row; a method keeps to the limits that `of` gives."""
+@dataclass
+class MethodValidator:
+    """Runs a method and its source program, and collects the results.
 
-    @property
-    def inputs(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def steps(self) -> int: ...
-    def of(self, method: str) -> Limits: ...
+    Attributes:
+        open_package: opens the package with its initial state.
+        not_run: why this machine can't run it; only its declarations are compared then.
+        lines: by debug handle, the line of the source that a delegate's instruction comes from.
+        cases: kinds of inputs that are generated beside random ones (cases.py).
+        keep: is given each call from the initial state, also of a method that is not run.
+        sets: the examples that fit, and the generated sets.
+        calls: those since the package was opened.
+    """
 
-
-class Trial:
-    """One method of a package against its source program; collects what comes of it."""
-
-    def __init__(
-        self,
-        method: str,
-        program: ExportedProgram,
-        open_package: Callable[[], Session],
-        settings: Settings,
-        not_run: str = "",
-        lines: Mapping[int, str] | None = None,
-    ) -> None:
-        self.keep: Keep | None = None
-        self.not_run = not_run
-        self.lines = lines or {}
-        self.method = method
-        self.program = program
-        self.open_package = open_package
-        self.settings = settings
-        self.limits = settings.of(method)
-        self.cases: Sequence[str] = ()
-        self.sets: list[InputSet] = []
-        self.calls: list[tuple[str, InputSet]] = []
-        self.state: tuple[str, ...] = ()
-        self.examples: list[InputSet] = []
-        self.runs: list[Run] = []
-        self.skipped: list[tuple[str, str]] = []
-        self.failures: list[Failure] = []
-        self.failing: tuple[tuple[str, InputSet], ...] = ()
-        self.seconds = 0.0
+    method: str
+    program: ExportedProgram
+    open_package: Callable[[], Session]
+    settings: ValidateConfig
+    limits: Limits
+    not_run: str = ""
+    lines: Mapping[int, str] = field(default_factory=dict)
+    cases: Sequence[str] = ()
+    keep: Keep | None = None
+    examples: list[InputSet] = field(default_factory=list)
+    sets: list[InputSet] = field(default_factory=list)
+    calls: list[tuple[str, InputSet]] = field(default_factory=list)
+    state: tuple[str, ...] = ()
+    runs: list[Run] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    failing: tuple[tuple[str, InputSet], ...] = ()
+    seconds: float = 0.0
 
     def run(self, examples: Sequence[InputSet]) -> None:
-        """Where torch fails on the source itself, outside a run, that too is this method's
-        failure, with its traceback on stderr."""
+        """Validate the method by itself.
+
+        Where torch fails on the source itself, outside a run, that too is this method's failure.
+        """
         try:
             self._validate(examples)
         except Exception as error:
-            self.stopped(error)
+            self.fail_for(error)
 
-    def stopped(self, error: Exception) -> None:
-        """Fails for what torch raises where nothing should."""
+    def fail_for(self, error: Exception) -> None:
+        """Fail for what torch raises where nothing should, with its traceback on stderr."""
         traceback.print_exception(error)
-        self._fail(f"validation stopped at {type(error).__name__}: {_first_line(error)}")
+        self._fail(f"validation stopped at {type(error).__name__}: {first_line(error)}")
 
     def result(self) -> MethodValidation:
+        """Return the results so far."""
         return MethodValidation(
             self.method,
             state=self.state,
@@ -105,8 +97,14 @@ class Trial:
             failing=self.failing,
         )
 
+    def continue_on(
+        self, package: Session, source: Source, calls: list[tuple[str, InputSet]]
+    ) -> None:
+        """Go on with these, which other methods may use too; `calls` are all made on them."""
+        self.package, self.source, self.calls = package, source, calls
+
     def _validate(self, examples: Sequence[InputSet]) -> None:
-        self._begin_source()
+        self.source = Source(self.program)
         self.state = self.source.state
         self.package = self.open_package()
         if self.not_run:
@@ -116,7 +114,7 @@ class Trial:
         if not (self._loads() and self._declares_the_same()):
             return
         self.sets = self._input_sets(examples)
-        cases = self._made_cases()
+        cases = self._make_cases()
         if self.state:
             self._run_with_state(self.sets)
             for case in cases:
@@ -127,32 +125,15 @@ class Trial:
         if not self.runs and not self.failures:
             self._fail("no input set ran: give examples, or have inputs generated")
 
-    def _begin_source(self) -> None:
-        """The source program, with its initial state."""
-        reference = devices().get(REFERENCE)
-        lowered = reference.lower(self.method, {self.method: self.program})
-        (self.computation,) = reference.compile([lowered])
-
-    @property
-    def source(self) -> Source:
-        source: Source = self.computation.compiled
-        return source
-
-    def take(
-        self, package: Session, source: Computation, calls: list[tuple[str, InputSet]]
-    ) -> None:
-        """Goes on with these, which other methods may use too; `calls` are all made on them."""
-        self.package, self.computation, self.calls = package, source, calls
-
     def _fail(self, what: str, inputs: str = "", output: str = "") -> None:
         self.failures.append(Failure(self.method, what, inputs, output))
 
     def _reason(self, error: DeviceError) -> str:
-        """Why the package failed, with the line of the source that a delegate failed at."""
+        """Say why the package failed, with the line of the source that a delegate failed at."""
         if error.debug_handle is None:
             return error.reason
-        known = self.lines.get(error.debug_handle, f"debug handle {error.debug_handle}")
-        return f"{error.reason}; of {known}"
+        line = self.lines.get(error.debug_handle, f"debug handle {error.debug_handle}")
+        return f"{error.reason}; of {line}"
 
     def _loads(self) -> bool:
         try:
@@ -165,14 +146,14 @@ class Trial:
         declared = self.package.declared(self.method)
         inputs = [(f"input '{a.name}'", a.value) for a in signature(self.program)]
         for what in (
-            *differences("input", declared.inputs, inputs, self.program),
-            *differences("output", declared.outputs, self.source.outputs, self.program),
+            *compare_declared("input", declared.inputs, inputs, self.program),
+            *compare_declared("output", declared.outputs, self.source.outputs, self.program),
         ):
             self._fail(what)
         return not self.failures
 
     def _input_sets(self, examples: Sequence[InputSet]) -> list[InputSet]:
-        """The examples that fit the source's signature, then the generated sets."""
+        """Return the examples that fit the source's signature, then the generated sets."""
         for inputs in examples:
             try:
                 check_inputs(self.program, inputs, self.method)
@@ -184,22 +165,25 @@ class Trial:
         count, seed = self.settings.inputs, self.settings.seed
         return self.examples + generate_inputs(self.program, count, seed, self.examples)
 
-    def _made_cases(self) -> list[Case]:
-        """The cases that are wanted; what can't be made is skipped."""
+    def _make_cases(self) -> list[InputCase]:
         count, seed = self.settings.inputs, self.settings.seed
 
         def run(inputs: InputSet) -> list[Any]:
             self.source.reset()
             return self.source.run(inputs)
 
-        found = make_cases(self.program, self.cases, count, seed, self.examples, self.limits, run)
+        cases, skipped = make_cases(
+            self.program, self.cases, count, seed, self.examples, self.limits, run
+        )
         self.source.reset()
-        self.skipped += found.skipped
-        return found.sets
+        self.skipped += skipped
+        return cases
 
     def _run_with_state(self, sets: Sequence[InputSet]) -> None:
-        """A sequence of `steps` calls from each set on, going on with the sets that follow it;
-        then the first sequence again. Each begins with the initial state."""
+        """Call in sequences of `steps` from each set on, going on with the sets that follow it.
+
+        Then comes the first sequence again. Each begins with the initial state.
+        """
         starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
         starts += [(number, f"{origin}, again") for number, origin in starts[:1]]
         for number, name in starts:
@@ -207,11 +191,11 @@ class Trial:
             self._run_in_sequence(following, name)
 
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
-        """What the source gives, for a device that can run what this machine can't."""
+        """Keep the source's outputs, for a device that can run what this machine can't."""
         for inputs in self._input_sets(examples) if self.keep is not None else ():
             self.source.reset()
             try:
-                self._keep(inputs, executed(self.computation, flatten(self.program, inputs)))
+                self._keep(inputs, self._expected(inputs))
             except DeviceError as error:
                 self.skipped.append((inputs.origin, error.reason))
 
@@ -220,20 +204,20 @@ class Trial:
             self.keep(self.method, inputs.origin, flatten(self.program, inputs), expected)
 
     def _run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
-        """Calls on a package just opened, until one side fails."""
+        """Call a package just opened, until one side fails."""
         self.package, self.calls = self.open_package(), []
-        self._begin_source()
+        self.source = Source(self.program)
         for step, inputs in enumerate(sets):
             if not self.call(inputs, step + 1, name or sets[0].origin):
                 break
 
     def call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
-        """Whether both sides ran, so that a sequence can go on."""
+        """Make one call; return whether both sides ran, so that a sequence can go on."""
         where = f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
         self.calls.append((self.method, inputs))
-        case = inputs.case if isinstance(inputs, Case) else ""
+        case = inputs.case if isinstance(inputs, InputCase) else ""
         as_it_lies = case in ("strided", "expanded")
-        flat = flat_as_given if as_it_lies else flatten
+        flat = flatten_as_given if as_it_lies else flatten
         try:
             expected = self._expected(inputs, as_it_lies)
         except DeviceError as error:
@@ -248,10 +232,10 @@ class Trial:
             actual = self.package.run(self.method, flat(self.program, inputs))
             self.seconds += time.perf_counter() - started
             run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
-            self._judge(actual, expected, inputs, run, where)
+            self._check(actual, expected, inputs, run, where)
             # Further calls go on from a state, large cases are held to other limits, and without
             # their layout, which is the plan's in a bundle, strided ones are another's again.
-            other_limits = isinstance(inputs, Case) and inputs.growth
+            other_limits = isinstance(inputs, InputCase) and inputs.growth
             if len(self.calls) == 1 and not other_limits and not as_it_lies:
                 self._keep(inputs, expected)
             return True
@@ -262,18 +246,15 @@ class Trial:
             if len(self.failures) > failed and not self.failing:
                 self.failing = tuple(self.calls)
 
-    def _expected(self, inputs: InputSet, as_it_lies: bool) -> list[Any]:
-        """What the source gives, which is handed tensors as they lie, or as it was exported. Raises
-        DeviceError."""
-        if not as_it_lies:
-            return executed(self.computation, flatten(self.program, inputs))
+    def _expected(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
+        """Run the source on tensors as they lie, or as it was exported. Raises DeviceError."""
         try:
-            return self.source.run_as_given(inputs)
+            return (self.source.run_as_given if as_it_lies else self.source.run)(inputs)
         except Exception as error:  # whatever an operator raises
-            reason = f"{type(error).__name__}: {_first_line(error)}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
             raise DeviceError(f"{self.method}: ", reason) from error
 
-    def _judge(
+    def _check(
         self, actual: list[Any], expected: list[Any], inputs: InputSet, run: Run, where: str
     ) -> None:
         errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
@@ -286,11 +267,7 @@ class Trial:
         pairs = zip(self.source.outputs, errors, actual, expected, strict=True)
         for place, ((name, _), error, a, e) in enumerate(pairs):
             limits = self.limits
-            if isinstance(inputs, Case):
-                limits = inputs.eased(limits, place, e)
-            for what in excesses(error, a, e, limits):
+            if isinstance(inputs, InputCase):
+                limits = inputs.ease(limits, place, e)
+            for what in check_limits(error, a, e, limits):
                 self._fail(what + hint, where, name)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

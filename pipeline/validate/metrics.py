@@ -1,4 +1,4 @@
-"""How far an output is from what it should be, and whether that is near enough.
+"""Measures how far an output is from the expected one, and finds the place that is worst.
 
 Correlation hides errors, so it is one figure among others: the greatest, the mean and the 99.9th
 percentile of the absolute error, the error relative to the signal, the ratio of signal to
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class OutputError:
-    """The distance of an output from the expected one.
+    """The figures of how far an output is from the expected one.
 
     Figures run over the places where both are finite. Where every expected value is zero, those
     that compare with the signal are undefined, and None.
@@ -57,27 +57,20 @@ class OutputError:
     mismatch: str | None = None
 
     def to_json(self) -> OutputErrorRecord:
-        return {
-            "max_abs": json_number(self.max_abs),
-            "mean_abs": json_number(self.mean_abs),
-            "sqnr_db": json_number(self.sqnr_db),
-            "p999_abs": json_number(self.p999_abs),
-            "relative": json_number(self.relative),
-            "cosine": json_number(self.cosine),
-            "agreement": json_number(self.agreement),
-            "nonfinite": self.nonfinite,
-            "disagreeing": self.disagreeing,
-            "mismatch": self.mismatch,
-        }
+        """Return the figures as strict JSON (`json_number`)."""
+        figures = {n: json_number(v) if isinstance(v, float) else v for n, v in vars(self).items()}
+        return cast(OutputErrorRecord, figures)
 
 
-# That of an output that can't be compared.
+# The error of an output that can't be compared.
 INFINITE = OutputError(math.inf, math.inf, -math.inf, math.inf, math.inf, -1.0, 0.0)
 
 
 def json_number(value: float | None) -> Figure:
-    """Six significant digits, as the last ones vary with the number of threads. Strict JSON has
-    no infinities: they are the strings "inf" and "-inf", NaN is "nan"."""
+    """Round a figure to six significant digits, as the last ones vary with the number of threads.
+
+    Strict JSON has no infinities: they are the strings "inf" and "-inf", NaN is "nan".
+    """
     if value is None:
         return None
     if math.isfinite(value):
@@ -86,10 +79,10 @@ def json_number(value: float | None) -> Figure:
 
 
 def compare(actual: Any, expected: Any) -> OutputError:
-    """The error of an output: a tensor, a Python number or bool, a string or None.
+    """Measure the error of an output: a tensor, a Python number or bool, a string or None.
 
-    Integers and bools are compared exactly. What has no distance, such as a string, either is
-    the same or is a mismatch.
+    Integers and bools are compared exactly. A string, which has no distance, either is the same or
+    is a mismatch.
     """
     mismatch = _mismatch(actual, expected)
     if mismatch is not None:
@@ -102,27 +95,21 @@ def compare(actual: Any, expected: Any) -> OutputError:
 def _mismatch(actual: Any, expected: Any) -> str | None:
     if isinstance(actual, Tensor) and isinstance(expected, Tensor):
         if actual.dtype != expected.dtype:
-            return f"dtype {_plain(actual.dtype)}, must be {_plain(expected.dtype)}"
+            dtypes = (str(each.dtype).removeprefix("torch.") for each in (actual, expected))
+            return "dtype {}, must be {}".format(*dtypes)
         if actual.shape != expected.shape:
             return f"shape {tuple(actual.shape)}, must be {tuple(expected.shape)}"
         return None
     if type(actual) is not type(expected):
-        return f"{_described(actual)}, must be {_described(expected)}"
+        shown = ("a tensor" if isinstance(v, Tensor) else repr(v) for v in (actual, expected))
+        return "{}, must be {}".format(*shown)
     if isinstance(expected, str) and actual != expected:
         return f"{actual!r}, must be {expected!r}"
     return None
 
 
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _described(value: Any) -> str:
-    return "a tensor" if isinstance(value, Tensor) else repr(value)
-
-
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
-    scale = _greatest(actual, expected)
+    scale = max(greatest_magnitude(_flatten(each)) for each in (actual, expected)) or 1.0
     greatest = total = noise = signal = power = product = magnitude = 0.0
     finite_places = nonfinite = disagreeing = 0
     distances = []
@@ -167,7 +154,7 @@ def _cosine(product: float, signal: float, power: float) -> float | None:
 
 
 def _percentile(values: Tensor) -> float:
-    """The 99.9th, by nearest rank."""
+    """Return the 99.9th percentile, by nearest rank."""
     rank = max(1, math.ceil(values.numel() * 0.999))
     return float(values.kthvalue(rank).values)
 
@@ -194,19 +181,22 @@ def _decibel(signal: float, noise: float) -> float:
     return 10 * math.log10(ratio) if ratio > 0 else -math.inf
 
 
-def _greatest(actual: Tensor, expected: Tensor) -> float:
-    """The greatest finite magnitude in either, 1 where all is zero."""
-    greatest = 0.0
-    for a, e, _ in _chunks(actual, expected):
-        for part in (a[a.isfinite()], e[e.isfinite()]):
-            greatest = max(greatest, float(part.abs().max()) if part.numel() else 0.0)
-    return greatest or 1.0
+def greatest_magnitude(value: Any) -> float:
+    """Return the greatest finite |v| of a tensor; 0 for anything else."""
+    if not isinstance(value, Tensor):
+        return 0.0
+    wide = value.to(torch.complex128 if value.is_complex() else torch.float64)
+    finite = wide[wide.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Parts of both tensors in float64, in reading order, with |a - e|. Unequal integers are at
-    least 1 apart, whatever float64 makes of them; a complex number counts as two."""
-    a, e = _flat(actual), _flat(expected)
+    """Yield parts of both tensors in float64, in reading order, with |a - e|.
+
+    Unequal integers are at least 1 apart, whatever float64 makes of them; a complex number counts
+    as two.
+    """
+    a, e = _flatten(actual), _flatten(expected)
     for start in range(0, a.numel(), _CHUNK):
         one, other = a[start : start + _CHUNK], e[start : start + _CHUNK]
         distance = (one.double() - other.double()).abs()
@@ -215,17 +205,19 @@ def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, 
         yield one.double(), other.double(), distance
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _flatten(tensor: Tensor) -> Tensor:
     tensor = tensor.detach().cpu()
-    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(
-        -1
-    )
+    parts = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return parts.reshape(-1)
 
 
 @dataclass(frozen=True)
-class Closeness:
-    """The place that is worst by |a - e| - (atol + rtol |e|), the `excess`; near enough where
-    that is not above zero. `index` is the place in the tensor, `allowed` the limit there."""
+class WorstPlace:
+    """The place of an output with the greatest `excess`, |a - e| - (atol + rtol |e|).
+
+    The output is near enough where that is not above zero. `index` is the place in the tensor,
+    `allowed` the limit there.
+    """
 
     excess: float = -math.inf
     index: tuple[int, ...] = ()
@@ -238,19 +230,21 @@ class Closeness:
         return self.excess <= 0
 
 
-def within(error: OutputError, actual: Any, expected: Any, atol: float, rtol: float) -> Closeness:
-    """The worst place of an output, by the rule of `torch.allclose`: |a - e| <= atol + rtol |e|.
+def find_worst_place(
+    error: OutputError, actual: Any, expected: Any, atol: float, rtol: float
+) -> WorstPlace:
+    """Find the worst place of an output by the rule of `torch.allclose`, |a-e| <= atol + rtol |e|.
 
     Integers and bools must be equal, whatever the tolerances. NaN is close to NaN, an infinity to
     itself, and neither to anything else. A mismatch is infinitely far away.
     """
     if error.mismatch is not None:
-        return Closeness(excess=math.inf)
+        return WorstPlace(excess=math.inf)
     if expected is None or isinstance(expected, str):
-        return Closeness()
+        return WorstPlace()
     actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
     tolerated = expected.dtype.is_floating_point or expected.is_complex()
-    worst, start = Closeness(), 0
+    worst, start = WorstPlace(), 0
     for a, e, distance in _chunks(actual, expected):
         allowed = atol + rtol * e.abs() if tolerated else torch.zeros_like(e)
         excess = distance - allowed
@@ -259,17 +253,9 @@ def within(error: OutputError, actual: Any, expected: Any, atol: float, rtol: fl
         excess = torch.where(finite, excess, torch.where(agree, -math.inf, math.inf))
         place = int(excess.argmax())
         if excess[place] > worst.excess:
-            index = _index(start + place, expected)
+            shape = (*expected.shape, 2) if expected.is_complex() else expected.shape
+            index = torch.unravel_index(torch.tensor(start + place), shape)
             figures = (float(t[place]) for t in (excess, a, e, allowed))
-            worst = Closeness(next(figures), index, *figures)
+            worst = WorstPlace(next(figures), tuple(map(int, index)), *figures)
         start += a.numel()
     return worst
-
-
-def _index(place: int, tensor: Tensor) -> tuple[int, ...]:
-    shape = torch.Size((*tensor.shape, 2)) if tensor.is_complex() else tensor.shape
-    index = []
-    for size in reversed(shape):
-        place, position = divmod(place, size)
-        index.append(position)
-    return tuple(reversed(index))

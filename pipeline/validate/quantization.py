@@ -1,4 +1,4 @@
-"""Proves a quantized method against its quantized program too, not only against the float one.
+"""Checks a quantized method against its quantized program too, not only against the float one.
 
 What a config allows between a float program and its int8 package is wide enough to hide a wrong
 scale, or another operator. The program that quantization made says what the package must compute,
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch.export import ExportedProgram
 
+from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
@@ -27,39 +28,19 @@ MARGIN_DB = 3.0  # twice the noise
 MOST_DB = 38.0
 
 
-@dataclass(frozen=True)
-class NoiseLimits:
-    """As `Limits` (pipeline/validate/limits.py), of which only the noise counts."""
-
-    min_sqnr: float | None
-    atol: float = math.inf
-    rtol: float = 0.0
-    max_mean_abs: float | None = None
-    max_p999_abs: float | None = None
-    max_relative: float | None = None
-    min_cosine: float | None = None
-    min_agreement: float | None = None
+def noise_limits(min_sqnr: float) -> Limits:
+    """Return limits that bound the noise alone, by its SQNR in dB."""
+    return Limits().model_copy(update={"atol": math.inf, "rtol": 0.0, "min_sqnr": min_sqnr})
 
 
-@dataclass(frozen=True)
-class NoiseSettings(NoiseLimits):
-    """As `Settings` (pipeline/validate/method.py): amounts, and a limit for each method."""
-
-    inputs: int = 0
-    seed: int = 0
-    steps: int = 1
-    floors: tuple[tuple[str, float], ...] = ()
-
-    def of(self, method: str) -> NoiseLimits:
-        return NoiseLimits(dict(self.floors).get(method))
-
-
-def noise_floor(
+def least_sqnr_allowed(
     program: ExportedProgram, quantized: ExportedProgram, sets: Sequence[InputSet]
 ) -> float | None:
-    """The least SQNR that a package of `quantized` must have against it, in dB: that of `quantized`
-    against `program` on these inputs, the worst of all outputs, less the margin. None where nothing
-    can be compared."""
+    """Return the least SQNR in dB that a package of `quantized` must have against it.
+
+    It is that of `quantized` against `program` on these inputs, the worst of all outputs, less the
+    margin. None where nothing can be compared.
+    """
     source, made = Source(program), Source(quantized)
     found = []
     for inputs in sets:
@@ -67,64 +48,56 @@ def noise_floor(
         made.reset()
         try:
             pairs = list(zip(made.run(inputs), source.run(inputs), strict=True))
-        except Exception:  # whatever an operator raises; validation tells it
+        except Exception:  # whatever an operator raises; validation reports it
             continue
         figures = (compare(actual, expected).sqnr_db for actual, expected in pairs)
         found += [figure for figure in figures if figure is not None]
-    return min(*found, MOST_DB + MARGIN_DB) - MARGIN_DB if found else None
+    return min(min(found) - MARGIN_DB, MOST_DB) if found else None
 
 
-def checked(
+def check_quantized(
     validation: Validation,
-    validate: Callable[[Mapping[str, ExportedProgram], NoiseSettings], Validation],
+    validate: Callable[[Mapping[str, ExportedProgram], Mapping[str, Limits]], Validation],
     programs: Mapping[str, ExportedProgram],
     quantized: Mapping[str, ExportedProgram],
     examples: Mapping[str, Sequence[InputSet]],
-    amounts: tuple[int, int, int],
+    settings: ValidateConfig,
 ) -> Validation:
-    """A validation with what its quantized methods fail in against their quantized programs.
+    """Add to a validation the failures of quantized methods against their quantized programs.
 
     Args:
-        validate: proves the package against some programs, which are those of all that it is given.
-        quantized: the programs that quantization made, of methods that ran.
-        amounts: how many input sets are generated, their seed, and the calls in a sequence.
+        validate: validates the package against some programs, each within its limits.
+        quantized: the programs that quantization made; methods that did not run are left out.
+        settings: says how many input sets are generated, and their seed.
     """
-    count, seed, steps = amounts
-    floors = {}
-    for method in validation.methods:
-        name = method.method
-        if name not in quantized or not method.runs:
-            continue
+    ran = [each.method for each in validation.methods if each.runs]
+    limits = {}
+    for name in (name for name in ran if name in quantized):
         given = list(examples.get(name, ()))
         try:
-            sets = [*given, *generate_inputs(programs[name], count, seed, given)]
-            floor = noise_floor(programs[name], quantized[name], sets)
+            generated = generate_inputs(programs[name], settings.inputs, settings.seed, given)
+            floor = least_sqnr_allowed(programs[name], quantized[name], [*given, *generated])
         except Exception:  # an example that does not fit, which has failed already
             continue
         if floor is not None:
-            floors[name] = floor
-    if not floors:
+            limits[name] = noise_limits(floor)
+    if not limits:
         return validation
-    settings = NoiseSettings(None, inputs=count, seed=seed, steps=steps, floors=(*floors.items(),))
-    again = validate({name: quantized[name] for name in floors}, settings)
-    methods = []
-    sentences = list(validation.failures)
-    for method in validation.methods:
-        proved = _of(again, method.method) if method.method in floors else None
-        if proved is None:
-            methods.append(method)
-            continue
-        more = tuple(_told(failure) for failure in proved.failures)
-        failing = method.failing or proved.failing
-        methods.append(replace(method, failures=(*method.failures, *more), failing=failing))
-        sentences += [failure.sentence for failure in more]
-    return replace(validation, methods=tuple(methods), failures=tuple(sentences))
+    again = validate({name: quantized[name] for name in limits}, limits)
+    by_name = {each.method: each for each in again.methods if each.method in limits}
+    methods = tuple(_merge(each, by_name.get(each.method)) for each in validation.methods)
+    added = [
+        failure.sentence
+        for before, after in zip(validation.methods, methods, strict=True)
+        for failure in after.failures[len(before.failures) :]
+    ]
+    return replace(validation, methods=methods, failures=(*validation.failures, *added))
 
 
-def _of(validation: Validation, name: str) -> MethodValidation | None:
-    return next((m for m in validation.methods if m.method == name), None)
-
-
-def _told(failure: Failure) -> Failure:
-    what = f"{failure.what}, against the quantized program that it was made of"
-    return replace(failure, what=what)
+def _merge(method: MethodValidation, again: MethodValidation | None) -> MethodValidation:
+    if again is None:
+        return method
+    about = "against the quantized program that it was made of"
+    more: list[Failure] = [replace(f, what=f"{f.what}, {about}") for f in again.failures]
+    failing = method.failing or again.failing
+    return replace(method, failures=(*method.failures, *more), failing=failing)

@@ -1,4 +1,4 @@
-"""What a validation finds, as records: of a package, a method, a call, a failure."""
+"""The results of a validation: of a package, a method, a call, and each failure."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,7 +22,7 @@ LACKS = "the package lacks this method"  # how such a failure begins
 
 @dataclass(frozen=True)
 class Failure:
-    """`inputs` and `output` are empty where the failure is of the whole method."""
+    """A failure of a method; `inputs` and `output` are empty where it is of the whole method."""
 
     method: str
     what: str
@@ -34,16 +34,18 @@ class Failure:
         place = ", ".join(part for part in (self.inputs, self.output) if part)
         return f"{self.method}: {place}{place and ': '}{self.what}"
 
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Run:
-    """One call on the input set `origin`, which was `generated` or is real; a generated one that is
-    not random says what `case` it is (cases.py). A method with state runs in sequences,
-    each on a Package just opened: `step` counts its calls from 1, `sequence` names it; otherwise 0
-    and empty."""
+    """One call.
+
+    Attributes:
+        origin: the input set that it was made on.
+        step: counts the calls of a sequence from 1; 0 for a method without state.
+        sequence: names the sequence, which began on a package just opened.
+        generated: whether the input set was generated or is real.
+        case: the kind of a generated input set that is not random (cases.py).
+    """
 
     origin: str
     outputs: tuple[OutputError, ...]
@@ -53,17 +55,22 @@ class Run:
     case: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        outputs = [error.to_json() for error in self.outputs]
-        return asdict(self) | {"outputs": outputs}
+        return asdict(self) | {"outputs": [error.to_json() for error in self.outputs]}
 
 
 @dataclass(frozen=True)
 class MethodValidation:
-    """What became of one method. `kind` is `program`, `constant` or `unknown`; `state` names the
-    buffers that it changes; `limits` is what its outputs were held to; `skipped` the generated
-    input sets on which the source program itself fails, and why; `not_run` why this machine can't
-    run it, so that only what it declares was looked at; `seconds` is the package's running time
-    over all runs."""
+    """The results of one method.
+
+    Attributes:
+        kind: `program`, `constant` or `unknown`.
+        state: the buffers that it changes.
+        limits: those that its outputs were held to.
+        skipped: the generated input sets on which the source program itself fails, and why.
+        not_run: why this machine can't run it; then only its declarations were compared.
+        seconds: the package's running time over all runs.
+        failing: the calls of the first sequence that failed.
+    """
 
     method: str
     kind: str = "program"
@@ -80,27 +87,19 @@ class MethodValidation:
     def ok(self) -> bool:
         return not self.failures
 
-    @property
-    def errors(self) -> list[OutputError]:
-        """Those that the method's figures are of: on real and random inputs, where there are any.
-        Others say nothing of how large an error is as a rule."""
-        usual = [run for run in self.runs if not run.case] or self.runs
-        return [error for run in usual for error in run.outputs]
-
-    @property
-    def max_abs(self) -> float:
-        return max((error.max_abs for error in self.errors), default=0.0)
-
     def worst(self) -> dict[str, float | None]:
-        """Figures by name, each of the output that is worst by it; None where no output has it."""
-        return {"max_abs": self.max_abs} | {
-            name: pick(found) if (found := self._figures(name)) else None
-            for name, pick in _WORST.items()
-        }
+        """Return each figure of the output that is worst by it; None where no output has it.
 
-    def _figures(self, name: str) -> list[float]:
-        figures = (getattr(error, name) for error in self.errors)
-        return [figure for figure in figures if figure is not None]
+        They are those of real and random inputs, where there are any: others say nothing of how
+        large an error is as a rule.
+        """
+        usual = [run for run in self.runs if not run.case] or self.runs
+        errors = [error for run in usual for error in run.outputs]
+        found: dict[str, float | None] = {"max_abs": max((e.max_abs for e in errors), default=0.0)}
+        for name, pick in _WORST.items():
+            figures = [figure for e in errors if (figure := getattr(e, name)) is not None]
+            found[name] = pick(figures) if figures else None
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -112,14 +111,14 @@ class MethodValidation:
             **{name: json_number(value) for name, value in self.worst().items()},
             "runs": [run.to_json() for run in self.runs],
             "skipped": [{"origin": origin, "reason": reason} for origin, reason in self.skipped],
-            "failures": [failure.to_json() for failure in self.failures],
+            "failures": [asdict(failure) for failure in self.failures],
             "not_run": self.not_run,
         }
 
 
 @dataclass(frozen=True)
 class Validation:
-    """`failures` holds a sentence for each failure, of the package and of its methods."""
+    """The results of a package; `failures` are sentences, of the package and of its methods."""
 
     package: str
     methods: tuple[MethodValidation, ...]
@@ -131,13 +130,14 @@ class Validation:
         return not self.failures
 
     def to_json(self) -> dict[str, Any]:
-        """Strict JSON, equal for equal packages but for `seconds`."""
+        """Return strict JSON, equal for equal packages but for `seconds`."""
+        methods = [method.to_json() for method in self.methods]
         return {
             "package": self.package,
             "ok": self.ok,
             "failures": list(self.failures),
             "settings": dict(self.settings),
-            "methods": [method.to_json() for method in self.methods],
-            "worst": {method.method: json_number(method.max_abs) for method in self.methods},
+            "methods": methods,
+            "worst": {method["method"]: method["max_abs"] for method in methods},
             "seconds": {method.method: method.seconds for method in self.methods},
         }

@@ -1,4 +1,4 @@
-"""Which methods are called one after another on state that they share, and on which inputs."""
+"""Plans the calls of methods that share state: their order, and their inputs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from torch.export import ExportedProgram
 from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
 
-# How often a sequence runs at most, each time on other inputs.
-MOST_ROUNDS = 2
+MOST_ROUNDS = 2  # runs of a sequence, each on other inputs
 
 
 def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list[tuple[str, ...]]:
-    """For each group of methods that have changing buffers in common: the first one once, then each
-    other `steps` times, in the order of the model."""
+    """Return a sequence for each group of methods that have changing buffers in common.
+
+    It is the first one once, then each other `steps` times, in the order of the model.
+    """
     groups: list[set[str]] = []
     for methods in common_buffers(programs).values():
         joined = {*methods}.union(*(group for group in groups if group & {*methods}))
@@ -30,8 +31,10 @@ def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list
 def rounds(
     sequence: Sequence[str], sets: Mapping[str, Sequence[InputSet]]
 ) -> list[list[tuple[str, InputSet]]]:
-    """The calls of each time that a sequence runs, on the sets of its methods in turn. The first
-    time comes again at the end."""
+    """Return the calls of each round of a sequence, on the sets of its methods in turn.
+
+    The first round comes again at the end.
+    """
     count = min(MOST_ROUNDS, max(len(sets[name]) for name in sequence))
     found = []
     for number in range(count):

@@ -1,11 +1,8 @@
 """The add/sub backend: its text, its compiler, its runtime, and packages that are lowered to it."""
 
 import ast
-import copy
 import inspect
 import math
-import pickle
-import re
 import subprocess
 import sys
 import zlib
@@ -13,19 +10,8 @@ import zlib
 import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge
-from executorch.exir.backend.compile_spec_schema import CompileSpec
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from lowerable import (
-    bench_for,
-    both,
-    check_delegated,
-    check_fresh_processes_agree,
-    check_joint_bytes,
-    check_ran,
-    manifest_of,
-    plan_of,
-)
 from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS, PartitionerSpec
@@ -33,17 +19,24 @@ from pipeline.backends.add_sub import compiler, runtime, text
 from pipeline.backends.add_sub.compiler import preprocess
 from pipeline.backends.add_sub.partitioner import AddSubPartitioner
 from pipeline.backends.add_sub.runtime import AddSubRuntime
-from pipeline.backends.add_sub.text import PayloadError
 from pipeline.backends.delegate_runtime import DelegateError
-from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
-from pipeline.compile.module_filter import confined_partitioners
-from pipeline.run.compile import load_method
-from pipeline.run.measure import lines_of_handles
+from pipeline.compile.module_filter import make_filtered_partitioners
+from pipeline.run.prove.measure import lines_of_handles
+from pipeline.store import digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.maintenance import read_usage
-from pipeline.store.store import Store
 from pipeline.validate.package import validate_package
+from tests.support.lowerable import (
+    bench_for,
+    both,
+    check_delegated,
+    check_fresh_checkout_hits,
+    check_ran,
+    check_same_bytes,
+    manifest_of,
+    plan_of,
+)
 
 
 def edge_program(module, arguments, dynamic_shapes=None):
@@ -84,38 +77,40 @@ class Golden(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.scale = torch.nn.Parameter(torch.tensor([0.5, -2.0, math.inf]))
-        self.register_buffer("large", torch.arange(24.0).reshape(8, 1, 3))
+        self.scale = torch.nn.Parameter(torch.tensor([0.5, -2.0, math.nan]))
         self.register_buffer("offset", torch.tensor([[1], [-2]]))
 
     def forward(self, x, y, i):
         shifted = torch.sub(x, self.scale, alpha=2.5)
-        widened = shifted + self.large
         counted = torch.add(i, self.offset, alpha=-3)
-        return widened, counted, x.double() + 1, y - y
+        return shifted, counted, x.double() + 1, y - y
 
 
 GOLDEN = """\
 add_sub 1
-constant v0 float32[3] @1 = 0.5 -2.0 inf
-constant v1 float32[8,1,3] @2 data add_sub/{large}
-constant v2 int64[2,1] @3 = 1 -2
-constant v3 int64[] @5 = 1
-input v4 float32[?,3]
-input v5 bfloat16[3]
-input v6 int64[3]
-sub v7 float32[?,3] @1 = v4 v0 alpha=2.5
-add v8 float32[8,?,3] @2 = v7 v1 alpha=1
-add v9 int64[2,3] @3 = v6 v2 alpha=-3
-cast v10 float64[?,3] @4 = v4
-cast v11 float64[] @5 = v3
-add v12 float64[?,3] @5 = v10 v11 alpha=1
-sub v13 bfloat16[3] @6 = v5 v5 alpha=1
-output v8
-output v9
-output v12
-output v13
+constant v0 float32[3] data {scale}
+constant v1 int64[2,1] data {offset}
+constant v2 int64[] data {one}
+input v3 float32[?,3]
+input v4 bfloat16[3]
+input v5 int64[3]
+sub v6 float32[?,3] @1 = v3 v0 alpha=2.5
+add v7 int64[2,3] @2 = v5 v1 alpha=-3
+cast v8 float64[?,3] @3 = v3
+cast v9 float64[] @4 = v2
+add v10 float64[?,3] @4 = v8 v9 alpha=1
+sub v11 bfloat16[3] @5 = v4 v4 alpha=1
+output v6
+output v7
+output v10
+output v11
 """
+DATA = {
+    f"add_sub/{digest.hash_bytes(data)}": data
+    for tensor in (torch.tensor([0.5, -2.0, math.nan]), torch.tensor([[1], [-2]]), torch.tensor(1))
+    for data in [tensor.numpy().tobytes()]
+}
+GOLDEN = GOLDEN.format(**dict(zip(("scale", "offset", "one"), DATA, strict=True)))
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +130,8 @@ def sealed(lines):
 
 
 def test_a_partition_becomes_this_text(golden):
-    from pipeline.store import digest
-
-    numbers = torch.arange(24.0)
-    expected = GOLDEN.format(large=digest.of_bytes(numbers.numpy().tobytes()))
-    assert golden.processed_bytes == sealed(expected)
-    assert list(data_of(golden).values()) == [numbers.numpy().tobytes()]
+    assert golden.processed_bytes == sealed(GOLDEN)
+    assert data_of(golden) == DATA
 
 
 def test_debug_handles_are_found_by_the_line(golden):
@@ -149,78 +140,36 @@ def test_debug_handles_are_found_by_the_line(golden):
     assert {n: line.split()[3] for n, line in enumerate(lines, 1) if "@" in line} == told
 
 
-def test_what_is_read_is_written_again(golden):
-    read = text.read(golden.processed_bytes)
-    assert text.write(read.values()) == golden.processed_bytes
-    assert list(read) == list(range(2, 2 + len(read)))
-
-
-def test_other_handles_are_as_if_it_had_been_compiled_with_them():
-    x = torch.ones(2)
-    program = edge_program(Scale(), (x,))
-    first = preprocess(program, [])
-    other = copy.deepcopy(program)
-    known = {1: 21, 2: 3, 3: 1}
-    for node in other.graph.nodes:
-        if "debug_handle" in node.meta:
-            node.meta["debug_handle"] = known[node.meta["debug_handle"]]
-    again = preprocess(other, [])
-    assert text.with_handles(first.processed_bytes, known) == again.processed_bytes
-    assert again.processed_bytes != first.processed_bytes
-    assert text.with_handles(first.processed_bytes, {1: 2}) is None
-    assert text.with_handles(first.processed_bytes[:-3], known) is None
-
-
-class Scale(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
-
-    def forward(self, x):
-        return x + self.weight - 3
-
-
-def corrupt(lines, **changed):
-    """The golden text with a line changed, and its end made right again."""
-    rows = GOLDEN.format(large="0" * 64).splitlines()
-    rows[lines - 1 : lines] = [changed["line"]] if changed["line"] is not None else []
-    return sealed("".join(f"{row}\n" for row in rows))
-
-
 @pytest.mark.parametrize(
     ("number", "line", "what"),
     [
         (1, "add_sub 2", "must be 'add_sub 1', is 'add_sub 2'"),
-        (1, "XH00", "must be 'add_sub 1', is 'XH00'"),
-        (9, "mul v7 float32[?,3] @1 = v4 v0", "no instruction 'mul'; known: input, constant"),
-        (9, "", "no instruction ''"),
-        (9, "sub v7 float32[?,3] @1 = v4 v0", "is no 'sub' of this format"),
-        (9, "sub v7 float32[?,3] = v4 v0 alpha=2", "is no 'sub' of this format"),
-        (9, "sub v7  float32[?,3] @1 = v4 v0 alpha=2", "is no 'sub' of this format"),
-        (9, "sub v7 float8[?,3] @1 = v4 v0 alpha=2", "no dtype 'float8'; known: bool, uint8"),
-        (9, "sub v7 float32[?,,3] @1 = v4 v0 alpha=2", "no sizes are [?,,3]"),
-        (9, "sub v7 float32[?,3] @1 = v4 v0 alpha=two", "no number is 'two'"),
-        (9, "sub v7 float32[?,3] @1 = v4 v0 alpha=02", "must not be written '02'"),
-        (9, "sub v7 float32[?,3] @1 = v4 v0 alpha=__import__('os')", "no number is"),
-        (9, "sub v8 float32[?,3] @1 = v4 v0 alpha=2", "must define v7, defines v8"),
-        (9, "sub v7 float32[?,3] @1 = v4 v7 alpha=2", "reads v7, which no line before it defines"),
-        (11, "add v9 int64[2,3] @3 = v6 v2 alpha=0.5", "alpha of int64 must be a whole number"),
-        (15, "output v99", "reads v99"),
-        (2, "constant v0 float32[3] @1 = 0.5 -2.0", "must hold 3 numbers, holds 2"),
-        (2, "constant v0 float32[3] @1 = 0.5 -2.0 1", "holds numbers that are not float32"),
-        (2, "constant v0 float32[?] @1 = 0.5", "the size of a constant is known"),
-        (4, "constant v2 int64[2,1] @3 = 1 -2.0", "holds numbers that are not int64"),
-        (4, "constant v2 int8[2,1] @3 = 1 -200", "holds numbers that are not int8"),
+        (8, "mul v6 float32[?,3] @1 = v3 v0", "is no instruction: 'mul v6"),
+        (8, "", "is no instruction: ''"),
+        (8, "sub v6 float32[?,3] @1 = v3 v0", "is no instruction: 'sub"),
+        (8, "sub v6 float32[?,3] = v3 v0 alpha=2", "is no instruction: 'sub"),
+        (8, "sub v6  float32[?,3] @1 = v3 v0 alpha=2", "is no instruction: 'sub"),
+        (8, "sub v6 float8[?,3] @1 = v3 v0 alpha=2", "is no instruction: 'sub"),
+        (8, "sub v6 float32[?,3] @1 = v3 v6 alpha=2", "reads v6, which no line before it defines"),
+        (14, "output v99", "reads v99"),
     ],
 )  # fmt: skip
 def test_a_line_that_says_something_else_is_named(number, line, what):
-    with pytest.raises(PayloadError) as caught:
-        AddSubRuntime().init(corrupt(number, line=line), (), {"add_sub/" + "0" * 64: bytes(96)})
-    assert caught.value.line == number
-    assert str(caught.value).startswith(f"line {number} of the payload: ")
+    rows = GOLDEN.splitlines()
+    rows[number - 1] = line
+    with pytest.raises(DelegateError) as caught:
+        AddSubRuntime().init(sealed("".join(f"{row}\n" for row in rows)), (), DATA)
+    assert str(caught.value).startswith(f"line {number} of the payload")
     assert what in str(caught.value)
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (str(again), again.line) == (str(caught.value), number)
+
+
+@pytest.mark.parametrize("alpha", ["two", "02", "__import__('os')", "[1]", "0.5"])
+def test_an_alpha_that_is_none_is_told_with_its_debug_handle(alpha):
+    lines = f"add_sub 1\ninput v0 int64[2]\nadd v1 int64[2] @7 = v0 v0 alpha={alpha}\noutput v1\n"
+    program = AddSubRuntime().init(sealed(lines), (), {})
+    with pytest.raises(DelegateError, match=r"^add: ") as caught:
+        AddSubRuntime().execute(program, (torch.ones(2).long(),))
+    assert caught.value.debug_handle == 7
 
 
 @settings(max_examples=200, deadline=None)
@@ -233,25 +182,24 @@ def test_a_payload_that_was_cut_or_changed_is_refused(golden, data):
     else:
         byte = data.draw(st.integers(0, 255).filter(lambda each: each != payload[place]))
         damaged = payload[:place] + bytes([byte]) + payload[place + 1 :]
-    with pytest.raises(PayloadError) as caught:
-        text.read(damaged)
-    assert 1 <= caught.value.line <= payload.count(b"\n") + 1
+    with pytest.raises(DelegateError, match=r"was cut or changed|line 1 of the payload"):
+        AddSubRuntime().init(damaged, (), DATA)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=80))
 def test_any_bytes_are_refused(data):
-    with pytest.raises(PayloadError):
-        text.read(data)
+    with pytest.raises(DelegateError):
+        AddSubRuntime().init(data, (), {})
 
 
 def test_named_data_must_be_there_and_fit(golden):
-    payload, (key,) = golden.processed_bytes, data_of(golden)
-    with pytest.raises(PayloadError, match=f"line 3 .* the package holds no data {key}") as caught:
-        AddSubRuntime().init(payload, (), {})
-    assert caught.value.debug_handle == 2
-    with pytest.raises(PayloadError, match="takes 96 bytes"):
-        AddSubRuntime().init(payload, (), {key: bytes(95)})
+    key, *_ = DATA
+    for data in (b"", bytes(11), bytes(16)):
+        with pytest.raises(
+            DelegateError, match=rf"float32\[3\] can't be made of the {len(data)} b"
+        ):
+            AddSubRuntime().init(golden.processed_bytes, (), {**DATA, key: data})
 
 
 def test_nothing_is_evaluated_or_unpickled():
@@ -281,7 +229,7 @@ def test_operators_without_an_instruction_are_told_with_their_lines():
     with pytest.raises(PipelineError) as caught:
         compiled(Unsupported(), (torch.ones(2), torch.ones(2)))
     first, second = str(caught.value).splitlines()
-    here = "test_backend_add_sub.py"
+    here = "test_add_sub.py"
     place = f"{here}:{line_of(Unsupported.forward, 'total * y')}, in Unsupported.forward"
     assert first.startswith(
         "add_sub has no instruction for aten.mul.Tensor: scaled = total * y  # "
@@ -309,30 +257,19 @@ def test_values_that_the_text_cannot_say_are_refused(value, what):
         preprocess(program, [])
 
 
-def test_compile_specs_are_refused():
-    program = edge_program(Scale(), (torch.ones(2),))
-    with pytest.raises(PipelineError, match="takes no compile specs; given level"):
-        preprocess(program, [CompileSpec("level", b"3")])
-
-
-def test_few_numbers_stand_in_the_text_and_no_bits_are_lost():
-    payload = b"\x01\x00\xc0\x7f\x00\x00\xc0\x7f"  # a NaN that is not `nan`, and one that is
+def test_no_bits_of_a_constant_are_lost():
+    payload = b"\x01\x00\xc0\x7f\x00\x00\xc0\x7f"  # a NaN of its own, and the usual one
 
     class Nan(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            odd = torch.frombuffer(bytearray(payload), dtype=torch.float32)
-            self.register_buffer("odd", odd)
-            self.register_buffer("plain", torch.tensor([math.nan, -0.0]))
+            self.register_buffer("odd", torch.frombuffer(bytearray(payload), dtype=torch.float32))
 
         def forward(self, x):
-            return x + self.odd, x + self.plain
+            return x + self.odd
 
     result = compiled(Nan(), (torch.ones(2),))
-    assert list(data_of(result).values()) == [payload]
-    assert b" = nan -0.0\n" in result.processed_bytes
-    first = loaded(result).constants[0]
-    assert first.view(torch.uint8).numpy().tobytes() == payload
+    assert loaded(result).constants["v0"].view(torch.uint8).numpy().tobytes() == payload
 
 
 def test_constants_are_written_by_their_values_not_by_their_strides():
@@ -549,11 +486,7 @@ def test_sizes_that_come_at_run_time(growing):
 
 def test_an_instruction_that_fails_tells_its_debug_handle(growing):
     program = loaded(growing)
-    subtraction = next(
-        each
-        for each in program.instructions.values()
-        if isinstance(each, text.Compute) and each.operation == "sub"
-    )
+    (subtraction,) = (each for each in program.instructions if each.operation == "sub")
     with pytest.raises(DelegateError, match="sub: The size of tensor a") as caught:
         AddSubRuntime().execute(program, (torch.ones(3, 2), torch.ones(3, 2), torch.ones(4, 2)))
     assert caught.value.debug_handle == subtraction.handle == 2
@@ -569,7 +502,7 @@ def test_a_result_that_was_not_declared_is_an_error():
     program = AddSubRuntime().init(payload, (), {})
     with pytest.raises(DelegateError) as caught:
         AddSubRuntime().execute(program, (torch.ones(4), torch.ones(4)))
-    assert str(caught.value) == "add: gives float32[4], must give float32[3]"
+    assert str(caught.value) == "add: v2 must be float32[3], is float32[4]"
     assert caught.value.debug_handle == 7
 
 
@@ -577,13 +510,13 @@ def test_a_result_that_was_not_declared_is_an_error():
     ("inputs", "what"),
     [
         ([torch.ones(3, 2)], "takes 3 inputs, 1 given"),
-        ([torch.ones(3, 2), 2, torch.ones(3, 2)], "input 1 must be a tensor, is int"),
+        ([torch.ones(3, 2), 2, torch.ones(3, 2)], "input: v1 must be float32[?,2], is int"),
         ([torch.ones(3, 2), torch.ones(3, 2), torch.ones(3, 3)],
-         "input 2 must be float32[?,2], is float32[3,3]"),
+         "input: v2 must be float32[?,2], is float32[3,3]"),
         ([torch.ones(3, 2), torch.ones(3, 2).long(), torch.ones(3, 2)],
-         "input 1 must be float32[?,2], is int64[3,2]"),
+         "input: v1 must be float32[?,2], is int64[3,2]"),
         ([torch.ones(2), torch.ones(3, 2), torch.ones(3, 2)],
-         "input 0 must be float32[?,2], is float32[2]"),
+         "input: v0 must be float32[?,2], is float32[2]"),
     ],
 )  # fmt: skip
 def test_inputs_are_checked(growing, inputs, what):
@@ -601,41 +534,35 @@ def test_every_instruction_is_timed_with_its_debug_handle(golden):
         AddSubRuntime().execute(program, inputs)
         timings = AddSubRuntime().timings(program)
         assert [(each.name, each.debug_handle) for each in timings] == [
-            ("sub", 1), ("add", 2), ("add", 3), ("cast", 4), ("cast", 5), ("add", 5), ("sub", 6)
+            ("sub", 1), ("add", 2), ("cast", 3), ("cast", 4), ("add", 4), ("sub", 5)
         ]  # fmt: skip
         assert all(each.seconds >= 0 for each in timings)
 
 
 def test_outputs_share_no_memory_with_inputs_and_constants():
     payload = sealed(
-        "add_sub 1\ninput v0 float32[2]\nconstant v1 float32[2] @1 = 1.0 2.0\n"
+        "add_sub 1\ninput v0 float32[2]\nconstant v1 float32[2] data key\n"
         "cast v2 float32[2] @1 = v0\noutput v0\noutput v1\noutput v2\n"
     )
-    program, x = AddSubRuntime().init(payload, (), {}), torch.ones(2)
+    data = {"key": torch.tensor([1.0, 2.0]).numpy().tobytes()}
+    program, x = AddSubRuntime().init(payload, (), data), torch.ones(2)
     for output in AddSubRuntime().execute(program, (x,)):
         output.fill_(9)
     assert torch.equal(x, torch.ones(2))
     assert AddSubRuntime().execute(program, (x,))[1].tolist() == [1.0, 2.0]
 
 
-# What the cache may leave out
-
-
-def test_names_and_what_is_not_read_change_nothing():
-    sight = BACKENDS["add_sub"].make_sight()
+def test_names_change_nothing():
     arguments = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
     program = edge_program(Golden(), arguments)
     expected = preprocess(program, []).processed_bytes
-    assert not sight.names_count(program)
     for number, node in enumerate(program.graph.nodes):
-        for key in (*sight.unread, "stack_trace", "from_node", "seq_nr"):
-            node.meta.pop(key, None)
         if node.op == "call_function":
             node.name = f"renamed_{number}"
     assert preprocess(program, []).processed_bytes == expected
 
 
-class Confined(torch.nn.Module):
+class Filtered(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = Rows()
@@ -647,17 +574,17 @@ class Confined(torch.nn.Module):
 @pytest.mark.parametrize("module", ["inner", ""])
 def test_whole_is_of_the_modules_that_are_named(module):
     """The multiplication outside is no matter; where no module is named, it is."""
-    program = export(Confined(), tuple(torch.ones(3, 2) for _ in range(3)))
+    program = export(Filtered(), tuple(torch.ones(3, 2) for _ in range(3)))
     options = BACKENDS["add_sub"].options(whole=True)
     modules = (module,) if module else None
     spec = PartitionerSpec(name="add_sub", options=options, modules=modules)
-    partitioners = {"forward": confined_partitioners([spec])}
+    partitioners = {"forward": make_filtered_partitioners([spec])}
     if not module:
         with pytest.raises(PipelineError, match=r"no instruction for aten\.mul\.Tensor: .*sin"):
             lower({"forward": program}, partitioners)
         return
     lowered = lower({"forward": program}, partitioners).exported_program("forward")
-    counts = count_delegation(lowered)
+    counts = describe_delegation(lowered)
     assert counts.partitions == {"AddSubBackend": 1}
     assert (counts.delegated_nodes, counts.nodes) == (2, 4)
 
@@ -728,37 +655,25 @@ def test_all_is_delegated_and_runs(bench):
     check_ran(bench, "sums")
     features = manifest_of(bench, "sums")["methods"]["features"]["delegation"]
     assert features["nodes"] == features["delegated_nodes"] == 3
-    assert (
-        "AddSubBackend: 3 of 3 (100.0 %) in 1 partition"
-        in bench.bytes_of("sums", "report.md").decode()
-    )
+    assert "AddSubBackend: 3 in 1 partition" in bench.bytes_of("sums", "report.md").decode()
 
 
 @pytest.mark.slow
-def test_bytes_are_those_of_the_joint_call(bench):
-    check_joint_bytes(bench, "sums")
+def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench):
+    check_same_bytes(bench, ["sums"])
+
+
+@pytest.mark.slow
+def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
+    check_fresh_checkout_hits(bench, tmp_path / "other", "sums")
 
 
 @pytest.mark.slow
 def test_constants_of_two_methods_are_stored_once(bench):
     pte = bench.bytes_of("sums", "small.pte")
     assert pte.count(torch.arange(24.0).numpy().tobytes()) == 1
-    assert pte.count(b"data add_sub/") == 2
+    assert pte.count(b"data add_sub/") == 5
     assert str(bench.root).encode() not in pte
-
-
-@pytest.mark.slow
-def test_fresh_processes_agree_without_a_cache(bench):
-    check_fresh_processes_agree(bench, "sums")
-
-
-@pytest.mark.slow
-def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
-    other = bench_for(tmp_path / "other", {"sums": SUMS})
-    (other.root / "models" / "small.py").write_text(MODEL)
-    assert other.doit("lower:sums", PTE_PIPELINE_STORE=str(bench.store)) == 0, other.output
-    assert set(other.outcomes().values()) == {"hit"}
-    assert other.bytes_of("sums", "small.pte") == bench.bytes_of("sums", "small.pte")
 
 
 def broken(bench, folder):
@@ -777,39 +692,24 @@ def broken(bench, folder):
     return path
 
 
-def validated(bench, pte):
-    """What validation finds of a file, with the lines of the model's source."""
-    plan = plan_of(bench)
-    sources = plan.methods("sums")
-    programs = {name: load_method(each, plan.workspace.store) for name, each in sources.items()}
-    lines = lines_of_handles(manifest_of(bench, "sums"), programs, bench.root)
-    settings = plan.config("sums").validation
-    return validate_package(pte, [], programs, {}, settings, {}, None, lines)
-
-
 @pytest.mark.slow
-def test_a_delegate_that_fails_tells_the_line_of_the_source_as_it_is_now(bench, tmp_path):
-    place = "small.py:{}, in {}"
-    for shift in (0, 2):
-        if shift:  # the same program on other lines: nothing is compiled, and the line is told
-            source = bench.root / "models" / "small.py"
-            source.write_text("# one\n# two\n" + source.read_text())
-            assert bench.doit("lower") == 0, bench.output
-            assert "compile sums/features" not in {
-                n for n, outcome in bench.outcomes().items() if outcome == "built"
-            }
-        source = (bench.root / "models" / "small.py").read_text().splitlines()
-        result = validated(bench, broken(bench, tmp_path))
-        failures = {m.method: m.failures for m in result.methods}
-        (method,) = (name for name, own in failures.items() if own)
-        code = {
-            "features": "return total - self.large + self.small",
-            "classify": "return total - self.large + self.small",
-        }[method]
-        number = 1 + next(n for n, line in enumerate(source) if code in line)
-        told = f"sub: gives float32[6,4], must give float32[6,5]; of {code}  # models/"
-        assert all(told in failure.what for failure in failures[method])
-        assert all(place.format(number, "Features.forward") in f.what for f in failures[method])
+@pytest.mark.parametrize("shift", ["", "# one\n# two\n"])
+def test_a_delegate_that_fails_tells_the_line_of_the_source_as_it_is_now(bench, tmp_path, shift):
+    """The same program on other lines leads there through the manifest of the package."""
+    plan, path = plan_of(bench), tmp_path / "models" / "small.py"
+    path.parent.mkdir()
+    path.write_text(shift + MODEL)
+    exporter = {}
+    exec(compile(path.read_text(), str(path), "exec"), exporter)
+    programs = exporter["export_methods"]()
+    lines = lines_of_handles(manifest_of(bench, "sums"), programs, tmp_path)
+    settings = plan.config("sums").validation
+    result = validate_package(broken(bench, tmp_path), [], programs, {}, settings, {}, None, lines)
+    (failures,) = (method.failures for method in result.methods if method.failures)
+    code = "return total - self.large + self.small"
+    number = 1 + next(n for n, x in enumerate(path.read_text().splitlines()) if code in x)
+    told = f"must be float32[6,5], is float32[6,4]; of {code}  # models/small.py:{number}, in Feat"
+    assert failures and all(told in failure.what for failure in failures)
 
 
 @pytest.mark.slow
@@ -818,54 +718,3 @@ def test_no_path_of_a_machine_is_kept(bench):
     assert str(bench.root) not in manifest and "small.py" not in manifest
     places = manifest_of(bench, "sums")["methods"]["features"]["debug_handles"]
     assert [handle for handle, _ in places] == sorted(handle for handle, _ in places) and places
-
-
-SHIFTED = """
-import torch
-from torch.export import export
-
-
-class Features(torch.nn.Module):
-    def forward(self, x):
-        wave = x{wave}
-        return (x + 1) - 2.5, wave
-
-
-def export_methods():
-    return {{"features": export(Features(), (torch.ones(2, 3),))}}
-"""
-
-
-@pytest.mark.slow
-def test_a_known_partition_gets_the_debug_handles_of_the_method_that_asks(tmp_path):
-    """Its bytes are those of a build without a store."""
-    configs = {"sums": {"methods": {"features": {"partitioners": ["add_sub"]}}}}
-    bench = bench_for(tmp_path / "workspace", configs)
-    payloads = []
-    for wave in (".cos()", ".sin().cos()"):
-        (bench.root / "models" / "small.py").write_text(SHIFTED.format(wave=wave))
-        assert bench.doit("lower") == 0, bench.output
-        payloads.append(
-            re.search(rb"add_sub 1\n.*?\nend [^\n]*", bench.bytes_of("sums", "small.pte"), re.S)[0]
-        )
-    usage = read_usage(Store(bench.store))["preprocess"]
-    assert (usage.hits, usage.misses) == (1, 1)
-    assert payloads[0] != payloads[1]
-    assert re.sub(rb"@\d+|end.*", b"", payloads[0]) == re.sub(rb"@\d+|end.*", b"", payloads[1])
-    check_fresh_processes_agree(bench, "sums")
-
-
-@pytest.mark.slow
-def test_a_method_with_another_operator_is_refused_whole(tmp_path):
-    bench = bench_for(
-        tmp_path / "workspace", {"sums": both(partitioners=[{"add_sub": {"whole": True}}])}
-    )
-    source = MODEL.replace("return total - self.large", "return total * self.large")
-    (bench.root / "models" / "small.py").write_text(source)
-    assert bench.doit("lower") == 1
-    number = 1 + next(n for n, line in enumerate(source.splitlines()) if "total * self" in line)
-    assert (
-        "add_sub has no instruction for aten.mul.Tensor: return total * self.large + self.small"
-        f"  # models/small.py:{number}, in Features.forward" in bench.output
-    )
-    assert bench.doit("lower", timeout=300) == 1  # and is so again, from whatever the store holds

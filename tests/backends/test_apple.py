@@ -21,21 +21,10 @@ from executorch.backends.apple.coreml.compiler.coreml_preprocess import (
 from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 from executorch.backends.apple.coreml.quantizer import _coreml_quantizer_utils
 from executorch.exir._serialize._program import deserialize_pte_binary
-from lowerable import (
-    bench_for,
-    both,
-    check_delegated,
-    check_fresh_checkout_hits,
-    check_fresh_processes_agree,
-    check_joint_bytes,
-    check_not_run,
-    manifest_of,
-)
 from pydantic import ValidationError
-from refused import left_by
 
 from pipeline.backends import BACKENDS, PartitionerSpec, make_partitioners, make_quantizer
-from pipeline.backends.coreml import (
+from pipeline.backends.coreml.options import (
     CoreMLComputeUnit,
     CoreMLOptions,
     CoreMLQuantize,
@@ -44,6 +33,16 @@ from pipeline.backends.coreml import (
 )
 from pipeline.backends.coreml.reproducible import archive, reproducible
 from pipeline.store.errors import PipelineError
+from tests.support.lowerable import (
+    bench_for,
+    both,
+    check_delegated,
+    check_fresh_checkout_hits,
+    check_not_run,
+    check_same_bytes,
+    manifest_of,
+)
+from tests.support.refused import left_by
 
 pytestmark = pytest.mark.slow
 
@@ -168,22 +167,18 @@ def test_methods_of_a_joint_backend_are_compiled_together(bench):
     assert compiled == {"fp16": {"features+classify"}, "mixed": {"features", "classify"}}
 
 
-@pytest.mark.parametrize("package", ["apart", "mixed", "reversed", "mps", "mlx"])
-def test_bytes_are_those_of_the_joint_call(bench, package):
-    check_joint_bytes(bench, package)
+def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench):
+    joint = ["apart", "mixed", "reversed", "mps", "mlx"]
+    others = {*COREML, *MIXED, *QUANTIZED, *OTHERS} - {*joint}
+    check_same_bytes(bench, joint, *sorted(others))
 
 
 def test_the_order_in_which_a_config_names_methods_means_nothing(bench):
     assert bench.bytes_of("reversed", "small.pte") == bench.bytes_of("fp16", "small.pte")
 
 
-def test_fresh_processes_agree_without_a_cache(bench):
-    check_fresh_processes_agree(bench, *COREML, *MIXED, *QUANTIZED, *OTHERS)
-
-
-@pytest.mark.parametrize("package", ["fp16", "mlx"])
-def test_a_fresh_checkout_compiles_nothing(bench, package, tmp_path):
-    check_fresh_checkout_hits(bench, tmp_path / "other", package)
+def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
+    check_fresh_checkout_hits(bench, tmp_path / "other", "fp16", "mlx")
 
 
 def models_of(pte: bytes) -> list[bytes]:
@@ -481,7 +476,7 @@ def test_patterns_hold_the_operators_that_tracing_finds(monkeypatch):
     def compared(pattern, inputs, *rest):
         made = original(pattern, inputs, *rest)
         called = {n.target for n in made.graph.nodes if n.op == "call_function"}
-        seen.append(coreml_quantizer.operators(pattern, inputs) == called)
+        seen.append(coreml_quantizer._find_operators(pattern, inputs) == called)
         return made
 
     monkeypatch.setattr(_coreml_quantizer_utils, "_get_aten_graph_module", compared)

@@ -5,33 +5,32 @@ docs/backends.md says.
 """
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
-from lowerable import (
-    bench_for,
-    both,
-    check_delegated,
-    check_fresh_checkout_hits,
-    check_fresh_processes_agree,
-    check_joint_bytes,
-    check_not_run,
-    check_ran,
-)
-from refused import left_by
-from test_control_flow import Any, Cond, Map, Scan, X, check_runs, lowered, program_of
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.arm import emulation as arm_emulation
 from pipeline.backends.arm import vgf
 from pipeline.compile.emit import emit
-from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
-from pipeline.compile.module_filter import confined_partitioners
+from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.quantize import quantize
 from pipeline.config.load import EmitConfig, parse_config
 from pipeline.program.inputs import InputSet
+from tests.compile.test_control_flow import Any, Cond, Map, Scan, X, check_runs, lowered, program_of
+from tests.support.bench import REPOSITORY
+from tests.support.lowerable import (
+    bench_for,
+    both,
+    check_delegated,
+    check_fresh_checkout_hits,
+    check_not_run,
+    check_ran,
+    check_same_bytes,
+)
+from tests.support.refused import left_by
 
 pytestmark = pytest.mark.slow
 
@@ -77,10 +76,12 @@ CONFIGS = {
     "vgf-int": ("vgf", 1.0, both(quantize={"quantizer": "vgf"}, partitioners=["vgf"]) | CLOSE),
 }
 LACKS = {
-    name: "; ".join(f"{name} needs {need.what}: {need.remedy}" for need in BACKENDS[name].missing())
+    name: "; ".join(
+        f"{name} needs {need.what}: {need.remedy}" for need in BACKENDS[name].host.missing()
+    )
     for name in ("tosa", "ethos-u", "vgf")
 }
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "backends.md"
+DOCS = REPOSITORY / "docs" / "backends.md"
 
 
 def documented(backend):
@@ -127,7 +128,7 @@ def test_what_tosa_knows_is_delegated(bench, package):
 
 @pytest.mark.parametrize("package", packages("tosa", "ethos-u"))
 def test_npus_are_not_run(bench, package):
-    check_not_run(bench, package, BACKENDS[CONFIGS[package][0]].cannot_run())
+    check_not_run(bench, package, BACKENDS[CONFIGS[package][0]].execution.cannot_run())
 
 
 @pytest.mark.parametrize("package", packages("vgf"))
@@ -136,13 +137,6 @@ def test_vgf_runs(bench, package):
         check_not_run(bench, package, arm_emulation.missing())
         pytest.skip(f"{arm_emulation.missing()}; see docs/backends.md")
     check_ran(bench, package)
-
-
-@needs_one
-def test_bytes_are_those_of_the_joint_call(bench, monkeypatch):
-    if not LACKS["vgf"]:
-        monkeypatch.setenv("MODEL_CONVERTER_PATH", vgf.converter())  # else it must be on PATH
-    check_joint_bytes(bench, *BUILT)
 
 
 @needs_one
@@ -199,7 +193,7 @@ def test_control_flow_beside_vgf(name, tmp_path, monkeypatch):
     for variable, value in arm_emulation.set_up(tmp_path / "layers").items():
         monkeypatch.setenv(variable, value)
     manager = lowered(module, "vgf")
-    counts = count_delegation(manager.exported_program("run"))
+    counts = describe_delegation(manager.exported_program("run"))
     assert set(counts.partitions) == {"VgfBackend"}
     emitted = emit(manager, EmitConfig(remove_view_copy=name != "Scan"))
     if arm_emulation.missing():
@@ -211,7 +205,7 @@ def test_control_flow_beside_vgf(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["Cond", "Any"])
 def test_branches_are_tosas(name):
     manager = lowered(FLOWS[name], "tosa", tosa_spec="TOSA-1.0+FP")
-    counts = count_delegation(manager.exported_program("run"))
+    counts = describe_delegation(manager.exported_program("run"))
     assert counts.partitions == {"TOSABackend": 3}  # the predicate, and each branch
     assert counts.undelegated == LEFT[name]
 
@@ -223,8 +217,8 @@ def test_control_flow_beside_ethos_u(name):
     data = {"model": "m", "methods": {"run": ethos_u("ethos-u85-256")["methods"]["features"]}}
     method = parse_config("p", data, "p.yaml").methods["run"]
     program = quantize(program_of(FLOWS[name]), method.quantize, [InputSet((X,))])
-    manager = lower({"run": program}, {"run": confined_partitioners(method.partitioners)})
-    counts = count_delegation(manager.exported_program("run"))
+    manager = lower({"run": program}, {"run": make_filtered_partitioners(method.partitioners)})
+    counts = describe_delegation(manager.exported_program("run"))
     assert set(counts.partitions) == {"EthosUBackend"}
     assert counts.undelegated["aten.addmm"] == 1  # the layer inside; the one outside is none
     assert counts.undelegated["aten.relu"] == 1
@@ -232,9 +226,11 @@ def test_control_flow_beside_ethos_u(name):
 
 
 @needs_one
-def test_fresh_processes_agree_without_a_cache(bench):
+def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench, monkeypatch):
     """Last, since it builds again what the others look at."""
-    check_fresh_processes_agree(bench, *BUILT)
+    if not LACKS["vgf"]:
+        monkeypatch.setenv("MODEL_CONVERTER_PATH", vgf.converter())  # else it must be on PATH
+    check_same_bytes(bench, BUILT)
 
 
 @pytest.mark.skipif(bool(LACKS["tosa"]), reason=LACKS["tosa"])

@@ -11,8 +11,7 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from pipeline.backends import BACKENDS
-from pipeline.backends.arm import TOSA_EXTENSIONS, PassOptions
+from pipeline.backends import BACKENDS, make_quantizer
 from pipeline.backends.arm import emulation as arm_emulation
 from pipeline.backends.arm.ethos_u import (
     ETHOS_U_DEFAULTS,
@@ -23,9 +22,10 @@ from pipeline.backends.arm.ethos_u import (
     EthosUSystem,
     EthosUTarget,
 )
+from pipeline.backends.arm.options import TOSA_EXTENSIONS, PassOptions
 from pipeline.backends.arm.tosa import TosaOptions, TosaQuantize
 from pipeline.backends.arm.vgf import VgfOptions, VgfQuantize, converter
-from pipeline.backends.workspace_files import misfits_of
+from pipeline.backends.workspace_files import find_misfits
 from pipeline.config.load import parse_config
 from pipeline.store.errors import ConfigErrors, PipelineError
 
@@ -36,21 +36,23 @@ U55 = {"target": "ethos-u55-128"}
 def of(*parts):
     """Skips where an extra is missing; else Arm's part of executorch, imported."""
     for name in ("tosa", "ethos-u", "vgf"):
-        for need in BACKENDS[name].missing():
+        for need in BACKENDS[name].host.missing():
             pytest.skip(f"{name} needs {need.what}: {need.remedy}")
     import executorch.backends.arm.quantizer as quantizer
     from executorch.backends.arm.ethosu import EthosUCompileSpec
     from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec
     from executorch.backends.arm.vgf import VgfCompileSpec
 
-    from pipeline.backends.arm import build as arm_parts
+    from pipeline.backends.arm.passes import compile_spec
+    from pipeline.backends.arm.quantizer import quantization
 
     known = {
         "quantizer": quantizer,
         "EthosUCompileSpec": EthosUCompileSpec,
         "TosaCompileSpec": TosaCompileSpec,
         "VgfCompileSpec": VgfCompileSpec,
-        "arm_parts": arm_parts,
+        "compile_spec": compile_spec,
+        "quantization": quantization,
     }
     return [known[part] for part in parts]
 
@@ -81,8 +83,8 @@ def test_pass_options_are_the_pipeline_configs():
 
 @pytest.mark.parametrize("target", get_args(EthosUTarget))
 def test_ethos_u_defaults_are_the_compile_specs(target):
-    parts, spec = of("arm_parts", "EthosUCompileSpec")
-    made = parts.compile_spec(EthosUOptions(target=target))
+    compile_spec, spec = of("compile_spec", "EthosUCompileSpec")
+    made = compile_spec(EthosUOptions(target=target))
     assert made._to_list() == spec(target)._to_list()
     names = ETHOS_U_DEFAULTS[target.split("-")[1]]
     assert made.compiler_flags[-2:] == [
@@ -92,21 +94,21 @@ def test_ethos_u_defaults_are_the_compile_specs(target):
 
 
 def test_tosa_and_vgf_defaults_are_the_compile_specs():
-    parts, tosa, vgf = of("arm_parts", "TosaCompileSpec", "VgfCompileSpec")
-    made = parts.compile_spec(TosaOptions(tosa_spec="TOSA-1.0+FP"))
+    compile_spec, tosa, vgf = of("compile_spec", "TosaCompileSpec", "VgfCompileSpec")
+    made = compile_spec(TosaOptions(tosa_spec="TOSA-1.0+FP"))
     assert made._to_list() == tosa("TOSA-1.0+FP")._to_list()
-    assert parts.compile_spec(VgfOptions())._to_list() == vgf()._to_list()
+    assert compile_spec(VgfOptions())._to_list() == vgf()._to_list()
 
 
 def test_every_option_reaches_the_compile_spec():
-    (parts,) = of("arm_parts")
+    (compile_spec,) = of("compile_spec")
     options = EthosUOptions(
         target="ethos-u85-256",
         system_config="Ethos_U85_SYS_DRAM_High",
         memory_mode="Dedicated_Sram_512KB",
         extra_flags=["--optimise=Size", "--separate-io-regions"],
     )
-    (flags,) = [s for s in parts.compile_spec(options)._to_list() if s.key == "compile_flags"]
+    (flags,) = [s for s in compile_spec(options)._to_list() if s.key == "compile_flags"]
     assert flags.value.decode().split(" ") == [
         "--optimise=Size",
         "--separate-io-regions",
@@ -117,7 +119,7 @@ def test_every_option_reaches_the_compile_spec():
         "--memory-mode=Dedicated_Sram_512KB",
     ]
     vgf = VgfOptions(tosa_spec="TOSA-1.0+FP", compiler_flags=["--require-static-shape"])
-    specs = {s.key: bytes(s.value) for s in parts.compile_spec(vgf)._to_list()}
+    specs = {s.key: bytes(s.value) for s in compile_spec(vgf)._to_list()}
     assert specs["compile_flags"] == b"--require-static-shape"
     assert specs["tosa_spec"] == b"TOSA-1.0+FP"
 
@@ -125,14 +127,14 @@ def test_every_option_reaches_the_compile_spec():
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256"])
 def test_pass_options_keep_the_targets_own_defaults(target):
     """What comes back of the compile specs, as preprocess reads them, is what was asked for."""
-    parts, spec = of("arm_parts", "EthosUCompileSpec")
+    compile_spec, spec = of("compile_spec", "EthosUCompileSpec")
     plain = spec._from_list(spec(target)._to_list())._get_pass_pipeline_config()
     options = EthosUOptions(target=target, leaky_relu="table", quantize_neg_inf=-8.0)
-    made = spec._from_list(parts.compile_spec(options)._to_list())._get_pass_pipeline_config()
+    made = spec._from_list(compile_spec(options)._to_list())._get_pass_pipeline_config()
     assert made.softmax == plain.softmax
     assert (made.leaky_relu.name, made.quantize_inf.neg_inf) == ("TABLE", -8.0)
     stable = EthosUOptions(target=target, softmax="stable")
-    made = spec._from_list(parts.compile_spec(stable)._to_list())._get_pass_pipeline_config()
+    made = spec._from_list(compile_spec(stable)._to_list())._get_pass_pipeline_config()
     assert made.softmax.name == "STABLE"
 
 
@@ -198,19 +200,19 @@ def test_tosa_specs_are_accepted_as_upstream_accepts_them():
 
 
 def test_quantizer_defaults_are_the_functions():
-    parts, quantizer = of("arm_parts", "quantizer")
+    quantization, quantizer = of("quantization", "quantizer")
     for activations, theirs in {
         "int8": quantizer.get_symmetric_quantization_config(),
         "int16": quantizer.get_symmetric_a16w8_quantization_config(),
     }.items():
         config = EthosUQuantize(quantizer="ethos-u", activations=activations, **U55)
         # As text, since the observers' constructors are equal to none but themselves.
-        assert str(parts.quantization(config)) == str(theirs)
+        assert str(quantization(config)) == str(theirs)
 
 
 def test_quantizer_options_take_effect():
-    (parts,) = of("arm_parts")
-    made = parts.quantization(
+    (quantization,) = of("quantization")
+    made = quantization(
         VgfQuantize(
             quantizer="vgf",
             per_channel=False,
@@ -238,10 +240,10 @@ def test_quantizer_options_take_effect():
     ],
 )
 def test_each_backend_has_its_quantizer(config, kind):
-    (parts,) = of("arm_parts")
-    made = parts.make_quantizer(config)
+    (quantization,) = of("quantization")
+    made = make_quantizer(config)
     assert type(made).__name__ == kind
-    assert made.global_config.label == parts.quantization(config).label
+    assert made.global_config.label == quantization(config).label
 
 
 # What a config gets wrong
@@ -315,11 +317,11 @@ def edge_program(model, *inputs):
     ],
 )
 def test_a_method_without_quantization_is_an_error(backend, options):
-    (parts,) = of("arm_parts")
+    of()
     import torch
 
     program = edge_program(torch.nn.Linear(4, 4), torch.ones(1, 4))
-    made = parts.make_partitioner(BACKENDS[backend].options(**options))
+    made = BACKENDS[backend].lowering.make_partitioner(BACKENDS[backend].options(**options))
     ((key, value),) = options.items()
     hint = f"add `quantize: {{quantizer: {backend}, {key}: {value}}}` or leave {backend} out"
     with pytest.raises(PipelineError, match="seen, and the method has none") as caught:
@@ -328,19 +330,19 @@ def test_a_method_without_quantization_is_an_error(backend, options):
 
 
 def test_integers_need_no_quantizer():
-    (parts,) = of("arm_parts")
+    of()
     import torch
 
     class Add(torch.nn.Module):
         def forward(self, x):
             return x + x
 
-    made = parts.make_partitioner(EthosUOptions(**U55))
+    made = BACKENDS["ethos-u"].lowering.make_partitioner(EthosUOptions(**U55))
     assert made.partition(edge_program(Add(), torch.ones(4, dtype=torch.int32))).partition_tags
 
 
 def test_partitions_are_in_order_whatever_the_set_gives(monkeypatch):
-    (parts,) = of("arm_parts")
+    of()
     import torch
     from executorch.backends.arm.tosa.partitioner import TOSAPartitioner
 
@@ -359,7 +361,7 @@ def test_partitions_are_in_order_whatever_the_set_gives(monkeypatch):
         return [*unordered, *sorted(found - set(unordered))]
 
     monkeypatch.setattr(TOSAPartitioner, "_tag_module", tag)
-    made = parts.make_partitioner(TosaOptions(tosa_spec="TOSA-1.0+FP"))
+    made = BACKENDS["tosa"].lowering.make_partitioner(TosaOptions(tosa_spec="TOSA-1.0+FP"))
     tags = made.partition(edge_program(Apart(), torch.ones(4))).partition_tags
     assert list(tags) == [f"tag{number}" for number in range(12)]
 
@@ -367,7 +369,7 @@ def test_partitions_are_in_order_whatever_the_set_gives(monkeypatch):
 def test_parts_of_a_partition_are_numbered_as_the_graph_goes(monkeypatch):
     """A dequantized value that the CPU reads as well leaves the partition, which then falls apart.
     Upstream numbers the parts in the order of a set of nodes, that is of their addresses."""
-    (parts,) = of("arm_parts")
+    of()
     import torch
     from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
     from executorch.backends.arm.tosa import partitioner as upstream
@@ -405,7 +407,7 @@ def test_parts_of_a_partition_are_numbered_as_the_graph_goes(monkeypatch):
             return found[::order]
 
         monkeypatch.setattr(upstream, "_find_connected_components", shuffled)
-        made = parts.make_partitioner(TosaOptions(tosa_spec="TOSA-1.0+INT"))
+        made = BACKENDS["tosa"].lowering.make_partitioner(TosaOptions(tosa_spec="TOSA-1.0+INT"))
         result = made.partition(edge)
         assert fallen == [5]
         return [node.meta.get("delegation_tag") for node in edge.graph.nodes], result
@@ -430,7 +432,7 @@ def test_parts_of_a_partition_are_numbered_as_the_graph_goes(monkeypatch):
 )
 def test_a_cached_partition_is_what_a_fresh_one_would_be(backend, options, tmp_path):
     """Of a program whose names differ too, which TOSA's payload holds."""
-    (parts,) = of("arm_parts")
+    of()
     import torch
     from torch.export import export
 
@@ -450,13 +452,13 @@ def test_a_cached_partition_is_what_a_fresh_one_would_be(backend, options, tmp_p
             return renamed + renamed
 
     inputs = as_input_sets([(torch.linspace(-1, 1, 16),)], "example")
-    config = BACKENDS[backend].quantizer(quantizer=backend, **options)
+    config = BACKENDS[backend].quantization.options(quantizer=backend, **options)
 
     def quantized(model):
         return quantize(export(model, inputs[0].args), config, inputs)
 
     def lowered(program, store):
-        made = parts.make_partitioner(BACKENDS[backend].options(**options))
+        made = BACKENDS[backend].lowering.make_partitioner(BACKENDS[backend].options(**options))
         with counted_preprocess() as counts:
             manager = lower({"forward": program}, {"forward": [made]}, store=store)
         return emit(manager).buffer, (counts.hits, counts.misses, counts.uncached)
@@ -488,7 +490,7 @@ cache_mem_area=Axi0
 
 
 def test_vela_reads_a_file_of_the_users_own(tmp_path):
-    (parts,) = of("arm_parts")
+    of()
     import torch
     from torch.export import export
 
@@ -514,9 +516,11 @@ def test_vela_reads_a_file_of_the_users_own(tmp_path):
             **U55, config_ini="a.ini", system_config="Board", memory_mode="Board"
         )
         assert (
-            list(misfits_of(options.model_copy(update={"config_ini": path.name}), tmp_path)) == []
+            list(find_misfits(options.model_copy(update={"config_ini": path.name}), tmp_path)) == []
         )
-        made = parts.make_partitioner(options.model_copy(update={"config_ini": str(path)}))
+        made = BACKENDS["ethos-u"].lowering.make_partitioner(
+            options.model_copy(update={"config_ini": str(path)})
+        )
         with counted_preprocess() as counts:
             manager = lower({"forward": program}, {"forward": [made]}, store=store)
         return emit(manager).buffer, (counts.hits, counts.misses)
@@ -542,7 +546,7 @@ def test_vela_reads_a_file_of_the_users_own(tmp_path):
 def test_what_a_file_of_the_users_own_lacks_is_told(tmp_path, text, says):
     (tmp_path / "a.ini").write_text(text)
     options = EthosUOptions(**U55, config_ini="a.ini", system_config="Board", memory_mode="Board")
-    ((option, what, known),) = misfits_of(options, tmp_path)
+    ((option, what, known),) = find_misfits(options, tmp_path)
     assert f"{option}: {what}; {known}".startswith(says)
 
 
@@ -552,21 +556,21 @@ def test_what_a_file_of_the_users_own_lacks_is_told(tmp_path, text, says):
 def test_another_converter_counts_and_is_called(monkeypatch, tmp_path):
     vgf = BACKENDS["vgf"]
     monkeypatch.delenv("MODEL_CONVERTER_PATH", raising=False)
-    assert vgf.facts() == {}
-    with vgf.around_preprocess():
+    assert vgf.host.facts() == {}
+    with vgf.preprocessing.around():
         assert os.environ["MODEL_CONVERTER_PATH"] == converter()
     assert "MODEL_CONVERTER_PATH" not in os.environ
     own = tmp_path / "converter"
     own.write_text("#!/bin/sh\n")
     monkeypatch.setenv("MODEL_CONVERTER_PATH", str(own))
-    assert any("MODEL_CONVERTER_PATH" in need.what for need in vgf.missing())
+    assert any("MODEL_CONVERTER_PATH" in need.what for need in vgf.host.missing())
     own.chmod(0o755)
-    assert not any("MODEL_CONVERTER_PATH" in need.what for need in vgf.missing())
-    first = vgf.facts()
+    assert not any("MODEL_CONVERTER_PATH" in need.what for need in vgf.host.missing())
+    first = vgf.host.facts()
     own.write_text("#!/bin/sh\nexit 1\n")
-    assert list(first) == list(vgf.facts()) == ["model converter"]
-    assert first != vgf.facts()
-    with vgf.around_preprocess():
+    assert list(first) == list(vgf.host.facts()) == ["model converter"]
+    assert first != vgf.host.facts()
+    with vgf.preprocessing.around():
         assert os.environ["MODEL_CONVERTER_PATH"] == str(own)
     assert os.environ["MODEL_CONVERTER_PATH"] == str(own)
 

@@ -19,7 +19,7 @@ from pipeline.backends import (
     make_passes,
     make_quantizer,
 )
-from pipeline.backends.torchao import Scheme, TorchaoQuantize
+from pipeline.backends.torchao.options import Scheme, TorchaoQuantize
 from pipeline.backends.xnnpack import (
     XnnpackConfigName,
     XnnpackOperator,
@@ -52,28 +52,31 @@ def quantization(**options):
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=lambda backend: backend.name)
 def test_entry_agrees_with_the_backend(backend):
     assert BACKENDS[backend.name] is backend
-    missing = ", ".join(f"{need.what}: {need.remedy}" for need in backend.missing())
-    if missing or backend.unsupported:
-        pytest.skip(f"{backend.name} needs {missing}" if missing else backend.unsupported)
+    missing = ", ".join(f"{need.what}: {need.remedy}" for need in backend.host.missing())
+    if missing:
+        pytest.skip(f"{backend.name} needs {missing}")
     needed = NEEDED.get(backend.name, {})
     spec = PartitionerSpec(name=backend.name, options=backend.options(**needed))
-    if backend.make_passes is not None:
+    if backend.lowering.make_passes is not None:
         assert make_partitioners([spec]) == [] and make_passes([spec])
         return
     (made,) = make_partitioners([spec])
     assert made.delegation_spec.backend_id == backend.backend_id
-    if backend.preprocess:
+    if backend.preprocessing.function:
         function = preprocess_function(backend.backend_id)
-        assert f"{function.__module__}:{function.__qualname__}" == backend.preprocess
+        assert f"{function.__module__}:{function.__qualname__}" == backend.preprocessing.function
     else:
         classes = (b for b in BackendDetails.__subclasses__() if b.__name__ == backend.backend_id)
         (details,) = classes
         overridden = details.preprocess_multimethod.__func__
-        assert backend.joint == (overridden is not BackendDetails.preprocess_multimethod.__func__)
-    assert all(metadata.version(name) for name in backend.distributions)
-    if backend.quantizer is not None:
-        assert issubclass(backend.quantizer, QuantizeConfig)
-        assert backend.quantizer(quantizer=backend.name, **needed).quantizer == backend.name
+        assert backend.preprocessing.joint == (
+            overridden is not BackendDetails.preprocess_multimethod.__func__
+        )
+    assert all(metadata.version(name) for name in backend.host.distributions)
+    if backend.quantization is not None:
+        options = backend.quantization.options
+        assert issubclass(options, QuantizeConfig)
+        assert options(quantizer=backend.name, **needed).quantizer == backend.name
 
 
 def test_partitioners_keep_the_order_of_the_config():

@@ -7,38 +7,38 @@ import json
 import re
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
 
-from pipeline.backends import BACKENDS, constructors, describe
+from pipeline.backends import BACKENDS, constructors
+from pipeline.backends.cortex_m import CortexMOptions
 from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
 from pipeline.config.load import read_configs
-from pipeline.plan.checks import unknown_options_of
+from pipeline.plan.checks import check_options
+from tests.support.bench import REPOSITORY
+from tools import describe_constructors as describe
 
 # All that take options, of this package's own; a plugin's need not be described.
 DESCRIBED = [
     backend
     for backend in BACKENDS.values()
-    if not backend.plugin and (backend.options.model_fields or backend.quantizer)
+    if not backend.plugin and (backend.options.model_fields or backend.quantization)
 ]
 ids = {"ids": lambda backend: backend.name}
 
 
-def models(backend):
-    """What its constructors are of, and the options."""
-    yield "partitioner", backend.options
-    if backend.quantizer is not None:
-        yield "quantizer", backend.quantizer
-
-
-def of(backend, kind):
-    return [each for each in backend.constructors if each.of == kind]
+def stages(backend):
+    """The records with constructors, each with the model of its options."""
+    yield backend.lowering, backend.options
+    if backend.quantization is not None:
+        yield backend.quantization, backend.quantization.options
 
 
 def test_the_description_is_of_the_installed_library():
-    remedy = "run python -m pipeline.backends.describe"
+    remedy = "run python -m tools.describe_constructors"
     assert constructors.FILE.read_text() == describe.text(), remedy
     assert constructors.outdated() == ""
 
@@ -70,21 +70,20 @@ def test_what_is_read_of_the_source_is_what_python_says(target, function):
 
 @pytest.mark.parametrize("backend", DESCRIBED, **ids)
 def test_every_option_is_a_parameter_or_says_what_else_it_is(backend):
-    others = set()
-    for kind, model in models(backend):
-        own = of(backend, kind)
-        for option in model.model_fields:
-            if not any(
-                each.renamed.get(option, option) in constructors.parameters(each) for each in own
-            ):
-                others.add(option)
-    assert others - constructors.OURS == set(backend.beyond) - constructors.OURS
+    for stage, model in stages(backend):
+        known = {name for each in stage.constructors for name in constructors.parameters(each)}
+        others = {
+            option
+            for option in model.model_fields
+            if known.isdisjoint(each.renamed.get(option, option) for each in stage.constructors)
+        }
+        assert others - constructors.OURS == set(stage.beyond) - constructors.OURS
 
 
 @pytest.mark.parametrize("backend", DESCRIBED, **ids)
 def test_every_parameter_is_an_option_or_says_why_not(backend):
-    for kind, model in models(backend):
-        for each in of(backend, kind):
+    for stage, model in stages(backend):
+        for each in stage.constructors:
             options = {each.renamed.get(name, name) for name in model.model_fields}
             known = constructors.parameters(each)
             assert set(each.left_out) <= set(known), each.target
@@ -107,8 +106,8 @@ def is_member(ours, code):
 
 @pytest.mark.parametrize("backend", DESCRIBED, **ids)
 def test_defaults_are_the_constructors_where_they_are_plain(backend):
-    for kind, model in models(backend):
-        for each in of(backend, kind):
+    for stage, model in stages(backend):
+        for each in stage.constructors:
             theirs = {p["name"]: p for p in constructors.described()["callables"][each.target]}
             differing = set()
             for option, field in model.model_fields.items():
@@ -126,10 +125,10 @@ def test_defaults_are_the_constructors_where_they_are_plain(backend):
 
 def test_describing_imports_no_backend_and_no_torch():
     script = (
-        "import sys, pipeline.backends.describe as d; d.text()\n"
+        "import sys, tools.describe_constructors as d; d.text()\n"
         "assert not [m for m in sys.modules if m.split('.')[0] in ('torch', 'executorch')]"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)
 
 
 SOURCE = """
@@ -202,7 +201,7 @@ def described_otherwise(monkeypatch, change):
 
 
 def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeypatch):
-    assert list(unknown_options_of(*config)) == []
+    assert list(check_options(*config)) == []
 
     def renamed(told):
         for parameters in told["callables"].values():
@@ -211,7 +210,7 @@ def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeyp
                 each["name"] = each["name"].replace("is_per_channel", "channelwise")
 
     described_otherwise(monkeypatch, renamed)
-    partitioner, quantizer = (str(p).partition("/")[2] for p in unknown_options_of(*config))
+    partitioner, quantizer = (str(p).partition("/")[2] for p in check_options(*config))
     assert partitioner == (
         "pair.yaml:6: methods.run.partitioners[0].xnnpack.per_op_mode: is no option of xnnpack in "
         "the installed executorch; did you mean 'op_mode'? known: configs, config_precisions, "
@@ -220,25 +219,26 @@ def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeyp
     assert quantizer.startswith("pair.yaml:5: methods.run.quantize.per_channel: is no option of ")
 
 
+@pytest.mark.slow
 def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
     config, monkeypatch, built
 ):
     described_otherwise(
         monkeypatch, lambda told: told.update(versions={"executorch": "1.3.0"}, callables={})
     )
-    assert list(unknown_options_of(*config)) == []
+    assert list(check_options(*config)) == []
     told = constructors.outdated()
     assert told == (
         "options were checked against executorch 1.3.0, and 1.4.1 is installed; "
-        "run `python -m pipeline.backends.describe`"
+        "run `python -m tools.describe_constructors`"
     )
-    from pipeline.cli.explain import preview
+    from pipeline.cli.verbs.plan import preview
     from pipeline.plan.plan import Plan
     from pipeline.store.store import Store
     from pipeline.store.workspace import Workspace
 
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
-    lines = list(preview(Plan(Workspace(built.root, Store(built.store), 1)), ()))
+    lines = list(preview(Plan(Workspace(built.root, Store(built.store), 1)), ["pair"]))
     assert lines.count(told) == 1
 
 
@@ -254,3 +254,10 @@ def test_the_description_is_plain():
         for each in parameters:
             assert {"name", "kind"} <= each.keys() <= {"name", "kind", "default", "code"}
             ast.parse(each.get("code", "None"))
+
+
+def test_cores_are_the_installed_ones():
+    cores = CortexMOptions.model_fields["cpu"].annotation
+    assert list(get_args(cores)) == describe.members(
+        "executorch.backends.cortex_m.target_config:CortexM"
+    )

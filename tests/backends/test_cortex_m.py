@@ -7,20 +7,19 @@ import subprocess
 import sys
 
 import pytest
-from lowerable import (
+
+from pipeline.backends import BACKENDS
+from tests.support.lowerable import (
     MODEL,
     bench_for,
     both,
-    check_fresh_processes_agree,
-    check_joint_bytes,
     check_not_run,
+    check_same_bytes,
     manifest_of,
 )
 
-from pipeline.backends import BACKENDS
-
 ENTRY = BACKENDS["cortex_m"]
-LACKS = "; ".join(f"cortex_m needs {need.what}: {need.remedy}" for need in ENTRY.missing())
+LACKS = "; ".join(f"cortex_m needs {need.what}: {need.remedy}" for need in ENTRY.host.missing())
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(LACKS), reason=LACKS)]
 QUANTIZED = {"quantize": {"quantizer": "cortex_m"}, "partitioners": ["cortex_m"]}
 CONFIGS = {
@@ -66,11 +65,11 @@ def test_the_core_counts(bench):
 
 @pytest.mark.parametrize("package", CONFIGS)
 def test_it_is_not_run(bench, package):
-    check_not_run(bench, package, ENTRY.cannot_run())
+    check_not_run(bench, package, ENTRY.execution.cannot_run())
 
 
 def test_bytes_are_those_of_executorchs_own_call_with_its_passes(bench):
-    check_joint_bytes(bench, *CONFIGS)
+    check_same_bytes(bench, CONFIGS)
 
 
 _OWN_SEQUENCE = """
@@ -116,10 +115,6 @@ def test_bytes_are_those_of_the_sequence_of_executorchs_own_tests(bench):
     command = [sys.executable, "-c", _OWN_SEQUENCE]
     subprocess.run(command, cwd=bench.root, check=True, timeout=600)
     assert bench.bytes_of("m55", "small.pte") == (bench.root / "own.pte").read_bytes()
-
-
-def test_fresh_processes_agree(bench):
-    check_fresh_processes_agree(bench, *CONFIGS)
 
 
 def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):

@@ -1,6 +1,7 @@
 """Mixed precision: quantizers that take options by module and by operator take them alike."""
 
 import json
+from functools import cache
 from importlib.util import find_spec
 
 import jsonschema
@@ -18,7 +19,8 @@ from pipeline.compile.quantize import quantize
 from pipeline.config.load import ConfigErrors, parse_config
 from pipeline.config.schema import json_schema
 from pipeline.program.inputs import InputSet
-from pipeline.program.operators import modules_of, operator_of
+from pipeline.program.module_paths import enclosing_modules
+from pipeline.program.operators import base_name
 from pipeline.store.errors import PipelineError
 
 MIXED = sorted(name for name, each in QUANTIZERS.items() if issubclass(each.options, MixedQuantize))
@@ -91,14 +93,14 @@ def quantized(program, quantizer, **overrides):
 def source(node):
     """How a value that an operator reads is quantized: the operator that gives it, its limits and
     its type; "" if it is not."""
-    while operator_of(node) in ("to", "_assert_tensor_metadata", "mul") and "weights" in str(
-        modules_of(node)
+    while base_name(node) in ("to", "_assert_tensor_metadata", "mul") and "weights" in str(
+        enclosing_modules(node)
     ):
         node = node.args[0]  # NNCF stores weights so, and casts them
     if node.op != "call_function":
         kept = node.meta.get("val")
         return str(kept.dtype) if kept is not None and not kept.dtype.is_floating_point else ""
-    name = operator_of(node)
+    name = base_name(node)
     return f"{name} {node.args[-3:]}" if name.startswith("dequantize") else ""
 
 
@@ -107,8 +109,8 @@ def kinds(program):
     told that it is."""
     found = {}
     for node in program.graph.nodes:
-        name = operator_of(node)
-        module = (modules_of(node) or [""])[-1]
+        name = base_name(node)
+        module = (enclosing_modules(node) or [""])[-1]
         ours = "quantize" in name or "qparams" in name or "weights_decompressor" in module
         if not name or ours:
             continue
@@ -118,9 +120,14 @@ def kinds(program):
     return found
 
 
+@cache
+def _kinds_of_all(program, quantizer):
+    return kinds(quantized(program, quantizer))
+
+
 def changed(program, quantizer, **overrides):
     """The operators, with their modules, that overrides make a difference to."""
-    before = kinds(quantized(program, quantizer))
+    before = _kinds_of_all(program, quantizer)
     after = kinds(quantized(program, quantizer, **overrides))
     assert before.keys() == after.keys()
     return {key[:2] for key in before if before[key] != after[key]}, after
@@ -242,13 +249,14 @@ def test_arms_borders_have_a_type_of_their_own(net, io):
     assert all("torch.int8" in inputs[1] for inputs, _ in kinds(program).values() if inputs[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantizer", [needs(name) for name in MIXED])
 def test_a_mixed_method_is_lowered_and_to_the_same_bytes(net, quantizer):
     method = method_of(quantizer, modules={"up": "none"})
 
     def package():
         program = quantize(net, method.quantize, inputs_of(2) if method.quantize.calibrates else [])
-        with BACKENDS[quantizer].around_preprocess():
+        with BACKENDS[quantizer].preprocessing.around():
             return emit(lower({"f": program}, {"f": make_partitioners(method.partitioners)})).buffer
 
     assert package() == package()
@@ -348,7 +356,7 @@ def test_arms_operators_are_those_that_its_quantizer_knows(name):
     from executorch.backends.arm.quantizer.arm_quantizer_utils import SharedQspecQuantizer
     from executorch.backends.arm.quantizer.quantizer_support import TOSA_QUANTIZER_SUPPORT_DICT
 
-    from pipeline.backends.arm import ArmFollower, ArmOperator
+    from pipeline.backends.arm.options import ArmFollower, ArmOperator
 
     def named(target):
         parts = target.__name__.split(".")

@@ -7,26 +7,25 @@ import subprocess
 import sys
 import textwrap
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-from lowerable import (
-    bench_for,
-    both,
-    check_delegated,
-    check_fresh_checkout_hits,
-    check_fresh_processes_agree,
-    check_joint_bytes,
-    check_ran,
-    manifest_of,
-)
 from pydantic import ValidationError
-from refused import left_by
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.openvino import OpenvinoOptions, OpenvinoQuantize
 from pipeline.backends.openvino.blob import UnknownBlobError, without_counters
 from pipeline.config.load import ConfigErrors, parse_config
+from tests.support.bench import REPOSITORY
+from tests.support.lowerable import (
+    bench_for,
+    both,
+    check_delegated,
+    check_fresh_checkout_hits,
+    check_ran,
+    check_same_bytes,
+    manifest_of,
+)
+from tests.support.refused import left_by
 
 pytestmark = pytest.mark.slow
 
@@ -91,21 +90,13 @@ def test_float32_is_as_near_as_float32_is(bench):
 
 
 @needs_openvino
-@pytest.mark.parametrize("package", CONFIGS)
-def test_bytes_are_those_of_the_joint_call(bench, package):
-    check_joint_bytes(bench, package)
+def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench):
+    check_same_bytes(bench, CONFIGS)
 
 
 @needs_openvino
-@pytest.mark.parametrize("package", ["fp32", "int8", "int4wo"])
-def test_fresh_processes_agree_without_a_cache(bench, package):
-    check_fresh_processes_agree(bench, package)
-
-
-@needs_openvino
-@pytest.mark.parametrize("package", ["fp32", "int8"])
-def test_a_fresh_checkout_compiles_nothing(bench, package, tmp_path):
-    check_fresh_checkout_hits(bench, tmp_path / "other", package)
+def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
+    check_fresh_checkout_hits(bench, tmp_path / "other", "fp32", "int8")
 
 
 @needs_openvino
@@ -123,10 +114,10 @@ _REPEATED = textwrap.dedent(
     from executorch.exir.backend.compile_spec_schema import CompileSpec
 
     from pipeline.backends import BACKENDS
-    from pipeline.backends.openvino.blob import model_of
+    from pipeline.backends.openvino.blob import read_model
 
     sys.path.insert(0, sys.argv[1])
-    import lowerable
+    from tests.support import lowerable
 
     space = {}
     exec(lowerable.MODEL, space)
@@ -141,7 +132,7 @@ _REPEATED = textwrap.dedent(
     preprocess.openvino_compile = compile_model
     made = []
     for _ in range(2):
-        with BACKENDS["openvino"].around_preprocess():
+        with BACKENDS["openvino"].preprocessing.around():
             edge = to_edge_transform_and_lower(
                 space["export_methods"](),
                 partitioner=[partitioner.OpenvinoPartitioner([CompileSpec("device", b"CPU")])],
@@ -151,14 +142,14 @@ _REPEATED = textwrap.dedent(
     assert made[0] == made[1], "what came before shows"
     first, again = raw[: len(raw) // 2], raw[len(raw) // 2 :]
     assert first != again, "OpenVINO no longer counts; openvino_blob.py can go"
-    assert all("Constant_" in model_of(blob) for blob in raw)
+    assert all("Constant_" in read_model(blob) for blob in raw)
     """
 )
 
 
 @needs_openvino
 def test_what_the_process_made_before_does_not_show():
-    tests = str(Path(__file__).parent)
+    tests = str(REPOSITORY)
     done = subprocess.run(
         [sys.executable, "-c", _REPEATED, tests], capture_output=True, text=True, timeout=300
     )
@@ -186,7 +177,7 @@ _DYNAMIC = textwrap.dedent(
     entry = BACKENDS["openvino"]
     partitioners = make_partitioners([PartitionerSpec(name="openvino", options=entry.options())])
     try:
-        with entry.around_preprocess():
+        with entry.preprocessing.around():
             to_edge_transform_and_lower(program, partitioner=partitioners)
     except PipelineError as error:
         print(error)
@@ -207,11 +198,11 @@ _CONTROL_FLOW = """
     from pathlib import Path
 
     sys.path.insert(0, sys.argv[1])
-    import test_control_flow as flow
+    from tests.compile import test_control_flow as flow
     from pipeline.backends import BACKENDS, PartitionerSpec
-    from pipeline.compile.module_filter import confined_partitioners
+    from pipeline.compile.module_filter import make_filtered_partitioners
     from pipeline.config.load import EmitConfig
-    from pipeline.compile.inspect.delegation import count_delegation
+    from pipeline.compile.inspect.delegation import describe_delegation
     from pipeline.compile.emit import emit
     from pipeline.store.errors import PipelineError
     from pipeline.compile.lower import lower
@@ -219,11 +210,11 @@ _CONTROL_FLOW = """
     def lowered(module, store=None, **options):
         entry = BACKENDS["openvino"]
         specs = [PartitionerSpec(name="openvino", options=entry.options(**options))]
-        return lower({"run": flow.program_of(module)}, {"run": confined_partitioners(specs)})
+        return lower({"run": flow.program_of(module)}, {"run": make_filtered_partitioners(specs)})
 
     for module in (flow.Map, flow.Scan):
         manager = lowered(module)
-        assert count_delegation(manager.exported_program("run")).delegated_nodes
+        assert describe_delegation(manager.exported_program("run")).delegated_nodes
         made = emit(manager, EmitConfig(remove_view_copy=module is not flow.Scan))
         flow.check_runs(made, module, Path(sys.argv[2]))
     try:
@@ -231,7 +222,7 @@ _CONTROL_FLOW = """
     except PipelineError as error:
         print("TOLD", error)
     made = lowered(flow.Cond, op_types_to_skip=("aten.sum.dim_IntList", "aten.gt.Scalar"))
-    assert count_delegation(made.exported_program("run")).delegated_nodes
+    assert describe_delegation(made.exported_program("run")).delegated_nodes
     flow.check_runs(emit(made, EmitConfig()), flow.Cond, Path(sys.argv[2]))
     print("TOLD done")
 """
@@ -246,7 +237,7 @@ def test_control_flow(tmp_path):
             sys.executable,
             "-c",
             textwrap.dedent(_CONTROL_FLOW),
-            str(Path(__file__).parent),
+            str(REPOSITORY),
             tmp_path,
         ],
         env={**os.environ, **FLOAT32},
@@ -409,7 +400,7 @@ def test_a_device_that_is_not_there_is_told():
     script = (
         "from pipeline.backends import BACKENDS\n"
         "entry = BACKENDS['openvino']\n"
-        "entry.make_partitioner(entry.options(device='NPU'))"
+        "entry.lowering.make_partitioner(entry.options(device='NPU'))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "openvino: device NPU is not on this machine" in done.stderr

@@ -7,15 +7,23 @@ import sys
 import textwrap
 
 import pytest
-from lowerable import bench_for, both, check_not_run, check_ran, manifest_of
-from patches import python_path
+
+from tests.support.lowerable import (
+    OneProcess,
+    bench_for,
+    both,
+    check_not_run,
+    check_ran,
+    manifest_of,
+)
+from tests.support.patches import python_path
 
 PLUGIN = '''
 """Delegates additions and multiplications to the demo backend that ExecuTorch's tests use."""
 
 from pydantic import Field
 
-from pipeline.backends import Backend, Options
+from pipeline.backends import Backend, Execution, Lowering, Options, Preprocessing
 
 
 class AcmeOptions(Options):
@@ -34,8 +42,8 @@ BACKEND = Backend(
     backend_id="BackendWithCompilerDemo",
     summary="Acme's accelerator",
     options=AcmeOptions,
-    make_partitioner=make_partitioner,
-    cannot_run=lambda: "needs a board of Acme's",
+    lowering=Lowering(make_partitioner=make_partitioner),
+    execution=Execution(cannot_run=lambda: "needs a board of Acme's"),
 )
 '''
 MODEL = """
@@ -76,23 +84,21 @@ class AcmeDelegate(DelegateRuntime):
 
 
 def make_device():
-    from pipeline.devices.interface import Runtime
+    from pipeline.devices.interface import Device
 
-    class Device(Runtime):
-        type = "acme"
-
-        def methods(self, program):
+    class AcmeDevice(Device):
+        def methods(self, files):
             return ["features"]
 
-        def declared(self, program, method):
+        def declared(self, files, method):
             raise NotImplementedError
 
         load = call = declared
 
-    return Device()
+    return AcmeDevice()
 
 
-BACKEND = dataclasses.replace(BACKEND, cannot_run=None, make_runtime=AcmeDelegate)
+BACKEND = dataclasses.replace(BACKEND, execution=Execution(make_runtime=AcmeDelegate))
 '''
 
 
@@ -138,14 +144,14 @@ def test_it_stands_in_catalogue_and_schema_without_torch(site):
         import sys, json
         from pipeline.backends import BACKENDS, PLUGIN_PROBLEMS
         from pipeline.config.load import parse_config
-        from pipeline.cli.verbs.backends import list_backends, tell_backend
+        from pipeline.cli.verbs.backends import list_backends, describe_backend
         acme = BACKENDS["acme"]
         assert acme.plugin == "acme-delegate" and not PLUGIN_PROBLEMS
-        assert "acme-delegate" in acme.distributions and acme.machine["facts"]["plugin"]
+        assert "acme-delegate" in acme.host.distributions and acme.machine["facts"]["plugin"]
         data = {"model": "m", "methods": {"f": {"partitioners": [{"acme": {"level": 2}}]}}}
         assert parse_config("p", data, "f").methods["f"].partitioners[0].options.level == 2
         assert any("Acme's accelerator" in line for line in list_backends())
-        assert any("level: whole number 0..3 = 1" in line for line in tell_backend("acme"))
+        assert any("level: whole number 0..3 = 1" in line for line in describe_backend("acme"))
         from pipeline.config.schema import json_schema
         assert "AcmeOptions" in json_schema()["$defs"]
         print("torch" in sys.modules)
@@ -159,9 +165,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.backends import Backend, Options, QuantizeConfig
+from pipeline.backends import Backend, Options, Quantization, QuantizeConfig
 
-NO_PARTS = {"make_partitioner": lambda options: None, "backend_id": "None", "summary": "None"}
+NO_PARTS = {"backend_id": "None", "summary": "None"}
 
 
 def model(name, base=Options, **fields):
@@ -177,7 +183,7 @@ OPTIONS = model("XnnpackOptions", matrix=Matrix, file=File, variable=Variable, p
 METHOD = model("MethodConfig", level=int)
 QUANTIZE = model("XnnpackScheme", QuantizeConfig, quantizer=Literal["acme"], steps=int)
 BACKENDS = [
-    Backend(name="acme", options=OPTIONS, quantizer=QUANTIZE, **NO_PARTS),
+    Backend(name="acme", options=OPTIONS, quantization=Quantization(options=QUANTIZE), **NO_PARTS),
     Backend(name="bare", options=Options, **NO_PARTS),
     Backend(name="other", options=METHOD, **NO_PARTS),
 ]
@@ -253,7 +259,7 @@ def test_one_that_is_wrong_is_told_where_its_backend_is_asked_for(site, change, 
 
 @pytest.mark.slow
 def test_packages_are_built_with_it_and_follow_its_code(site, tmp_path):
-    bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])})
+    bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])}, OneProcess)
     (bench.root / "models" / "small.py").write_text(MODEL)
     path = {"PYTHONPATH": python_path(site)}
     assert bench.doit(**path) == 0, bench.output
@@ -291,9 +297,9 @@ def preprocess(program, compile_specs):
 def with_function(backend_id, details=""):
     start, entry = PLUGIN.split("BACKEND = ")
     entry = entry.replace("BackendWithCompilerDemo", backend_id).replace(
-        "make_partitioner=make_partitioner",
-        f"make_partitioner=partitioner,\n    preprocess='acme_backend:preprocess',"
-        f"\n    details={details!r}",
+        "make_partitioner=make_partitioner),",
+        "make_partitioner=partitioner),\n    preprocessing=Preprocessing("
+        f"function='acme_backend:preprocess', details={details!r}),",
     )
     return f"{start}{FUNCTION}\nBACKEND = {entry}"
 
@@ -301,7 +307,7 @@ def with_function(backend_id, details=""):
 @pytest.mark.slow
 def test_a_backend_needs_nothing_but_a_function(site, tmp_path):
     install(site, with_function("AcmeBackend"))
-    bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])})
+    bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])}, OneProcess)
     (bench.root / "models" / "small.py").write_text(MODEL)
     path = {"PYTHONPATH": python_path(site)}
     assert bench.doit(**path) == 0, bench.output
@@ -332,7 +338,7 @@ def test_a_function_for_somebody_elses_delegate_is_refused(site):
 
 QUANTIZER = """
 from typing import Literal
-from pipeline.backends import QuantizeConfig
+from pipeline.backends import Quantization, QuantizeConfig
 
 
 class AcmeQuantize(QuantizeConfig):
@@ -356,11 +362,13 @@ def calibration_inputs(method):
 @pytest.mark.slow
 def test_its_quantizer_quantizes_for_whatever_partitioner(site, tmp_path):
     start, entry = PLUGIN.split("BACKEND = ")
-    own = "quantizer=AcmeQuantize,\n    make_quantizer=quantizer,\n    cannot_run="
-    install(site, f"{start}{QUANTIZER}\nBACKEND = {entry.replace('cannot_run=', own)}")
+    own = (
+        "quantization=Quantization(options=AcmeQuantize, make_quantizer=quantizer),\n    execution="
+    )
+    install(site, f"{start}{QUANTIZER}\nBACKEND = {entry.replace('execution=', own)}")
     method = {"quantize": {"quantizer": "acme"}, "partitioners": ["xnnpack"]}
     config = both(**method) | {"validate": {"atol": 10.0}}
-    bench = bench_for(tmp_path / "workspace", {"board": config})
+    bench = bench_for(tmp_path / "workspace", {"board": config}, OneProcess)
     (bench.root / "models" / "small.py").write_text(MODEL + CALIBRATION)
     path = {"PYTHONPATH": python_path(site)}
     assert bench.doit(**path) == 0, bench.output
@@ -378,7 +386,7 @@ def with_device():
 @pytest.mark.slow
 def test_its_runtime_of_delegates_runs_its_packages(site, tmp_path):
     install(site, with_device())
-    bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])})
+    bench = bench_for(tmp_path / "workspace", {"board": both(partitioners=["acme"])}, OneProcess)
     (bench.root / "models" / "small.py").write_text(MODEL)
     path = {"PYTHONPATH": python_path(site)}
     assert bench.doit(**path) == 0, bench.output
@@ -397,11 +405,10 @@ def test_its_device_is_there_by_name(site):
         from pipeline.devices.registry import devices
         from pipeline.store.errors import PipelineError
         assert devices().names() == [
-            "acme", "acme-delegate.executorch", "executorch", "interpreter", "reference"
+            "acme", "acme-delegate.executorch", "executorch", "interpreter"
         ]
         assert "torch" not in sys.modules and "acme_backend" not in sys.modules
-        runtime = devices().get("acme")
-        assert str(runtime.default_device) == "acme:0" and runtime.methods(None) == ["features"]
+        assert devices().get("acme").methods(None) == ["features"]
         try:
             devices().get("acme-delegate.executorch")
         except PipelineError as error:

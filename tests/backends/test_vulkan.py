@@ -17,18 +17,7 @@ from executorch.backends.vulkan.serialization.vulkan_graph_schema import (
 )
 from executorch.backends.vulkan.utils import DEFAULT_BUFFER_LIMIT
 from executorch.exir.dialects._ops import ops
-from lowerable import (
-    bench_for,
-    both,
-    check_delegated,
-    check_fresh_checkout_hits,
-    check_fresh_processes_agree,
-    check_joint_bytes,
-    check_not_run,
-    manifest_of,
-)
 from pydantic import ValidationError
-from refused import left_by
 
 from pipeline.backends import PartitionerSpec, make_partitioners, make_quantizer
 from pipeline.backends.vulkan import (
@@ -40,6 +29,17 @@ from pipeline.backends.vulkan import (
     WebGpuOptions,
 )
 from pipeline.store.errors import PipelineError
+from tests.support.bench import REPOSITORY
+from tests.support.lowerable import (
+    bench_for,
+    both,
+    check_delegated,
+    check_fresh_checkout_hits,
+    check_not_run,
+    check_same_bytes,
+    manifest_of,
+)
+from tests.support.refused import left_by
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,8 @@ def test_webgpu_delegates_what_it_is_given(bench):
 
 @pytest.mark.parametrize("package", VULKAN | WEBGPU)
 def test_it_is_not_run_here(bench, package):
-    check_not_run(bench, package, "the runtime in ExecuTorch's wheel has no Vulkan")
+    name = "WebGPU" if package in WEBGPU else "Vulkan"
+    check_not_run(bench, package, f"the runtime in ExecuTorch's wheel has no {name} delegate")
 
 
 def test_the_runtime_in_the_wheel_has_no_such_delegate():
@@ -92,19 +93,12 @@ def test_the_runtime_in_the_wheel_has_no_such_delegate():
     assert "VulkanBackend" not in _portable_lib._get_registered_backend_names()
 
 
-@pytest.mark.parametrize("package", ["weights8"])
-def test_bytes_are_those_of_the_joint_call(bench, package):
-    check_joint_bytes(bench, package)
+def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench):
+    check_same_bytes(bench, ["weights8"], "fp16", "mixed", "webgpu")
 
 
-def test_fresh_processes_agree_without_a_cache(bench):
-    """All packages in one run, since every process exports the patterns anew."""
-    check_fresh_processes_agree(bench, "fp16", "weights8", "mixed", "webgpu")
-
-
-@pytest.mark.parametrize("package", ["fp16", "webgpu"])
-def test_a_fresh_checkout_compiles_nothing(bench, package, tmp_path):
-    check_fresh_checkout_hits(bench, tmp_path / "other", package)
+def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
+    check_fresh_checkout_hits(bench, tmp_path / "other", "fp16", "webgpu")
 
 
 def partitioner(**options):
@@ -257,7 +251,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from lowerable import MODEL
+from tests.support.lowerable import MODEL
 
 scope = {}
 exec(MODEL, scope)
@@ -269,7 +263,7 @@ Path(sys.argv[2]).write_bytes(edge.to_executorch().buffer)
 def test_kept_pattern_graphs_change_nothing(bench):
     """A script that has never heard of this package writes the same file."""
     path = bench.root / "plain.pte"
-    command = [sys.executable, "-c", _PLAIN, str(Path(__file__).parent), str(path)]
+    command = [sys.executable, "-c", _PLAIN, str(REPOSITORY), str(path)]
     subprocess.run(command, check=True, timeout=300)
     assert path.read_bytes() == bench.bytes_of("fp32", "small.pte")
 

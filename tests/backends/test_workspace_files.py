@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
-from lowerable import bench_for, both, manifest_of
-from patches import python_path
 from pydantic import ValidationError
-from test_plugins import MODEL, install
 
 from pipeline.backends import Options
-from pipeline.backends.workspace_files import WorkspaceFiles, files_of, located, misfits_of
+from pipeline.backends.workspace_files import WorkspaceFiles, find_misfits, located, named_files
+from tests.backends.test_plugins import MODEL, install
+from tests.support.lowerable import OneProcess, bench_for, both, manifest_of
+from tests.support.patches import python_path
 
 PLUGIN = '''
 """Delegates to a demo backend of ExecuTorch, with what stands in a file as a compile spec."""
@@ -23,7 +23,7 @@ PLUGIN = '''
 from pathlib import Path
 from typing import Annotated
 
-from pipeline.backends import Backend, Options, WorkspaceFiles
+from pipeline.backends import Backend, Execution, Lowering, Options, WorkspaceFiles
 
 
 def _odd(options, path):
@@ -56,8 +56,8 @@ BACKEND = Backend(
     backend_id="BackendWithCompilerDemo",
     summary="Acme's accelerator",
     options=AcmeOptions,
-    make_partitioner=make_partitioner,
-    cannot_run=lambda: "needs a board of Acme's",
+    lowering=Lowering(make_partitioner=make_partitioner),
+    execution=Execution(cannot_run=lambda: "needs a board of Acme's"),
 )
 '''
 COMPILES = ("compile board/features", "compile board/classify")
@@ -70,7 +70,7 @@ def bench(tmp_path_factory):
     (folder / "site").mkdir()
     install(folder / "site", PLUGIN)
     config = both(partitioners=[{"acme": {"board": "boards/a.ini"}}])
-    bench = bench_for(folder / "workspace", {"board": config})
+    bench = bench_for(folder / "workspace", {"board": config}, OneProcess)
     (bench.root / "models" / "small.py").write_text(MODEL)
     (bench.root / "boards").mkdir()
     (bench.root / "boards" / "a.ini").write_text("[board]\nspeed = 1\n")
@@ -165,16 +165,16 @@ class Named(Options):
 
 
 def test_what_names_a_file(tmp_path):
-    assert files_of(Named()) == {}
+    assert named_files(Named()) == {}
     options = Named(one="x/b.ini", many="c.npz")
-    assert files_of(options) == {"one": ("x/b.ini",), "many": ("c.npz",)}
+    assert named_files(options) == {"one": ("x/b.ini",), "many": ("c.npz",)}
     assert options.resolved() == {"one": None, "many": None, "other": "a.ini"}
     assert Named().resolved()["one"] == "own/a.ini"
     whole = located(options, Path("/w"))
     assert (whole.one, whole.many, whole.other) == ("/w/x/b.ini", ("/w/c.npz",), "a.ini")
     assert located(Named(), Path("/w")) == Named()
     (tmp_path / "c.npz").touch()
-    assert list(misfits_of(options, tmp_path)) == [
+    assert list(find_misfits(options, tmp_path)) == [
         ("one", "no file 'x/b.ini' in the workspace", "")
     ]
 

@@ -8,8 +8,10 @@ import sys
 import textwrap
 
 import pytest
-from conftest import REPOSITORY, Bench
-from patches import python_path
+
+from tests.support.bench import REPOSITORY
+from tests.support.lowerable import OneProcess
+from tests.support.patches import python_path
 
 pytestmark = pytest.mark.slow
 
@@ -26,12 +28,12 @@ def written(tmp_path_factory):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    (root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
-    site = root / "site"
+    (root / "dodo.py").write_text("from pipeline.tasks import *\n")
+    site = tmp_path_factory.mktemp("site")  # an exporter forgets the modules of its workspace
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     install += ["--no-build-isolation", "--target", str(site), str(root / "acme-sums")]
     subprocess.run(install, check=True, timeout=300)
-    return Bench(root), {"PYTHONPATH": python_path(site)}
+    return OneProcess(root), {"PYTHONPATH": python_path(site)}
 
 
 @pytest.fixture(scope="module")

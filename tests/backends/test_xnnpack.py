@@ -1,14 +1,14 @@
 """XNNPACK as an entry of the catalogue: lowered through doit, in float32 and int8, and run."""
 
 import pytest
-from lowerable import (
+
+from tests.support.lowerable import (
     bench_for,
     both,
     check_delegated,
     check_fresh_checkout_hits,
-    check_fresh_processes_agree,
-    check_joint_bytes,
     check_ran,
+    check_same_bytes,
 )
 
 pytestmark = pytest.mark.slow
@@ -33,16 +33,9 @@ def test_everything_is_delegated_and_runs(bench, package):
     check_ran(bench, package)
 
 
-@pytest.mark.parametrize("package", CONFIGS)
-def test_bytes_are_those_of_the_joint_call(bench, package):
-    check_joint_bytes(bench, package)
+def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench):
+    check_same_bytes(bench, CONFIGS, *PORTABLE)
 
 
-@pytest.mark.parametrize("package", CONFIGS | PORTABLE)
-def test_fresh_processes_agree_without_a_cache(bench, package):
-    check_fresh_processes_agree(bench, package)
-
-
-@pytest.mark.parametrize("package", CONFIGS)
-def test_a_fresh_checkout_compiles_nothing(bench, package, tmp_path):
-    check_fresh_checkout_hits(bench, tmp_path / "other", package)
+def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
+    check_fresh_checkout_hits(bench, tmp_path / "other", *CONFIGS)

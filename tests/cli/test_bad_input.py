@@ -5,8 +5,9 @@ import re
 import zipfile
 
 import pytest
-from conftest import Bench, bench_of
-from patches import PARTITIONER, PREPROCESS, patched
+
+from tests.support.bench import Bench, bench_of
+from tests.support.patches import PARTITIONER, PREPROCESS, patched
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +138,7 @@ def ruined(tmp_path_factory):
     for name, (body, _) in RUN.items():
         (models / f"{name}.py").write_text(exporter(body))
         (configs / f"{name}.yaml").write_text(config(name, "forward"))
-    code = bench.doit(timeout=500)
+    code = bench.process(timeout=500)  # one exporter ends its process
     return bench, code
 
 

@@ -4,22 +4,22 @@ import shutil
 import subprocess
 
 import pytest
-from builds import contents, delegation, leaf, manifest, proved, validation
 
 from pipeline.cli.columns import columns
-from pipeline.validate.gates.baseline import baseline_text, parse_baseline
-from pipeline.validate.gates.builds import Build, build_of
-from pipeline.validate.gates.comparison import as_markdown, as_text, compared, verdict
-from pipeline.validate.gates.figures import figures_of
+from pipeline.validate.gates.baseline import format_baseline, parse_baseline
+from pipeline.validate.gates.builds import Build, make_build
+from pipeline.validate.gates.comparison import compare_builds
+from pipeline.validate.gates.figures import make_figures
+from tests.support.builds import contents, delegation, leaf, manifest, proved, validation
 
 
 def build(record=None, inside=None, **changes):
-    return build_of(manifest(**changes), inside or contents(), record or validation())
+    return make_build(manifest(**changes), inside or contents(), record or validation())
 
 
 def accepted(figures):
     """As a baseline has it."""
-    return Build(parse_baseline(baseline_text("asr", figures).encode(), "baselines/asr.yaml"))
+    return Build(parse_baseline(format_baseline("asr", figures).encode(), "baselines/asr.yaml"))
 
 
 def changed():
@@ -50,11 +50,11 @@ def changed():
     inside["tensors"] = [t for t in inside["tensors"] if t["name"] != "encoder.weight"]
     next(t for t in inside["tensors"] if t["name"] == "decoder.weight")["dtype"] = "int8"
     inside["methods"]["extra"] = inside["methods"].pop("encode")
-    return build_of(told, inside, record)
+    return make_build(told, inside, record)
 
 
 def test_everything_that_differs_is_told_method_by_method():
-    comparison = compared("asr", build(), changed(), "HEAD~1 (0123456789ab)", ["a note"])
+    comparison = compare_builds("asr", build(), changed(), "HEAD~1 (0123456789ab)", ["a note"])
     rows = {(s.title, row.what): row for s in comparison.sections for row in s.rows}
     assert [section.title for section in comparison.sections] == [
         "package",
@@ -100,9 +100,11 @@ def test_everything_that_differs_is_told_method_by_method():
 
 
 def test_the_text_has_a_line_for_each():
-    comparison = compared("asr", build(), build(toolchain={"torch": "3"}), "x.json", ["a note"])
-    assert verdict(comparison) == "asr: compared with x.json"
-    assert list(columns(as_text(comparison))) == [
+    comparison = compare_builds(
+        "asr", build(), build(toolchain={"torch": "3"}), "x.json", ["a note"]
+    )
+    assert comparison.verdict == "asr: compared with x.json"
+    assert list(columns(comparison.rows())) == [
         "toolchain",
         "  executorch  1.4.1   none",
         "  torch       2.13.0  3",
@@ -110,8 +112,10 @@ def test_the_text_has_a_line_for_each():
 
 
 def test_the_markdown_is_a_table():
-    comparison = compared("asr", build(), build(toolchain={"torch": "3|4"}), "x_y", ["a *note*"])
-    assert list(as_markdown(comparison)) == [
+    comparison = compare_builds(
+        "asr", build(), build(toolchain={"torch": "3|4"}), "x_y", ["a *note*"]
+    )
+    assert list(comparison.markdown()) == [
         "### `asr` compared with x\\_y",
         "",
         "> a \\*note\\*",
@@ -125,21 +129,23 @@ def test_the_markdown_is_a_table():
 
 
 def test_equal_builds_have_no_difference():
-    comparison = compared("asr", build(), build(), "x")
+    comparison = compare_builds("asr", build(), build(), "x")
     assert comparison.same
-    assert verdict(comparison) == "asr: no difference from x"
-    assert list(as_markdown(comparison)) == ["**`asr`**: no difference from x"]
-    assert compared("asr", accepted(build().figures), build(), "x").same
+    assert comparison.verdict == "asr: no difference from x"
+    assert list(comparison.markdown()) == ["**`asr`**: no difference from x"]
+    assert compare_builds("asr", accepted(build().figures), build(), "x").same
 
 
 def test_numerics_of_the_same_bytes_are_no_difference():
     other = validation(decode=proved("decode", [30.0, 90.0]))
-    assert compared("asr", build(), build(other), "x").same
+    assert compare_builds("asr", build(), build(other), "x").same
 
 
 def test_of_a_validation_of_other_files_nothing_counts():
     record = validation() | {"files": {"asr.pte": "9" * 64}}
-    assert build_of(manifest(), contents(), record).figures == figures_of(manifest(), contents())
+    assert make_build(manifest(), contents(), record).figures == make_figures(
+        manifest(), contents()
+    )
 
 
 def test_against_a_baseline_options_are_left_out_and_small_tensors_are_not_new():
@@ -147,7 +153,7 @@ def test_against_a_baseline_options_are_left_out_and_small_tensors_are_not_new()
     old = accepted(build(inside=contents(**many)).figures)
     now = contents(**many, **{"head.weight": 8_000, "bias": 300})
     files = {"asr.pte": {"digest": "c" * 64, "size": 1000}}
-    comparison = compared("asr", old, build(inside=now, files=files), "the accepted baseline")
+    comparison = compare_builds("asr", old, build(inside=now, files=files), "the accepted baseline")
     assert {s.title: [row.what for row in s.rows] for s in comparison.sections} == {
         "package": ["files"],
         "tensors": ["head.weight"],
@@ -157,8 +163,8 @@ def test_against_a_baseline_options_are_left_out_and_small_tensors_are_not_new()
 def test_a_signature_that_changed_is_told():
     told = manifest()
     told["methods"]["encode"]["signature"]["outputs"] = leaf("logits") | {"dtype": "float16"}
-    new = build_of(told, contents(), validation())
-    (section,) = compared("asr", build(), new, "x").sections
+    new = make_build(told, contents(), validation())
+    (section,) = compare_builds("asr", build(), new, "x").sections
     assert [tuple(row[:3]) for row in section.rows] == [
         ("signature.outputs.dtype", "float32", "float16"),
         ("signature.outputs.name", "output", "logits"),

@@ -3,8 +3,9 @@
 import shutil
 
 import pytest
-from conftest import bench_of
-from patches import python_path
+
+from tests.support.bench import bench_of
+from tests.support.patches import python_path
 
 EXPLAINED = [
     "export pair",

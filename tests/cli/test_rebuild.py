@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from patches import patched
 
-from pipeline.cli.verbs.rebuild import compared, first_difference
+from pipeline.cli.verbs.rebuild import compare_folders, first_difference
+from tests.support.patches import patched
 
 BLOB = {"digest": "1" * 64, "size": 4}
 PARTS = {"program": BLOB, "constants": [BLOB, BLOB], "delegates": [BLOB]}
@@ -26,7 +26,7 @@ def folder(path, pte=b"package", manifest=None, **parts):
 
 def told(tmp_path, *args, names=("asr.pte", "manifest.json"), **changes):
     ours, theirs = folder(tmp_path / "ours"), folder(tmp_path / "theirs", *args, **changes)
-    return list(compared(ours, theirs, names))
+    return list(compare_folders(ours, theirs, names))
 
 
 OTHER = {"digest": "2" * 64, "size": 4}
@@ -66,7 +66,7 @@ def test_files_that_come_and_go_are_told(tmp_path):
     assert told(tmp_path, names=("asr.pte", "manifest.json", "w.ptd")) == ["w.ptd is made no more"]
     ours = tmp_path / "ours"
     (ours / "asr.pte").unlink()
-    assert list(compared(ours, tmp_path / "theirs", ["manifest.json"])) == ["asr.pte is new"]
+    assert list(compare_folders(ours, tmp_path / "theirs", ["manifest.json"])) == ["asr.pte is new"]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def load_program(*arguments):
 @pytest.mark.slow
 def test_another_package_is_told_and_fails(built, tmp_path):
     """As if the present one had been compiled from other weights."""
-    changes = patched(tmp_path, "pipeline.run.compile", OTHER_WEIGHTS)
+    changes = patched(tmp_path, "pipeline.run.build.load", OTHER_WEIGHTS)
     assert built.doit("rebuild", "pair", timeout=900, **changes) == 1, built.output
     assert "pair: built again, it is another package" in built.output
     assert "  encode: compiled to another object: constants " in built.output

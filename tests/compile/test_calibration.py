@@ -2,28 +2,28 @@
 
 import shutil
 import time
+from contextlib import nullcontext
 
 import numpy
 import pytest
 import torch
-from conftest import bench_of
 from safetensors.torch import save_file
 from torch.export import Dim, export
 
 from pipeline.cli.console import Reporter
-from pipeline.cli.explain import explain, preview
-from pipeline.compile.calibration import Batches, check_batches
+from pipeline.cli.verbs.explain import explain
+from pipeline.cli.verbs.plan import preview
+from pipeline.compile.quantize import Batches, check_batches
 from pipeline.plan.plan import Plan
-from pipeline.plan.status import compile_status
 from pipeline.program.input_files import read_file
 from pipeline.program.inputs import InputSet
-from pipeline.run.batch import Batch, Waiting, Wanted
+from pipeline.run.batch import Batch
 from pipeline.run.pool import Pool
-from pipeline.run.steps import Step
-from pipeline.run.worker import progress_of, progress_path
+from pipeline.run.worker import progress_path, read_progress
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
+from tests.support.bench import bench_of
 
 STATIC = "decode:\n    quantize: {quantizer: xnnpack}"
 GENERATED = """
@@ -94,7 +94,7 @@ def test_another_package_does_not_calibrate_again(calibrated):
 def quantized_blobs(bench):
     (action,) = plan_of(bench).quantizes("pair").values()
     store = Store(bench.store)
-    return [store.blob_path(blob) for blob in store.result(action.digest)["blobs"]]
+    return [store.blob_path(blob) for blob in store.get(action.digest).result["blobs"]]
 
 
 @pytest.mark.slow
@@ -126,30 +126,17 @@ def test_what_vanishes_while_a_run_is_under_way_is_made_again_in_it(calibrated):
     calibrated.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpack: {per_op_mode: true}]")
     plan = plan_of(calibrated)
     (action,) = [a for a in plan.compiles("pair") if a.method == "decode"]
-    step = Step(plan, "compile", "pair", "pair", ("decode",))
-    waiting = Waiting(None, step, compile_status(plan, "pair", action))
     for path in quantized_blobs(calibrated):  # after it was seen
         path.unlink()
     pool = Pool(plan.workspace, 2, always=False)
-    told = []
-
-    class Telling:
-        def __init__(self, queue, steps):
-            told.extend(each.title for each in queue)
-
-        def __enter__(self):
-            return lambda action, report: None
-
-        def __exit__(self, *error):
-            return False
-
     try:
-        batch = Batch(plan, pool, Telling, lambda kind, usage: None)
-        ((wanted, report),) = batch.run([Wanted(action, [waiting])])
+        batch = Batch(plan, pool, lambda queue, steps: nullcontext(lambda event: None))
+        ((same, event),) = batch.run([action])
     finally:
         pool.close()
-    assert report.error == "" and wanted.action.digest == action.digest
-    assert told == [COMPILE, QUANTIZE, COMPILE]
+    assert (event.error, event.outcome, same.digest) == ("", "built", action.digest)
+    made = [(report.event.title, report.event.outcome) for report in batch.reports]
+    assert made == [(COMPILE, "lost"), (QUANTIZE, "built"), (COMPILE, "built")]
 
 
 @pytest.mark.slow
@@ -298,11 +285,9 @@ def test_batches_are_read_anew_and_capped():
         reads.append(number)
         return [InputSet((number, half)) for half in range(2)]
 
-    batches = Batches([lambda n=n: load(n) for n in range(3)], most=3)
+    batches = Batches([lambda n=n: load(n) for n in range(3)], limit=3)
     assert len(batches) == 3 and [each.args for each in batches] == [(0, 0), (0, 1), (1, 0)]
-    assert batches[2].args == (1, 0) and batches[-1].args == (1, 0) and 2 not in reads
-    with pytest.raises(IndexError):
-        batches[3]
+    assert 2 not in reads
 
 
 @pytest.mark.slow
@@ -348,11 +333,11 @@ class Terminal:
 def test_progress_is_read_from_what_a_worker_wrote(calibrated):
     plan = plan_of(calibrated)
     (action,) = plan.quantizes("pair").values()
-    assert progress_of(action, plan.workspace) is None
+    assert read_progress(action, plan.workspace) is None
     path = progress_path(action, plan.workspace)
     for text, told in (("12 64", (12, 64)), ("", None), ("12", None)):
         path.write_text(text)
-        assert progress_of(action, plan.workspace) == told
+        assert read_progress(action, plan.workspace) == told
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-import functions
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -14,23 +13,25 @@ from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
 from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
-from functions import BACKEND_ID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from packed import compiled, linked, pack
-from programs import shared_programs
 from torch.export import export
 
-from pipeline.compile.inspect.contents import contents_bytes, contents_of
+from pipeline.compile.inspect.contents import describe_contents, serialize_contents
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.quantize import quantize
 from pipeline.config.load import parse_config
 from pipeline.program.inputs import InputSet
-from pipeline.store.digest import of_bytes
+from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
+from tests.support import functions
+from tests.support.bench import DATA
+from tests.support.functions import BACKEND_ID
+from tests.support.packed import compiled, linked, pack
+from tests.support.programs import shared_programs
 
-GOLDEN = Path(__file__).parent / "data" / "contents.json"
+GOLDEN = DATA / "contents.json"
 
 
 class Image(torch.nn.Module):
@@ -128,7 +129,7 @@ def check_cover(contents, files):
             if segment["kind"] == "padding":
                 assert segment["digest"] == "" and (segment["name"] or not content.strip(b"\0"))
             else:
-                assert segment["digest"] == of_bytes(content)
+                assert segment["digest"] == hash_bytes(content)
         assert end == len(data)
     assert contents["size"] == sum(path.stat().st_size for path in files.values())
     assert contents["size"] == sum(segment["size"] for segment in contents["segments"])
@@ -168,7 +169,7 @@ def test_methods_are_those_that_executorch_reads(package, name):
             file.program.backend_delegate_data[each.processed.index].data for each in plan.delegates
         ]
         assert told["delegates"] == [
-            {"backend": d.id, "index": n, "size": len(p), "digest": of_bytes(bytes(p))}
+            {"backend": d.id, "index": n, "size": len(p), "digest": hash_bytes(bytes(p))}
             for n, (d, p) in enumerate(zip(plan.delegates, payloads, strict=True))
         ]
 
@@ -345,7 +346,7 @@ def test_weights_of_four_bits_are_named(tmp_path):
 def test_without_what_compile_knows_everything_but_names_is_told(package):
     """Of a package that something else made."""
     made = package("external")
-    contents = contents_of(made.files)
+    contents = describe_contents(made.files)
     check_cover(contents, made.files)
     assert contents["methods"].keys() == made.contents()["methods"].keys()
     named = [t for t in contents["tensors"] if t["where"] == "named_data"]
@@ -360,12 +361,12 @@ def test_equal_packages_have_equal_contents(tmp_path):
         pack(tmp_path / name, {"forward": image()}, {"forward": PARTS["xnnpack"]()}).contents()
         for name in "ab"
     ]
-    assert contents_bytes(made[0]) == contents_bytes(made[1])
+    assert serialize_contents(made[0]) == serialize_contents(made[1])
 
 
 def test_the_record_of_a_small_package(package):
     """All of it, but for digests of flatbuffers, whose bytes depend on the library."""
-    record = json.loads(contents_bytes(package("external").contents()))
+    record = json.loads(serialize_contents(package("external").contents()))
     for segment in record["segments"]:
         if segment["kind"] in ("program", "delegate"):
             segment["digest"] = ""
@@ -409,27 +410,27 @@ DAMAGE = {
 @pytest.mark.parametrize(("name", "edit", "why"), DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_file_is_told_in_one_line(damaged, name, edit, why):
     with pytest.raises(PipelineError, match=f"^{name}: is corrupt: .*{why}") as raised:
-        contents_of(damaged(name, edit))
+        describe_contents(damaged(name, edit))
     assert len(str(raised.value).splitlines()) == 1
 
 
 def test_a_file_that_is_not_there(package):
     files = package("external").files | {"model.pte": Path("nowhere.pte")}
     with pytest.raises(PipelineError, match=r"^model.pte: cannot be read: No such file"):
-        contents_of(files)
+        describe_contents(files)
 
 
 def test_a_package_has_one_program(package):
     files = package("files").files
     with pytest.raises(PipelineError, match=r"one .pte, this one has 0"):
-        contents_of({name: path for name, path in files.items() if name.endswith(".ptd")})
+        describe_contents({name: path for name, path in files.items() if name.endswith(".ptd")})
     with pytest.raises(PipelineError, match=r"one .pte, this one has 2"):
-        contents_of(files | {"b.pte": files["model.pte"]})
+        describe_contents(files | {"b.pte": files["model.pte"]})
 
 
 def test_bytes_that_nothing_refers_to_are_told(damaged, package):
     files = damaged("model.pte", lambda data: data + b"left over")
-    contents = contents_of(files)
+    contents = describe_contents(files)
     check_cover(contents, files)
     last = [s for s in contents["segments"] if s["file"] == "model.pte"][-1]
     assert (last["kind"], last["name"], last["size"]) == ("padding", "unused", 9)
@@ -454,7 +455,7 @@ def test_whatever_is_changed_it_is_covered_or_refused(package, tmp_path, data):
     path.write_bytes(content[:cut])
     files = made.files | {name: path}
     try:
-        contents = contents_of(files, made.constants, made.keys)
+        contents = describe_contents(files, made.constants, made.keys)
     except PipelineError as error:
         assert len(str(error).splitlines()) == 1
     else:

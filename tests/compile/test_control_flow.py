@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from lowerable import bench_for
 from torch import nn
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
@@ -13,14 +12,15 @@ from torch.export import export
 
 from pipeline.backends import BACKENDS, PartitionerSpec
 from pipeline.compile.emit import emit
-from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
-from pipeline.compile.module_filter import confined_partitioners
+from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.quantize import quantize
 from pipeline.config.load import EmitConfig, parse_config
 from pipeline.devices.bindings import Package
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
+from tests.support.lowerable import bench_for
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
 
@@ -93,7 +93,7 @@ def lowered(module, backend, **options):
     specs = []
     if backend != "portable":
         specs = [PartitionerSpec(name=backend, options=BACKENDS[backend].options(**options))]
-    return lower({"run": program_of(module)}, {"run": confined_partitioners(specs)})
+    return lower({"run": program_of(module)}, {"run": make_filtered_partitioners(specs)})
 
 
 def check_runs(manager, module, tmp_path):
@@ -104,11 +104,18 @@ def check_runs(manager, module, tmp_path):
         torch.testing.assert_close(actual, wanted, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["portable", "xnnpack", "vulkan", "coreml"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "portable",
+        "xnnpack",
+        *(pytest.param(b, marks=pytest.mark.slow) for b in ("vulkan", "coreml")),
+    ],
+)
 @pytest.mark.parametrize("module", [Cond, Map, Scan])
 def test_control_flow_is_lowered(module, backend, tmp_path):
     manager = lowered(module, backend)
-    counts = count_delegation(manager.exported_program("run"))
+    counts = describe_delegation(manager.exported_program("run"))
     if backend != "portable":
         assert set(counts.partitions) == {BACKENDS[backend].backend_id}
     assert counts.delegated_nodes < counts.nodes  # the bodies are counted
@@ -195,4 +202,4 @@ def test_a_scan_in_a_quantized_method_is_refused():
     method = parse_config("p", {"model": "m", "methods": {"run": data}}, "p.yaml").methods["run"]
     program = quantize(program_of(Scan), method.quantize, [InputSet((X,))])
     with pytest.raises(PipelineError, match=r"run: scan stands in a quantized method.*quantize"):
-        lower({"run": program}, {"run": confined_partitioners(method.partitioners)})
+        lower({"run": program}, {"run": make_filtered_partitioners(method.partitioners)})

@@ -13,24 +13,20 @@ from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
 from torch.export import Dim, export
 
-from pipeline.backends import BACKENDS, PartitionerSpec, Sight
-from pipeline.backends.reasons import of_xnnpack
-from pipeline.compile.inspect.borders import Border, Crossing
+from pipeline.backends import BACKENDS, CacheScope, PartitionerSpec
+from pipeline.compile.inspect.boundaries import Boundary, Transfers
 from pipeline.compile.inspect.delegation import (
-    Places,
-    Share,
-    count_delegation,
-    nodes_of,
-    origins_of,
-    told_delegation,
+    BackendShare,
+    add_source_lines,
+    describe_delegation,
 )
-from pipeline.compile.inspect.reasons import _told
+from pipeline.compile.inspect.reasons import _neutralize
 from pipeline.compile.lower import lower
-from pipeline.compile.module_filter import Confined, confined_partitioners
+from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_partitioners
 from pipeline.compile.preprocess.key import describe
 from pipeline.compile.quantize import quantize
 from pipeline.program.archive import load_program, save_programs
-from pipeline.program.graphs import graph_modules
+from pipeline.program.graphs import NodePlaces, find_origins, graph_modules, iter_nodes
 from pipeline.program.inputs import as_input_sets
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))  # 96 bytes
@@ -48,13 +44,13 @@ def program_of(module, arguments=(X,), **settings):
 
 
 def lowered(program, *specs, modules=None):
-    made = lower({"run": program}, {"run": confined_partitioners(specs, modules)})
+    made = lower({"run": program}, {"run": make_filtered_partitioners(specs, modules)})
     return made.exported_program("run")
 
 
 def counted(program, *specs, modules=None):
     made = lowered(program, *specs, modules=modules)
-    return count_delegation(made, places=Places(program))
+    return describe_delegation(made, places=NodePlaces(program))
 
 
 def left_of(counts):
@@ -131,25 +127,25 @@ def test_graphs_are_counted_as_by_hand(case):
     assert (counts.nodes, counts.delegated_nodes, counts.subgraphs) == (nodes, delegated, subgraphs)
     assert counts.partitions == {"AddSubBackend": partitions}
     operators = counts.backends["AddSubBackend"].operators
-    assert counts.backends == {"AddSubBackend": Share(delegated, operators, partitions)}
-    assert counts.border == Border(Crossing(*into), Crossing(*out_of))
+    assert counts.backends == {"AddSubBackend": BackendShare(delegated, operators, partitions)}
+    assert counts.border == Boundary(Transfers(*into), Transfers(*out_of))
     assert len(counts.left) == sum(counts.undelegated.values()) == nodes - delegated
 
 
 def test_the_body_of_a_scan_is_called_for_each_row():
     counts = counted(program_of(Steps()), spec("add_sub"))
     assert counts.partitions == {"AddSubBackend": 1} and counts.delegated_nodes >= 2
-    assert counts.border.into == Crossing(6, 6 * ROW)
-    assert counts.border.out_of == Crossing(6, 6 * ROW)
+    assert counts.border.into == Transfers(6, 6 * ROW)
+    assert counts.border.out_of == Transfers(6, 6 * ROW)
 
 
 def test_portable_methods_cross_no_border():
     counts = counted(program_of(Condition()))
     assert (counts.nodes, counts.delegated_nodes, counts.subgraphs) == (6, 0, 2)
     assert counts.backends == counts.partitions == {}
-    assert counts.border == Border()
-    why = count_delegation(lowered(program_of(Chain())), otherwise="nobody was asked").left
-    assert [each.reason for each in why] == ["nobody was asked"] * 3
+    assert counts.border == Boundary()
+    why = describe_delegation(lowered(program_of(Chain())), partitioners=()).left
+    assert [each.reason for each in why] == ["portable only: the config says so"] * 3
 
 
 class Step(nn.Module):
@@ -190,18 +186,21 @@ def test_every_call_is_delegated_or_left(names):
     # The first node is the input; each operator is one.
     places = [place for place, name in enumerate(names, 1) if name not in ("add", "sub")]
     assert [each.place for each in counts.left] == places
-    crossing = Crossing(runs(names, ("add", "sub")), X.nbytes * runs(names, ("add", "sub")))
-    assert counts.border == Border(crossing, crossing)
+    transfers = Transfers(runs(names, ("add", "sub")), X.nbytes * runs(names, ("add", "sub")))
+    assert counts.border == Boundary(transfers, transfers)
 
 
 def test_methods_of_several_backends():
     counts = counted(program_of(Step("add", "exp", "erf", "exp")), spec("add_sub"), spec("xnnpack"))
-    assert counts.backends == {"AddSubBackend": Share(1, 1, 1), "XnnpackBackend": Share(2, 1, 2)}
+    assert counts.backends == {
+        "AddSubBackend": BackendShare(1, 1, 1),
+        "XnnpackBackend": BackendShare(2, 1, 2),
+    }
     assert counts.partitions == {"AddSubBackend": 1, "XnnpackBackend": 2}
     assert (counts.nodes, counts.delegated_nodes) == (4, 3)
     assert (counts.operators, counts.delegated_operators) == (3, 2)
     # What goes from one delegate to another goes out of the one and into the other.
-    assert counts.border.into == counts.border.out_of == Crossing(3, 3 * X.nbytes)
+    assert counts.border.into == counts.border.out_of == Transfers(3, 3 * X.nbytes)
     assert left_of(counts) == [
         ("aten.erf", f"add_sub: it has no instruction for aten.erf; xnnpack: {OF_NO_TYPE}")
     ]
@@ -210,10 +209,10 @@ def test_methods_of_several_backends():
 def test_sizes_count_with_their_upper_bounds():
     shapes = ({0: Dim("rows", min=2, max=16)},)
     counts = counted(program_of(Chain(), dynamic_shapes=shapes), spec("add_sub"))
-    assert counts.border.into == Crossing(3, 3 * 16 * ROW)
+    assert counts.border.into == Transfers(3, 3 * 16 * ROW)
 
 
-def test_copies_beside_delegates_are_told():
+def test_copies_beside_delegates_are_counted():
     class Cast(nn.Module):
         def forward(self, x):
             return torch.exp(x.double().float()).double().sin()
@@ -315,7 +314,7 @@ def test_what_changes_between_equal_programs_is_no_part_of_a_reason(said, kept):
     graph = torch.fx.Graph()
     value = graph.placeholder("the_value")
     node = graph.create_node("call_function", torch.add, (value, value), name="add_1")
-    assert _told(said, node) == kept
+    assert _neutralize(said, node) == kept
 
 
 def test_no_key_of_a_partition_holds_a_reason():
@@ -323,8 +322,8 @@ def test_no_key_of_a_partition_holds_a_reason():
     program = program_of(Several())
     noted = lowered(program, spec("xnnpack", configs=["LinearConfig"]), spec("xnnpack"))
     silent = [
-        Confined(each.inner)
-        for each in confined_partitioners(
+        FilteredPartitioner(each.inner)
+        for each in make_filtered_partitioners(
             [spec("xnnpack", configs=["LinearConfig"]), spec("xnnpack")]
         )
     ]
@@ -333,18 +332,18 @@ def test_no_key_of_a_partition_holds_a_reason():
     for made in (noted, bare):
         delegates = [each for _, each, _ in get_lowered_submodules(made.graph_module)]
         assert len(delegates) == 2
-        keys.append([describe(d.original_module, d.compile_specs, Sight()).digest
+        keys.append([describe(d.original_module, d.compile_specs, CacheScope()).digest
                      for d in delegates])  # fmt: skip
     assert keys[0] == keys[1]
-    reasons = [each.reason for each in count_delegation(noted).left]
-    assert all(reasons) and len(reasons) == len(count_delegation(bare).left)
-    assert {each.reason for each in count_delegation(bare).left} == {""}
+    reasons = [each.reason for each in describe_delegation(noted).left]
+    assert all(reasons) and len(reasons) == len(describe_delegation(bare).left)
+    assert {each.reason for each in describe_delegation(bare).left} == {""}
 
 
 def test_what_is_listened_to_is_as_before_when_a_partitioner_fails():
-    before = WhyNoPartition.__call__
-    partitioner = confined_partitioners([spec("xnnpack")])[0].inner
-    with pytest.raises(ValueError), of_xnnpack(partitioner, program_of(Chain())):
+    before, reasons = WhyNoPartition.__call__, BACKENDS["xnnpack"].lowering.reasons
+    partitioner = make_filtered_partitioners([spec("xnnpack")])[0].inner
+    with pytest.raises(ValueError), reasons(partitioner, program_of(Chain())):
         assert WhyNoPartition.__call__ is not before
         raise ValueError
     assert WhyNoPartition.__call__ is before
@@ -367,7 +366,7 @@ class Layers(nn.Module):
 
 
 def names_at(program, counts):
-    nodes = list(nodes_of(program))
+    nodes = list(iter_nodes(program))
     return [(each.operator, nodes[each.place].name) for each in counts.left]
 
 
@@ -417,15 +416,15 @@ def test_places_outlive_constants_that_branches_share():
 @pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
 def test_places_lead_through_a_quantized_program(tmp_path, dynamic):
     program = program_of(Several())
-    config = BACKENDS["xnnpack"].quantizer(quantizer="xnnpack", dynamic=dynamic)
+    config = BACKENDS["xnnpack"].quantization.options(quantizer="xnnpack", dynamic=dynamic)
     quantized = quantize(program, config, as_input_sets([(X,)], "example"))
-    origins = origins_of(quantized, program)
+    origins = find_origins(quantized, program)
     with open(tmp_path / "quantized.pt2", "wb") as file:
         save_programs({"forward": quantized}, file)
     loaded = load_program(tmp_path / "quantized.pt2", "forward")
     made = lowered(loaded, spec("xnnpack"))
-    counts = count_delegation(made, places=Places(loaded, origins))
-    nodes = list(nodes_of(program))
+    counts = describe_delegation(made, places=NodePlaces(loaded, origins))
+    nodes = list(iter_nodes(program))
     found = {
         (each.operator, nodes[each.place].name) for each in counts.left if each.place is not None
     }
@@ -437,7 +436,7 @@ def test_places_lead_through_a_quantized_program(tmp_path, dynamic):
 def test_lines_take_the_place_of_places(tmp_path):
     program = program_of(Chain())
     counts = counted(program, spec("add_sub")).to_json()
-    told = told_delegation(counts, program, tmp_path)
+    told = add_source_lines(counts, program, tmp_path)
     assert [sorted(each) for each in told["left"]] == [["line", "module", "operator", "reason"]]
     assert "torch.sin(y) - y  # " in told["left"][0]["line"]
     assert "in Chain.forward" in told["left"][0]["line"]
@@ -445,7 +444,7 @@ def test_lines_take_the_place_of_places(tmp_path):
         name: value for name, value in counts.items() if name != "left"
     }
     counts["left"][0]["place"] = None
-    assert told_delegation(counts, program, tmp_path)["left"][0]["line"] == ""
+    assert add_source_lines(counts, program, tmp_path)["left"][0]["line"] == ""
 
 
 def test_graphs_of_control_flow_are_numbered_alike_when_loaded(tmp_path):

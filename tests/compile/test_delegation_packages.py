@@ -4,7 +4,8 @@ import json
 import re
 
 import pytest
-from lowerable import bench_for, both, manifest_of
+
+from tests.support.lowerable import bench_for, both, manifest_of
 
 pytestmark = pytest.mark.slow
 
@@ -101,11 +102,15 @@ def left(bench, package, method="features"):
 
 
 def rows(bench, package, method, operator):
-    """Of the report's table of what is left: times, why, lines, modules."""
+    """The rows of the report's table of calls that are left: operator, times, why, line."""
     text = bench.bytes_of(package, "report.md").decode()
     section = text.split("## Left to portable kernels")[1].split("\n## ")[0]
     cells = [line.strip("| ").split(" | ") for line in section.splitlines()]
-    return [each[2:] for each in cells if each[:2] == [f"`{method}`", f"`{operator}`"]]
+    return [
+        [first, *rest]
+        for first, of, *rest in (each for each in cells if len(each) == 5)
+        if of == f"`{method}`" and first.startswith(f"`{operator}`")
+    ]
 
 
 def test_each_call_that_is_left_has_its_reason(bench):
@@ -140,16 +145,16 @@ def test_several_backends_have_their_shares_and_reasons(bench):
 @pytest.mark.parametrize("package", CONFIGS)
 def test_the_report_leads_to_the_lines(bench, package):
     line = 1 + MODEL.splitlines().index("        y = torch.asinh(y)")
-    ((times, _, lines, modules),) = rows(bench, package, "features", "aten.asinh")
-    assert times == "1" and modules == "-"
-    assert lines == f"`y = torch.asinh(y) # models/small.py:{line}, in Features.forward`"
+    ((operator, times, _, source),) = rows(bench, package, "features", "aten.asinh")
+    assert operator == "`aten.asinh`" and times == "1"
+    assert source == f"`y = torch.asinh(y)` (models/small.py:{line}, in Features.forward)"
 
 
 def test_the_report_leads_to_branches(bench):
     """torch.export does not tell which line of a branch; that of the condition is known."""
-    told = {why: lines for _, why, lines, _ in rows(bench, "plain", "classify", "aten.asinh")}
-    assert told[IN_BRANCH].startswith("`return torch.cond( # models/small.py:")
-    assert "y = torch.asinh(y)" in told[OF_NO_TYPE]
+    lines = {why: line for *_, why, line in rows(bench, "plain", "classify", "aten.asinh")}
+    assert lines[IN_BRANCH].startswith("`return torch.cond(` (models/small.py:")
+    assert "y = torch.asinh(y)" in lines[OF_NO_TYPE]
 
 
 @pytest.mark.parametrize("package", ["plain", "int8"])

@@ -6,19 +6,19 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from programs import Shared, Stateful, shared_programs
 from torch import nn
 from torch.export import export
 
-from pipeline.compile.emit import emission_config, emit, layout_options, named_data_of
+from pipeline.compile.emit import collect_named_data, emit, layout_options, make_emission_config
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
-from pipeline.compile.objects import make_object, object_from_json
+from pipeline.compile.objects import make_object, parse_object
 from pipeline.config.load import EmitConfig, LayoutConfig
 from pipeline.config.models import MemoryPlanning
 from pipeline.devices.bindings import Package
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
+from tests.support.programs import Shared, Stateful, shared_programs
 
 
 class Deep(nn.Module):
@@ -115,15 +115,15 @@ def units(programs, partitioners, groups, settings, store):
     for group in groups:
         own = {name: programs[name] for name in group}
         lowered = lower(own, {name: partitioners[name] for name in group})
-        named = {name: named_data_of(lowered.exported_program(name)) for name in group}
+        named = {name: collect_named_data(lowered.exported_program(name)) for name in group}
         made = make_object(emit(lowered, settings), store, named if len(group) > 1 else {})
-        yield object_from_json(json.loads(json.dumps(made.to_json())))
+        yield parse_object(json.loads(json.dumps(made.to_json())))
 
 
 def joint(programs, partitioners, settings):
     edge = to_edge_transform_and_lower(programs, partitioner=partitioners)
     own = {name: edge.exported_program(name) for name in edge.methods}
-    return edge.to_executorch(emission_config(settings, (), own))
+    return edge.to_executorch(make_emission_config(settings, (), own))
 
 
 class Head(nn.Module):

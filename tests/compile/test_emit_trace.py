@@ -6,14 +6,14 @@ from functools import cache
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from located import opened, plan_of
-from programs import shared_programs
 
 from pipeline.compile.emit import emit
-from pipeline.compile.emit_trace import Instructions, recording
-from pipeline.compile.inspect.delegation import nodes_of
+from pipeline.compile.emit_trace import Instructions, record_emission
 from pipeline.compile.lower import lower
-from pipeline.devices.interpreter.load import instructions_of
+from pipeline.devices.interpreter.load import get_instructions
+from pipeline.program.graphs import iter_nodes
+from tests.support.located import opened, plan_of
+from tests.support.programs import shared_programs
 
 
 @cache
@@ -21,7 +21,7 @@ def emitted(delegate):
     programs = shared_programs()
     partitioners = {name: [XnnpackPartitioner()] for name in programs if name == "plain"}
     manager = lower(programs, partitioners if delegate else {})
-    with recording() as emission:
+    with record_emission() as emission:
         made = emit(manager)
     return (
         programs,
@@ -33,7 +33,7 @@ def emitted(delegate):
 @cache
 def names(delegate, method):
     programs, _, known = emitted(delegate)
-    nodes = list(nodes_of(programs[method]))
+    nodes = list(iter_nodes(programs[method]))
     return {index: nodes[place].name for index, place in known[method].nodes}
 
 
@@ -46,13 +46,13 @@ def test_branches_are_part_of_it():
     plan = plan_of(opened(pte), "branch")
     kernels = {
         index: plan.operators[i.instr_args.op_index].name
-        for index, i in enumerate(instructions_of(plan))
+        for index, i in enumerate(get_instructions(plan))
         if type(i.instr_args).__name__ == "KernelCall"
     }
     assert kernels.keys() == names(False, "branch").keys()
     (division,) = [index for index, name in kernels.items() if name == "aten::div"]
     assert names(False, "branch")[division] == "div"
-    node = list(nodes_of(programs["branch"]))[dict(known["branch"].nodes)[division]]
+    node = list(iter_nodes(programs["branch"]))[dict(known["branch"].nodes)[division]]
     assert node.graph is not programs["branch"].graph
 
 
@@ -64,7 +64,7 @@ def test_state_lies_in_values():
 
 def test_a_delegate_call_covers_nodes_and_gives_one():
     programs, _, known = emitted(True)
-    nodes = list(nodes_of(programs["plain"]))
+    nodes = list(iter_nodes(programs["plain"]))
     (call,) = known["plain"].delegates
     assert {nodes[place].name for place in call.places} == {"linear", "softmax", "add"}
     assert [nodes[place].name for place in call.outputs if place is not None] == ["add"]
@@ -74,7 +74,7 @@ def test_a_delegate_call_covers_nodes_and_gives_one():
 @pytest.mark.parametrize("method", ["plain", "step", "branch"])
 def test_it_survives_json(method):
     known = emitted(True)[2][method]
-    assert Instructions.of_json(json.loads(json.dumps(known.to_json()))) == known
+    assert Instructions.from_json(json.loads(json.dumps(known.to_json()))) == known
 
 
 def test_recording_changes_no_byte():
@@ -85,7 +85,7 @@ def test_recording_changes_no_byte():
 
 def test_it_is_the_same_for_another_export():
     programs = shared_programs()
-    with recording() as emission:
+    with record_emission() as emission:
         emit(lower(programs, {}))
     for name, program in programs.items():
         assert emission.instructions(name, program) == emitted(False)[2][name]

@@ -17,7 +17,13 @@ from torch.export import Dim, export
 
 from pipeline.backends import QUANTIZERS
 from pipeline.compile.emit import emit
-from pipeline.compile.etrecord import _neutral, current_lines, join, of_method, record
+from pipeline.compile.etrecord import (
+    _neutralize,
+    join_etrecords,
+    load_etrecord,
+    map_current_lines,
+    record_etrecord,
+)
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object
@@ -104,8 +110,8 @@ def made_apart(programs, lines, store, etrecord=True):
         )
         manager = emit(lowered)
         objects.append(make_object(manager, store, {}))
-        records.append(record(manager, store, lines) if etrecord else {})
-    return link(objects, {}, store, ORDER).pte, join(records, ORDER, store)
+        records.append(record_etrecord(manager, store, lines) if etrecord else {})
+    return link(objects, {}, store, ORDER).pte, join_etrecords(records, ORDER, store)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +120,7 @@ def made(tmp_path_factory):
     store = Store(folder / "store")
     own = sources()
     programs = {**own, "features": quantized(own["features"], folder)}
-    lines = {"features": current_lines(programs["features"], own["features"])}
+    lines = {"features": map_current_lines(programs["features"], own["features"])}
     pte, found = made_apart(copy.deepcopy(programs), lines, store)
     joint = to_edge_transform_and_lower(
         programs, partitioner=partitioners(), generate_etrecord=True
@@ -137,6 +143,7 @@ def entries(data):
         return {name: file.read(name) for name in file.namelist()}
 
 
+@pytest.mark.slow
 def test_the_package_stays_the_same(made, tmp_path):
     assert made.pte == made.joint_pte
     bare, _ = made_apart(copy.deepcopy(made.programs), {}, Store(tmp_path), etrecord=False)
@@ -156,12 +163,12 @@ def test_it_holds_what_the_joint_calls_holds(made):
     assert set(json.loads(ours["debug_handle_map"])) == set(ORDER)
     for method in ("step", "choose"):
         ours_neutral = json.loads(ours[f"{EDGE}/{method}"])
-        assert ours_neutral == json.loads(_neutral(theirs[f"{EDGE}/{method}"], None, None))
+        assert ours_neutral == json.loads(_neutralize(theirs[f"{EDGE}/{method}"], None, None))
 
 
 def without_lines(program):
     """Of a quantized program, whose lines we tell anew."""
-    found = json.loads(_neutral(program, None, None))
+    found = json.loads(_neutralize(program, None, None))
     for node in found["graph_module"]["graph"]["nodes"]:
         node["metadata"].pop("stack_trace", None)
     return found
@@ -186,7 +193,7 @@ def test_nothing_in_it_is_of_this_machine_or_run(made, tmp_path):
         assert {info.date_time for info in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     again = sources()  # whose graphs have other ids
     again["features"] = made.programs["features"]
-    lines = {"features": current_lines(again["features"], sources()["features"])}
+    lines = {"features": map_current_lines(again["features"], sources()["features"])}
     store = Store(tmp_path)
     assert store.read(made_apart(again, lines, store)[1].digest) == made.record
 
@@ -219,7 +226,7 @@ def dump(handles):
 def test_the_inspector_tells_lines_and_modules_of_each_method(path, method, monkeypatch):
     from executorch.devtools.inspector import Inspector, _inspector
 
-    whole = of_method(path, method)
+    whole = load_etrecord(path, method)
     handles = whole._debug_handle_map["forward"]
     # A dump made in Python lacks the size in front of it that the runtime writes.
     monkeypatch.setattr(_inspector, "gen_etdump_object", lambda **_: dump(handles))
@@ -227,7 +234,7 @@ def test_the_inspector_tells_lines_and_modules_of_each_method(path, method, monk
     assert "DELEGATE_CALL" in [event.name for event in block.events]
     lines = str([event.stack_traces for event in block.events])
     assert "# of features" in lines
-    assert f'File "tests/{THIS.name}", line {line_of("# of features")}' in lines
+    assert f'{THIS.parent.name}/{THIS.name}", line {line_of("# of features")}' in lines
     assert ("# of step" in lines) == (method == "step")
     assert "Conv2d" in str([event.module_hierarchy for event in block.events])
 
@@ -240,7 +247,7 @@ def test_executorch_reads_all_methods(path):
     with pytest.raises(
         PipelineError, match="has no method 'decode'; it has choose, features, step"
     ):
-        of_method(path, "decode")
+        load_etrecord(path, "decode")
 
 
 def test_the_wheels_runtime_writes_no_dump(made, tmp_path):
@@ -265,11 +272,11 @@ def test_lines_of_a_quantized_program_are_those_of_its_source_as_it_is():
     new = program(("conv", "conv2d", "line 5"), ("relu", "gelu", "6"))
     import pipeline.compile.etrecord as module
 
-    original, module.nodes_of = module.nodes_of, lambda program: program.graph.nodes
+    original, module.iter_nodes = module.iter_nodes, lambda program: program.graph.nodes
     try:
-        assert current_lines(old, new) == {"line 3": "line 5"}
+        assert map_current_lines(old, new) == {"line 3": "line 5"}
     finally:
-        module.nodes_of = original
+        module.iter_nodes = original
 
 
 class Adds(nn.Module):
@@ -283,7 +290,7 @@ def test_what_executorch_cannot_write_is_told(tmp_path):
     with pytest.raises(
         PipelineError, match=r"^add: ExecuTorch can't write the program into an ETRe"
     ):
-        record(manager, Store(tmp_path), {})
+        record_etrecord(manager, Store(tmp_path), {})
 
 
 @pytest.mark.parametrize("name", ["get_constants", "my_state_dict"])
@@ -292,7 +299,7 @@ def test_methods_that_executorch_would_not_read_back_are_refused(name):
         methods={name}, get_etrecord=lambda: SimpleNamespace(edge_dialect_program={})
     )
     with pytest.raises(PipelineError, match=f"^{name}: ExecuTorch reads no ETRecord of a method"):
-        record(manager, None, {})
+        record_etrecord(manager, None, {})
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,16 +13,16 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
-from programs import shared_programs
 from torch.export import export
 
 from pipeline.compile.emit import emit
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
-from pipeline.compile.objects import Blob, NamedBlob, make_object, object_from_json
+from pipeline.compile.objects import Blob, NamedBlob, make_object, parse_object
 from pipeline.config.load import EmitConfig
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
+from tests.support.programs import shared_programs
 
 CONSTANT_METHODS = {"get_vocabulary": ["a", 1, 2.5, True], "get_length": 128}
 
@@ -57,7 +58,23 @@ def objects_of(programs, partitioners, external, initialized, store):
         settings = EmitConfig(external_constants=external, initialized_buffers=initialized)
         lowered = lower({name: program}, {name: partitioners[name]})
         compiled = make_object(emit(lowered, settings), store)
-        yield object_from_json(json.loads(json.dumps(compiled.to_json())))
+        yield parse_object(json.loads(json.dumps(compiled.to_json())))
+
+
+@pytest.fixture(scope="module")
+def _compiled(tmp_path_factory):
+    """The programs compiled for XNNPACK, once for all tests that look at links of them."""
+    store = Store(tmp_path_factory.mktemp("compiled") / "store")
+    partitioners = PARTITIONERS["xnnpack"]
+    return store, list(objects_of(shared_programs(), partitioners, False, ("count",), store))
+
+
+@pytest.fixture
+def objects(_compiled, store):
+    """The same objects, and their blobs in the test's own store."""
+    kept, objects = _compiled
+    shutil.copytree(kept.root, store.root, dirs_exist_ok=True)
+    return objects
 
 
 def combinations():
@@ -81,13 +98,11 @@ def test_linked_bytes_are_those_of_the_joint_call(store, backend, initialized, e
     assert bool(data) == (external and backend != "none")
 
 
-def test_compiling_and_linking_is_deterministic(store, tmp_path):
-    results = []
-    for number in range(2):
-        where = Store(tmp_path / str(number))
-        objects = list(objects_of(shared_programs(), PARTITIONERS["xnnpack"], False, (), where))
-        results.append(link(objects, {}, where))
-    assert results[0] == results[1]
+def test_compiling_and_linking_is_deterministic(objects, store, tmp_path):
+    again = Store(tmp_path / "again")
+    own = list(objects_of(shared_programs(), PARTITIONERS["xnnpack"], False, ("count",), again))
+    assert own == objects
+    assert link(own, {}, again) == link(objects, {}, store)
 
 
 def test_weights_of_several_methods_are_stored_once(store):
@@ -108,8 +123,7 @@ def test_delegates_with_equal_payloads_are_stored_once(store):
 
 
 @pytest.mark.parametrize("part", ["program", "constants", "delegates", "named"])
-def test_lost_blob_is_a_miss_that_leaves_nothing_half_written(store, part):
-    objects = list(objects_of(shared_programs(), PARTITIONERS["xnnpack"], False, (), store))
+def test_lost_blob_is_a_miss_that_leaves_nothing_half_written(objects, store, part):
     blobs = {
         "program": [objects[0].program],
         "constants": objects[0].constants,
@@ -126,8 +140,7 @@ def test_lost_blob_is_a_miss_that_leaves_nothing_half_written(store, part):
     assert {p for p in store.root.rglob("*") if p.is_file()} <= before - {path}
 
 
-def test_named_data_of_one_key_must_agree(store):
-    objects = list(objects_of(shared_programs(), PARTITIONERS["xnnpack"], False, (), store))
+def test_named_data_of_one_key_must_agree(objects, store):
     first = next(o for o in objects if o.named)
     other = Blob(store.put(b"other"), 5)
     named = (NamedBlob(first.named[0].key, other, 1, None),)
@@ -143,25 +156,24 @@ def test_external_tensors_of_one_name_must_agree(store):
         link(objects, {}, store)
 
 
-def test_package_of_a_linked_file_runs(store):
+def test_package_of_a_linked_file_runs(objects, store):
     """What is linked is loaded by ExecuTorch and computes what the source computes."""
     from pipeline.devices.bindings import Package
 
     programs = shared_programs()
-    objects = list(objects_of(programs, PARTITIONERS["xnnpack"], False, ("count",), store))
     linked = link(objects, CONSTANT_METHODS, store)
     package = Package(store.verified_path(linked.pte.digest))
     x = torch.randn(5, 8)
     (actual,) = package.run("plain", [x])
     torch.testing.assert_close(actual, programs["plain"].module()(x))
-    assert package.constant("get_length") == 128
+    assert package.run("get_length", ()) == [128]
 
 
 LINK_ALONE = """
 import json, sys
 from pathlib import Path
 from pipeline.compile.link import link
-from pipeline.compile.objects import object_from_json
+from pipeline.compile.objects import parse_object
 from pipeline.store.store import Store
 
 def peak():
@@ -169,13 +181,14 @@ def peak():
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 store = Store(Path(sys.argv[1]))
-objects = [object_from_json(json.loads(Path(path).read_text())) for path in sys.argv[2:]]
+objects = [parse_object(json.loads(Path(path).read_text())) for path in sys.argv[2:]]
 before = peak()
 linked = link(objects, {}, store)
 print(json.dumps([peak() - before, linked.pte.size]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_linking_does_not_hold_the_weights(store, tmp_path):
     size = 4096

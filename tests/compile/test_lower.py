@@ -11,12 +11,12 @@ from executorch.exir.backend.test.backend_with_preprocess_all_demo import (
     FirstBackendWithPreprocessAll,
 )
 from executorch.exir.lowered_backend_module import executorch_call_delegate
-from programs import shared_programs
 
 from pipeline.compile import lower as lowering
-from pipeline.compile import to_backend as backend_api
-from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile import to_backend_multiple as backend_api
+from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.to_backend import to_backend_multiple
+from tests.support.programs import shared_programs
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def test_partitioners_of_a_sequence_are_tried_in_order(edge):
     first = XnnpackPartitioner(per_op_mode=True)
     one = to_backend_multiple(edge, {"plain": [first]})["plain"]
     both = to_backend_multiple(edge, {"plain": [first, XnnpackPartitioner()]})["plain"]
-    assert count_delegation(both) == count_delegation(one)
-    assert count_delegation(one).partitions["XnnpackBackend"] > 1
+    assert describe_delegation(both) == describe_delegation(one)
+    assert describe_delegation(one).partitions["XnnpackBackend"] > 1
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_control_flow_is_lowered_too(edge):
     partitioner = BackendWithPreprocessAllPartitioner()
     lowered = to_backend_multiple(edge, {"branch": partitioner})["branch"]
     assert delegates(lowered, recurse=True) > delegates(lowered)
-    assert count_delegation(lowered).partitions["FirstBackendWithPreprocessAll"] == 1
+    assert describe_delegation(lowered).partitions["FirstBackendWithPreprocessAll"] == 1
 
 
 def test_weights_that_a_delegate_consumed_leave_the_program(edge):

@@ -18,15 +18,15 @@ from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import (
-    Confined,
-    _split,
-    confined_partitioners,
-    outline_of,
-    separate_constants,
+    FilteredPartitioner,
+    make_filtered_partitioners,
 )
 from pipeline.compile.quantize import quantize
+from pipeline.compile.shared_constants import separate_constants
+from pipeline.compile.split_partition import split_partition
 from pipeline.devices.bindings import Package
 from pipeline.program.inputs import InputSet
+from pipeline.program.module_paths import outline_program
 from pipeline.store.errors import PipelineError
 
 
@@ -89,7 +89,7 @@ def program_of(module):
 
 def xnnpack(modules=None, own=None, **options):
     spec = PartitionerSpec(name="xnnpack", options=XnnpackOptions(**options), modules=own)
-    return confined_partitioners([spec], modules)
+    return make_filtered_partitioners([spec], modules)
 
 
 def lowered(program, partitioners):
@@ -152,7 +152,7 @@ def test_partitioners_can_be_confined_to_modules_of_their_own(tmp_path):
         PartitionerSpec(name="xnnpack", options=XnnpackOptions(per_op_mode=True), modules=["head"]),
         PartitionerSpec(name="xnnpack", options=XnnpackOptions(), modules=["layers.0"]),
     ]
-    manager = lowered(program, confined_partitioners(specs))
+    manager = lowered(program, make_filtered_partitioners(specs))
     assert delegated_modules(manager) == {"head", "head.fc", "layers.0", "layers.0.fc"}
     assert len(get_lowered_submodules(manager.exported_program("run").graph_module)) == 2
     check_runs(manager, module, tmp_path)
@@ -167,7 +167,7 @@ def test_what_is_left_of_a_partition_does_not_depend_on_itself(modules, tmp_path
     check_runs(manager, module, tmp_path)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_quantization_goes_with_its_module(dynamic, tmp_path):
     module, program = program_of(Stack)
     config = XnnpackQuantize(quantizer="xnnpack", dynamic=dynamic)
@@ -191,10 +191,10 @@ def test_an_unknown_module_is_refused_with_those_that_are_there():
     words = r"run: no module 'layer\.1' in the program; did you mean 'layers\.1'\? known: head,"
     with pytest.raises(PipelineError, match=words):
         lowered(program, xnnpack(["layer.1"]))
-    assert list(outline_of(program).calls)[:3] == ["head", "head.fc", "layers.0"]
+    assert list(outline_program(program).calls)[:3] == ["head", "head.fc", "layers.0"]
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_branches_are_left_to_portable_kernels(shared, tmp_path):
     """Upstream fails on both: a linear in a branch is kept whole and then delegated by nobody, and
     a weight of a delegate may not be an operand of a branch."""
@@ -258,7 +258,7 @@ def test_parts_never_depend_on_each_other_in_a_circle(example):
             del node.meta["delegation_tag"]
     for tag, nodes in cut.items():
         own = [node for node in nodes if node in kept]
-        for number, part in enumerate(_split(module, own) if own else []):
+        for number, part in enumerate(split_partition(module, own) if own else []):
             for node in part:
                 node.meta["delegation_tag"] = f"{tag}_{number}"
     assert all("delegation_tag" in node.meta for node in kept)
@@ -277,5 +277,5 @@ def test_parts_never_depend_on_each_other_in_a_circle(example):
 
 def test_a_confined_partitioner_tells_its_backend():
     (made,) = xnnpack(["head"])
-    assert isinstance(made, Confined)
+    assert isinstance(made, FilteredPartitioner)
     assert made.delegation_spec.backend_id == "XnnpackBackend"

@@ -29,7 +29,7 @@ from torchao.quantization.pt2e.quantize_pt2e import (
 
 from pipeline.backends import BACKENDS, RECIPES, make_partitioners
 from pipeline.compile.emit import emit
-from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
 from pipeline.compile.quantize import quantize
 from pipeline.config.load import parse_config
@@ -98,7 +98,7 @@ def inputs_of(shape, count=4):
     return [InputSet((torch.randn(shape, generator=generator),)) for _ in range(count)]
 
 
-def spec_of(**options):
+def make_method_spec(**options):
     method = {"partitioners": [], "quantize": options}
     data = {"model": "m", "methods": {"f": method}}
     return parse_config("p", data, "p.yaml").methods["f"].quantize
@@ -120,7 +120,7 @@ def lowered(program):
     data = {"model": "m", "methods": {"forward": {"partitioners": ["xnnpack"]}}}
     (specs,) = (m.partitioners for m in parse_config("p", data, "p.yaml").methods.values())
     manager = lower({"forward": program}, {"forward": make_partitioners(specs)})
-    delegation = count_delegation(manager.exported_program("forward"))
+    delegation = describe_delegation(manager.exported_program("forward"))
     return emit(manager).buffer, delegation
 
 
@@ -162,7 +162,7 @@ def float_package(text):
 def test_linears_are_quantized_in_the_delegate(
     text, float_package, options, least, share, tmp_path
 ):
-    spec = spec_of(**options)
+    spec = make_method_spec(**options)
     quantized = quantize(text, spec, inputs_of(TEXT) if spec.calibrates else [])
     assert sqnr(text, quantized, inputs_of(TEXT)) > least
     package, delegation = lowered(quantized)
@@ -179,7 +179,7 @@ def test_embeddings_are_looked_up_quantized(bits, group_size):
     model[1].weight = model[0].weight  # tied, as in language models
     program = export(model.eval().requires_grad_(False), (torch.tensor([[1, 2, 3]]),))
     embedding = {"bits": bits, "group_size": group_size}
-    quantized = quantize(program, spec_of(quantizer="torchao", embedding=embedding), [])
+    quantized = quantize(program, make_method_spec(quantizer="torchao", embedding=embedding), [])
     inputs = [InputSet((torch.tensor([[7, 49, 0]]),))]
     assert sqnr(program, quantized, inputs) > {4: 15, 8: 40}[bits]
     assert any("embedding" in name and "aten" not in name for name in operators(quantized))
@@ -202,7 +202,7 @@ def test_weight_only_on_xnnpack_which_would_store_floats_is_refused():
 def test_a_method_without_what_torchao_quantizes_is_refused(image):
     program = export(torch.nn.Sequential(torch.nn.ReLU()), (torch.ones(3),))
     with pytest.raises(PipelineError, match="torchao quantizes nothing in it"):
-        quantize(program, spec_of(**INT4), [])
+        quantize(program, make_method_spec(**INT4), [])
 
 
 def test_no_batch_is_held_while_others_are_observed(image):
@@ -227,7 +227,7 @@ def test_no_batch_is_held_while_others_are_observed(image):
                 del tensor, each
 
     steps = []
-    quantize(image, spec_of(**XNNPACK), Reading(), lambda *step: steps.append(step))
+    quantize(image, make_method_spec(**XNNPACK), Reading(), lambda *step: steps.append(step))
     assert steps == [(number, 6) for number in range(1, 7)]
     assert most <= 3
 
@@ -253,7 +253,7 @@ def test_state_is_after_calibration_what_it_was_before():
     model = Sum().eval().requires_grad_(False)
     program = export(model, (torch.ones(1, 4),))
     batches = [InputSet((torch.full((1, 4), float(n)),), {}, "calibration") for n in range(1, 4)]
-    quantized = quantize(program, spec_of(quantizer="xnnpack"), batches)
+    quantized = quantize(program, make_method_spec(quantizer="xnnpack"), batches)
     assert quantized.state_dict["total"].tolist() == [[0, 0, 0, 0]]
     assert program.state_dict["total"].tolist() == [[0, 0, 0, 0]]
 
@@ -290,7 +290,7 @@ OVERRIDES = {
 
 @pytest.mark.parametrize(("overrides", "expected"), OVERRIDES.values(), ids=OVERRIDES)
 def test_overrides_take_effect(text, overrides, expected):
-    spec = spec_of(**XNNPACK, **overrides)
+    spec = make_method_spec(**XNNPACK, **overrides)
     quantized = quantize(text, spec, inputs_of(TEXT))
     assert linears(quantized) == expected
     assert sqnr(text, quantized, inputs_of(TEXT)) > 25
@@ -298,15 +298,16 @@ def test_overrides_take_effect(text, overrides, expected):
 
 def test_an_override_leaves_out_what_its_options_do_not_cover(text):
     """Additions can't be quantized as they come: in a dynamic module they stay as they are."""
-    spec = spec_of(**XNNPACK, operators={"add": "none", "linear": {"dynamic": True}})
+    spec = make_method_spec(**XNNPACK, operators={"add": "none", "linear": {"dynamic": True}})
     names = operators(quantize(text, spec, inputs_of(TEXT)))
     assert "quantized_decomposed.quantize_per_tensor.default" not in names
 
 
+@pytest.mark.slow
 def test_fused_activations_go_with_what_they_follow(image):
     """The rectifier is in no module of its own, and yet the convolution is quantized with it."""
-    alone = quantize(image, spec_of(**XNNPACK, modules={"out": "none"}), inputs_of(IMAGE))
-    module = spec_of(
+    alone = quantize(image, make_method_spec(**XNNPACK, modules={"out": "none"}), inputs_of(IMAGE))
+    module = make_method_spec(
         quantizer="xnnpack", operators={"linear": "none"}, modules={"conv": {"per_channel": True}}
     )
     assert operators(quantize(image, module, inputs_of(IMAGE))) == operators(alone)
@@ -327,7 +328,7 @@ def test_one_override_is_upstreams_set_module_name(text):
     for inputs in inputs_of(TEXT):
         prepared(*inputs.args)
     theirs = export(convert_pt2e(prepared), inputs_of(TEXT)[0].args)
-    spec = spec_of(
+    spec = make_method_spec(
         **XNNPACK, modules={"layers.0": "none", "layers.1": "none"}, operators={"add": "none"}
     )
     ours = quantize(text, spec, inputs_of(TEXT))
@@ -344,19 +345,19 @@ WRONG = {
 @pytest.mark.parametrize(("overrides", "message"), WRONG.values(), ids=WRONG)
 def test_an_override_for_nothing_is_refused(text, overrides, message):
     with pytest.raises(PipelineError, match=message):
-        quantize(text, spec_of(**XNNPACK, **overrides), inputs_of(TEXT))
+        quantize(text, make_method_spec(**XNNPACK, **overrides), inputs_of(TEXT))
 
 
 def test_an_override_that_quantizes_nothing_is_refused():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
     program = export(model.eval().requires_grad_(False), (torch.randn(2, 8),))
-    spec = spec_of(**XNNPACK, modules={"1": {"per_channel": False}})
+    spec = make_method_spec(**XNNPACK, modules={"1": {"per_channel": False}})
     with pytest.raises(PipelineError, match="module '1' has nothing that xnnpack quantizes so"):
         quantize(program, spec, [InputSet((torch.randn(2, 8),))])
 
 
 def test_ranges_of_activations_take_effect(text):
-    spec = spec_of(**XNNPACK, act_qmin=-100, act_qmax=100)
+    spec = make_method_spec(**XNNPACK, act_qmin=-100, act_qmax=100)
     quantized = quantize(text, spec, inputs_of(TEXT))
     ranges = {
         n.args[3:5] for n in quantized.graph.nodes if "quantize_per_tensor.default" in str(n.target)
@@ -403,26 +404,20 @@ class Small(torch.nn.Module):
         return self.down(torch.relu(self.up(x)))
 
 
-COREML_RECIPES = [
-    # Upstream's quantizer exports hundreds of patterns first.
-    pytest.param(kind, marks=pytest.mark.slow) if "pt2e" in kind.value else kind
-    for kind in CoreMLRecipeType
-    if not RECIPES[kind.value].refused
+# One of each kind says whether recipes are upstream's. Core ML's quantizer exports hundreds of
+# patterns first.
+QUICK = {"xnnpack_pt2e_int8_dynamic_per_channel", "coreml_fp16"}
+KINDS = [
+    pytest.param(kind, marks=() if kind.value in QUICK else pytest.mark.slow)
+    for kind in [*XNNPackRecipeType, *CoreMLRecipeType]
+    if kind in XNNPackRecipeType or not RECIPES[kind.value].refused
 ]
 
 
-XNNPACK_RECIPES = [
-    pytest.param(kind, marks=pytest.mark.slow) if "static" in kind.value else kind
-    for kind in XNNPackRecipeType
-]
-
-
-@pytest.mark.parametrize(
-    "kind", [*XNNPACK_RECIPES, *COREML_RECIPES], ids=lambda kind: getattr(kind, "value", None)
-)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: getattr(kind, "value", None))
 def test_a_recipe_gives_upstreams_bytes(kind):
     inputs = inputs_of((2, 64))
-    with BACKENDS["coreml"].around_preprocess():
+    with BACKENDS["coreml"].preprocessing.around():
         session = export_by_recipe(
             model=Small().eval().requires_grad_(False),
             example_inputs=[each.args for each in inputs],
@@ -458,6 +453,7 @@ def test_wrong_recipes_are_refused(method, message):
 # Programs that are quantized already
 
 
+@pytest.mark.slow
 def test_a_program_that_was_trained_quantized_is_lowered_as_it_is(text, tmp_path):
     """With quantization-aware training: fake quantizers in training, converted and saved."""
     quantizer = XNNPACKQuantizer().set_global(
@@ -491,4 +487,4 @@ def test_a_program_that_was_trained_quantized_is_lowered_as_it_is(text, tmp_path
     (actual,) = Package(tmp_path / "trained.pte").run("forward", [x])
     assert torch.allclose(actual, program.module()(x), atol=0.05)
     with pytest.raises(PipelineError, match="it is quantized already"):
-        quantize(program, spec_of(**XNNPACK), inputs_of((2, 64)))
+        quantize(program, make_method_spec(**XNNPACK), inputs_of((2, 64)))

@@ -1,14 +1,18 @@
 """The row of a method's delegates and of what is left between them, on every kind of graph."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
-from test_control_flow import Cond, Map, lowered
 from torch import nn
 
-from pipeline.compile.inspect.delegation import count_delegation
-from pipeline.compile.inspect.segments import stretches
+from pipeline.compile.inspect.delegation import describe_delegation
+from tests.compile.test_control_flow import Cond, Map, lowered
+
+OURS = SimpleNamespace(
+    backend_id="Ours", lowering=SimpleNamespace(kernels="aten", make_passes=None)
+)
 
 
 class Between(nn.Module):
@@ -23,25 +27,25 @@ class Between(nn.Module):
         return self.second(torch.sort(torch.relu(self.first(x)))[0] * 2)
 
 
-def row_of(manager, namespaces=None):
-    return stretches(manager.exported_program("run"), namespaces)
+def segments(manager, partitioners=None):
+    return describe_delegation(manager.exported_program("run"), partitioners).stretches
 
 
 @pytest.mark.parametrize("backend", ["portable", "xnnpack", "vulkan"])
 @pytest.mark.parametrize("module", [Between, Cond, Map])
-def test_every_node_is_in_one_stretch(module, backend):
+def test_every_node_is_in_one_segment(module, backend):
     manager = lowered(module, backend)
-    counts, row = count_delegation(manager.exported_program("run")), row_of(manager)
-    inside = [stretch for stretch in row if stretch.backend is not None]
+    counts, row = describe_delegation(manager.exported_program("run")), segments(manager)
+    inside = [each for each in row if each.backend is not None]
     outside = sum((Counter(s.operators) for s in row if s.backend is None), Counter())
-    assert sum(s.to_json()["nodes"] for s in row) == counts.nodes
-    assert sum(s.to_json()["nodes"] for s in inside) == counts.delegated_nodes
+    assert sum(s.nodes for s in row) == counts.nodes
+    assert sum(s.nodes for s in inside) == counts.delegated_nodes
     assert Counter(s.backend for s in inside) == Counter(counts.partitions)
     assert dict(outside) == counts.undelegated
 
 
-def test_stretches_stand_in_the_order_of_the_graph():
-    row = row_of(lowered(Between, "xnnpack"))
+def test_segments_stand_in_the_order_of_the_graph():
+    row = segments(lowered(Between, "xnnpack"))
     sort = next(n for n, s in enumerate(row) if any("sort" in name for name in s.operators))
     assert row[sort].backend is None
     assert "XnnpackBackend" in [s.backend for s in row[:sort]]
@@ -50,14 +54,14 @@ def test_stretches_stand_in_the_order_of_the_graph():
 
 def test_a_body_of_control_flow_stands_where_it_is_called():
     """Before the branches comes the comparison that chooses between them."""
-    row = row_of(lowered(Cond, "portable"))
+    row = segments(lowered(Cond, "portable"))
     assert len(row) == 1
     names = list(row[0].operators)
     assert names.index("aten.gt.Scalar") < names.index("aten.relu")
 
 
-def test_kernels_of_a_backend_are_stretches_of_its_own():
-    row = row_of(lowered(Between, "xnnpack"), {"aten": "Ours"})
+def test_kernels_of_a_backend_are_segments_of_its_own():
+    row = segments(lowered(Between, "xnnpack"), [SimpleNamespace(backend=OURS)])
     left = [name for s in row if s.backend is None for name in s.operators]
     assert "Ours" in [s.backend for s in row]
     assert not [name for name in left if name.startswith("aten.")]

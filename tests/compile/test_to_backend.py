@@ -1,7 +1,6 @@
 """The contract of every overload of `to_backend`. That of `to_backend_multiple` is in
-`test_lowering`."""
+`test_lower`."""
 
-import functions
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -15,17 +14,18 @@ from executorch.exir.backend.test.backend_with_preprocess_all_demo import (
     FirstBackendWithPreprocessAll,
 )
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from functions import BACKEND_ID, Linears, Two, payloads
-from programs import shared_programs
 from torch.export import export
 
 from pipeline import to_backend, to_backend_multiple, validation_disabled
-from pipeline.compile.module_filter import confined_partitioners
+from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.preprocess.cache import counted_preprocess
 from pipeline.config.load import parse_config
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
+from tests.support import functions
+from tests.support.functions import BACKEND_ID, Linears, Two, payloads
+from tests.support.programs import shared_programs
 
 FAST, SMALL = CompileSpec("mode", b"fast"), CompileSpec("mode", b"small")
 
@@ -238,7 +238,7 @@ def test_a_config_gives_methods_compile_specs_of_their_own():
     specs = {
         name: [
             {spec.key: spec.value for spec in partitioner.delegation_spec.compile_specs}
-            for partitioner in confined_partitioners(method.partitioners)
+            for partitioner in make_filtered_partitioners(method.partitioners)
         ]
         for name, method in config.methods.items()
     }

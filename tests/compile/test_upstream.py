@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.support.bench import TESTS
+
 pytestmark = pytest.mark.slow
-SCRIPT = Path(__file__).with_name("upstream.py")
+SCRIPT = TESTS / "support" / "upstream.py"
 MODULES = (
     "test_backend_with_named_data_map",
     "test_backends_lifted",

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_config import DOCUMENTS
 
 from pipeline.config.compose import Folder, merge
 from pipeline.config.load import parse_document, read_configs
@@ -19,11 +18,12 @@ from pipeline.config.resolved import resolved_view
 from pipeline.config.variables import Variables
 from pipeline.config.yaml import Mark, Node, load_nodes, plain, read_scalar
 from pipeline.plan.plan import Plan
-from pipeline.store.errors import PipelineError, Problem, told_once
+from pipeline.store.errors import PipelineError, Problem, format_new_problems
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
+from tests.config.test_load import DOCUMENTS
+from tests.support.bench import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 BASE = """\
 model: m
 target: android
@@ -97,7 +97,7 @@ def test_later_bases_stand_on_earlier_ones_and_lists_are_replaced(write):
 
 
 def test_a_base_of_two_bases_counts_once_and_first(write):
-    """What `_left` changes of the base that it shares with `_right` stays changed."""
+    """A change by `_left` of the base that it shares with `_right` stays."""
     found = write(
         _top="model: m\ntarget: top\nmethods: {f: {partitioners: []}}\n",
         _left="extends: _top\ntarget: left\n",
@@ -159,8 +159,8 @@ EXTENDS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), EXTENDS)
-def test_what_is_wrong_with_extends(write, tmp_path, text, told):
+@pytest.mark.parametrize(("text", "reported"), EXTENDS)
+def test_what_is_wrong_with_extends(write, tmp_path, text, reported):
     found = write(
         _base=BASE,
         _loop="extends: _pool\n",
@@ -170,10 +170,10 @@ def test_what_is_wrong_with_extends(write, tmp_path, text, told):
         **{"_two.yaml": "", "_two.yml": ""},
     )
     (problem,) = problems(found, "p")
-    assert problem.startswith(told.replace("{f}", tmp_path.name)), problem
+    assert problem.startswith(reported.replace("{f}", tmp_path.name)), problem
 
 
-def test_a_mistake_of_a_base_is_told_of_its_place_there(write):
+def test_a_mistake_of_a_base_is_reported_of_its_place_there(write):
     base = (
         "model: m\ntargt: x\ndefaults:\n  partitioners:\n    - nope\n  qantize: {}\n"
         "validate:\n  gates:\n    max_size: huge\n"
@@ -181,23 +181,23 @@ def test_a_mistake_of_a_base_is_told_of_its_place_there(write):
     found = write(
         _base=base, a="extends: _base\nmethods: {f: {}, g: {}}\n", b="extends: a\ntarget: b\n"
     )
-    told = [
+    reported = [
         "_base.yaml:2: unknown key 'targt'; did you mean 'target'? known: ",
         "_base.yaml:5: defaults.partitioners[0]: unknown partitioner 'nope'; known: ",
         "_base.yaml:6: defaults: unknown key 'qantize'; did you mean 'quantize'? known: ",
         "_base.yaml:9: validate.gates.max_size: is 'huge', must be a size such as 40MB; units: ",
     ]
     assert problems(found, "a") == problems(found, "b")
-    for line, words in zip(problems(found, "a"), told, strict=True):
+    for line, words in zip(problems(found, "a"), reported, strict=True):
         assert line.startswith(words)
     assert ", extends, defaults, matrix, package" in problems(found, "a")[0]
     already: dict[Problem, str] = {}
-    assert len(list(told_once(found.problems["a"], "a", already))) == 4
-    (line,) = told_once(found.problems["b"], "b", already)
-    assert line.endswith("_base.yaml: 4 mistakes that were told of a")
+    assert len(list(format_new_problems(found.problems["a"], "a", already))) == 4
+    (line,) = format_new_problems(found.problems["b"], "b", already)
+    assert line.endswith("_base.yaml: 4 mistakes reported for a")
 
 
-def test_what_is_missing_is_told_of_the_file_that_lacks_it(write):
+def test_what_is_missing_is_reported_of_the_file_that_lacks_it(write):
     found = write(_base="model: m\n", p="extends: _base\nmethods:\n  f: {}\n", q="extends: _base\n")
     assert problems(found, "p") == [
         "p.yaml:3: methods.f.partitioners: is missing; "
@@ -244,7 +244,7 @@ def test_defaults_must_be_a_mapping(write, value):
 
 
 def filled(text, environment=(), matrix=None):
-    """What a value becomes, written without quotes, and its problems."""
+    """Fill in a value, written without quotes; return it and its problems."""
     variables = Variables(dict(environment), matrix)
     node = variables.fill(Node(text, Mark("f.yaml", 7, "path"), plain=True))
     return node.value, [str(problem) for problem in variables.problems]
@@ -276,12 +276,12 @@ def filled(text, environment=(), matrix=None):
 )
 def test_variables_are_filled_in(text, value):
     environment = {"A": "x y", "B": "5", "C": "0.5", "D": "true", "EMPTY": ""}
-    found, told = filled(text, environment, {"n": 7, "on": True})
-    assert (found, type(found), told) == (value, type(value), [])
+    found, reported = filled(text, environment, {"n": 7, "on": True})
+    assert (found, type(found), reported) == (value, type(value), [])
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("${NONE}", "the variable NONE is not set, and has no default; set it, or write ${NONE:-"),
         ("a${NONE}b", "the variable NONE is not set, and has no default; set it, or write"),
@@ -297,10 +297,10 @@ def test_variables_are_filled_in(text, value):
         ("${matrix.m}", "the matrix has no axis 'm'; known: n"),
     ],
 )
-def test_variables_that_stand_for_nothing_are_told(text, told):
+def test_variables_that_stand_for_nothing_are_reported(text, reported):
     value, problems = filled(text, {"A": "a", "ON": "on"}, {"n": 1})
     assert value is None
-    assert problems[0].startswith(f"f.yaml:7: path: {told}")
+    assert problems[0].startswith(f"f.yaml:7: path: {reported}")
 
 
 def test_a_value_in_quotes_is_text(write):
@@ -346,11 +346,11 @@ def test_any_text_can_be_escaped(text, unquoted):
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20))
 def test_a_variable_is_read_as_yaml_would_read_it(text):
-    value, told = filled("${X}", {"X": text})
+    value, reported = filled("${X}", {"X": text})
     try:
-        assert value == read_scalar(text) and not told
+        assert value == read_scalar(text) and not reported
     except ValueError:
-        assert value is None and len(told) == 1
+        assert value is None and len(reported) == 1
 
 
 # matrix
@@ -453,13 +453,15 @@ MATRICES = [
 ]
 
 
-@pytest.mark.parametrize(("matrix", "told"), MATRICES, ids=[told[:50] for _, told in MATRICES])
-def test_what_is_wrong_with_a_matrix(write, matrix, told):
+@pytest.mark.parametrize(
+    ("matrix", "reported"), MATRICES, ids=[reported[:50] for _, reported in MATRICES]
+)
+def test_what_is_wrong_with_a_matrix(write, matrix, reported):
     found = write(p=f"{METHODS}matrix: {matrix}\n")
     assert not found.configs
     ((_, listed),) = found.problems.items()
     (problem,) = [str(problem).partition("/")[2] for problem in listed]
-    assert problem.startswith(f"p.yaml:3: {told}"), problem
+    assert problem.startswith(f"p.yaml:3: {reported}"), problem
 
 
 def test_half_a_combination_cannot_be_included(write):
@@ -509,7 +511,7 @@ def test_a_mistake_of_one_combination_spoils_no_other(write):
     ]
 
 
-def test_a_folder_that_cannot_be_read_is_told(tmp_path):
+def test_a_folder_that_cannot_be_read_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PipelineError, match="file: cannot be read"):
         Folder(tmp_path / "file", {})
@@ -619,7 +621,7 @@ def test_how_a_chain_of_bases_is_spelled_means_nothing(documents):
 
 
 def at(value, path):
-    """What stands at a path such as `a.b[1]`."""
+    """Return the value at a path such as `a.b[1]`."""
     for key in re.findall(r"[^.\[\]]+", path):
         value = value[int(key) if isinstance(value, list) else key]
     return value
@@ -677,8 +679,8 @@ def test_the_resolved_view_tells_where_each_value_was_written(write, tmp_path):
         p="extends: _base\ntarget: android-${ARCH}\nmethods:\n  f: {}\n  g:\n    quantize:\n",
     )
     lines = list(resolved_view(found.configs["p"], found.documents["p"]))
-    told = [re.split(r"\s+# (?=default|test_)", line.strip()) for line in lines]
-    rows = dict(each for each in told if len(each) == 2)
+    reported = [re.split(r"\s+# (?=default|test_)", line.strip()) for line in lines]
+    rows = dict(each for each in reported if len(each) == 2)
     folder = tmp_path.name
     assert lines[0] == f"# p: {folder}/p.yaml"
     assert rows["target: android-arm64"] == f"{folder}/p.yaml:2, android-${{ARCH}}"
@@ -687,9 +689,9 @@ def test_the_resolved_view_tells_where_each_value_was_written(write, tmp_path):
     assert rows["# quantize: none"] == "default"
     assert rows["atol: 0.5"] == f"{folder}/_base.yaml:7"
     assert rows["max_size: 1000000"] == f"{folder}/_base.yaml:8"
-    assert rows['get_text: "on"'] == f"{folder}/_base.yaml:9"
-    assert rows['get_list: [1, true, "a b"]'] == f"{folder}/_base.yaml:9"
-    assert parse_document("p", found.documents["p"], ["f", "g"]) == found.configs["p"]
+    assert rows["get_text: 'on'"] == f"{folder}/_base.yaml:9"
+    assert rows["get_list: [1, true, a b]"] == f"{folder}/_base.yaml:9"
+    assert parse_document("p", found.documents["p"]) == found.configs["p"]
 
 
 MIXED = """\
@@ -765,10 +767,10 @@ def test_the_example_of_the_documentation_is_true(write):
     package = "asr-small-int8"
     lines = "\n".join(resolved_view(found.configs[package], found.documents[package]))
     lines = re.sub(r"# test_\w+/", "# partition_configs/", lines.replace(": test_", ": # test_"))
-    told = {" ".join(line.split()) for line in lines.splitlines()}
+    reported = {" ".join(line.split()) for line in lines.splitlines()}
     for line in view:
         shown = " ".join(line.replace("int8: partition", "int8: # partition").split())
-        assert line == "..." or shown in told
+        assert line == "..." or shown in reported
     assert sorted(found.configs) == [
         *(f"{os}.asr.{p}" for os in ["android"] for p in ["fp32", "int8"]),
         *(f"asr-{size}-{p}" for size in ["large", "small"] for p in ["fp32", "int8"]),
@@ -817,7 +819,7 @@ def known(plan):
 def test_what_the_plan_remembers_is_what_it_would_find(steps):
     with (
         tempfile.TemporaryDirectory() as name,
-        mock.patch("pipeline.store.digest.RACY_NS", -1),
+        mock.patch("pipeline.store.file_digests.RACY_NS", -1),
         mock.patch.dict(os.environ),
     ):
         root = Path(name)

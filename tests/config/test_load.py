@@ -16,8 +16,8 @@ from pipeline.config.schema import json_schema
 from pipeline.config.yaml import load_nodes, plain
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import PipelineError
+from tests.support.bench import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 PORTABLE = "write `partitioners: []` for portable operators only"
 XNNPACK_OPTIONS = "per_op_mode, config_precisions, configs, force_non_static_weights_for_f32_linear"
 VALID = {
@@ -54,20 +54,20 @@ def changed(path, value):
     return document
 
 
-def data_of(text):
-    """What a YAML text holds."""
+def load_data(text):
+    """Load the data of a YAML text."""
     content = text if isinstance(text, bytes) else text.encode()
     return plain(load_nodes(content, "p.yaml"))
 
 
-def problems(data, known_methods=None, package="seq2seq"):
+def problems(data, package="seq2seq"):
     with pytest.raises(ConfigErrors) as caught:
-        parse_config(package, data, "f.yaml", known_methods)
+        parse_config(package, data, "f.yaml")
     return str(caught.value).splitlines()
 
 
 def test_a_config_becomes_models():
-    config = parse_config("seq2seq-int8", VALID, "f.yaml", ("encode", "decode", "embed"))
+    config = parse_config("seq2seq-int8", VALID, "f.yaml")
     assert (config.package, config.model, config.target) == (
         "seq2seq-int8",
         "seq2seq",
@@ -284,10 +284,10 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "value", "told"), MISTAKES)
-def test_a_mistake_is_told_by_its_path(path, value, told):
+@pytest.mark.parametrize(("path", "value", "reported"), MISTAKES)
+def test_a_mistake_is_reported_by_its_path(path, value, reported):
     (problem,) = problems(changed(path, value))
-    assert problem.startswith(f"f.yaml: {told}")
+    assert problem.startswith(f"f.yaml: {reported}")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_sizes(size, count):
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 3])
-def test_what_is_no_mapping_is_told(data):
+def test_what_is_no_mapping_is_reported(data):
     (problem,) = problems(data)
     assert problem.endswith("must be a mapping; begin with `model:`")
 
@@ -321,49 +321,35 @@ def test_a_file_must_be_able_to_name_a_package(package):
 
 
 @pytest.mark.parametrize("key", [1, True, None, 2.5, "on e"])
-def test_keys_that_are_no_names_are_told(key):
+def test_keys_that_are_no_names_are_reported(key):
     document = {**VALID, key: 1, "methods": {**VALID["methods"], key: {"partitioners": []}}}
     top, method = problems(document)
     assert top.startswith("f.yaml: unknown key ")
     assert method.startswith("f.yaml: methods: cannot name a method: ")
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_reported_at_once():
     document = changed("methods.decode.partitioners.0.xnnpack.per_op_mode", "yes")
     document["modle"] = document.pop("model")
     document["methods"]["encode"] = None
     document["validate"]["atol"] = -1
-    paths = [line.split(": ")[1] for line in problems(document, ("encode", "classify"))]
+    paths = [line.split(": ")[1] for line in problems(document)]
     assert paths == [
         "unknown key 'modle'; did you mean 'model'? known",
-        "methods",
-        "methods.decode",
         "methods.decode.partitioners[0].xnnpack.per_op_mode",
-        "methods.embed",
         "methods.encode",
         "model",
         "validate.atol",
     ]
 
 
-def test_methods_must_be_those_of_the_model():
-    lines = problems(VALID, known_methods=("encode", "decode", "embedd"))
-    assert lines == [
-        "f.yaml: methods: leaves out 'embedd', a method of the model; add it; "
-        "`partitioners: []` is for portable operators only",
-        "f.yaml: methods.embed: is no method of the model; did you mean 'embedd'? "
-        "known: encode, decode, embedd",
-    ]
+def test_a_config_without_methods_is_reported_once():
+    assert len(problems(changed("methods", ...))) == 1
 
 
-def test_a_config_without_methods_is_told_once():
-    assert len(problems(changed("methods", ...), known_methods=("encode",))) == 1
-
-
-@pytest.mark.parametrize(("name", "methods"), [("embed", None), ("classify", ["classify"])])
-def test_a_constant_method_may_not_be_a_method_of_the_model(name, methods):
-    lines = problems({**VALID, "constant_methods": {name: 1}}, methods)
-    assert f"f.yaml: constant_methods.{name}: is a method of the model too; rename it" in lines
+def test_a_constant_method_may_not_be_a_method():
+    lines = problems({**VALID, "constant_methods": {"embed": 1}})
+    assert lines == ["f.yaml: constant_methods.embed: is a method of the model too; rename it"]
 
 
 @pytest.mark.parametrize(("value", "shown"), [("x" * 90, "x..."), (10**40, "an enormous number")])
@@ -377,7 +363,7 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (b"", " is empty, must be a mapping; begin with `model:`"),
         (b"# nothing\n", " is empty, must be a mapping; begin with `model:`"),
@@ -402,7 +388,7 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
         (b"[a]: 1\n", "1: has a key that is no text"),
         (b"f: 1\n<<: [a]\n", "2: `<<` must be a mapping or a list of mappings"),
         (b"model: m\nf: &f [*f]\n", "2: f[0]: holds itself"),
-        (b"f: &f\n  <<: *f\n", "1: f.'<<': holds itself"),
+        (b"f: &f\n  <<: *f\n", "1: f: holds itself"),
         (b"f:\n  g: " + b"9" * 5000, "2: is not valid YAML: Exceeds the limit"),
         (b"[" * 100_000, "1: is nested more than 64 deep"),
         (
@@ -413,10 +399,10 @@ def test_what_is_shown_of_a_value_is_short(value, shown):
         ),
     ],
 )
-def test_what_is_wrong_with_a_file(tmp_path, content, told):
+def test_what_is_wrong_with_a_file(tmp_path, content, reported):
     (tmp_path / "p.yaml").write_bytes(content)
     (problem,) = read_configs(tmp_path).problems["p"]
-    assert str(problem).startswith(f"{tmp_path.name}/p.yaml:{told}")
+    assert str(problem).startswith(f"{tmp_path.name}/p.yaml:{reported}")
 
 
 @pytest.mark.parametrize(
@@ -436,11 +422,11 @@ def test_what_is_wrong_with_a_file(tmp_path, content, told):
     ],
 )
 def test_scalars_are_those_of_yaml_1_2(text, value):
-    assert data_of(f"key: {text}\n") == {"key": value}
+    assert load_data(f"key: {text}\n") == {"key": value}
 
 
 def test_anchors_and_merge_keys_are_fine():
-    data = data_of(
+    data = load_data(
         "\ufeffmodel: m\nmethods:\n  f: &f\n    partitioners: [xnnpack]\n  g: *f\n"
         "  h:\n    <<: *f\n    partitioners: []\n"
     )
@@ -464,7 +450,7 @@ MERGED = {"f": {"x": 1}, "g": {"x": 2, "y": 3}}
 )
 def test_merge_keys_are_those_of_pyyaml(text, value):
     whole = f"f: &f {{x: 1}}\ng: &g {{x: 2, y: 3}}\nh: {text}\n"
-    assert data_of(whole) == yaml.safe_load(whole) == {**MERGED, "h": value}
+    assert load_data(whole) == yaml.safe_load(whole) == {**MERGED, "h": value}
 
 
 def test_aliases_of_aliases_are_read_in_no_time():
@@ -472,17 +458,17 @@ def test_aliases_of_aliases_are_read_in_no_time():
     lines = ["a0: &a0 [x, x]", "m0: &m0 {x: 1}"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
     lines += [f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}" for n in range(1, 60)]
-    assert data_of("\n".join(lines))["m59"] == {"x": 1}
+    assert load_data("\n".join(lines))["m59"] == {"x": 1}
 
 
-def test_a_name_of_two_lines_is_told_on_one(tmp_path):
+def test_a_name_of_two_lines_is_reported_on_one(tmp_path):
     (tmp_path / "a\nb.yaml").write_text(json.dumps(VALID))
     (problem,) = read_configs(tmp_path).problems["a\nb"]
     assert len(str(problem).splitlines()) == 1
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")])
-def test_a_file_that_cannot_be_read_is_told(tmp_path, make):
+def test_a_file_that_cannot_be_read_is_reported(tmp_path, make):
     make(tmp_path / "p.yaml")
     problems = read_configs(tmp_path).problems["p"]
     assert [problem.what.split(":")[0] for problem in problems] == ["cannot be read"]
@@ -498,7 +484,7 @@ def test_a_bad_config_spoils_no_other(tmp_path):
     found = read_configs(tmp_path)
     assert list(found.configs) == list(found.documents) == ["a", "b"]
     assert found.documents["a"].data == VALID
-    assert {package: len(told) for package, told in found.problems.items()} == {
+    assert {package: len(reported) for package, reported in found.problems.items()} == {
         "c": 1,
         "d": 2,
         "twice": 1,
@@ -608,7 +594,7 @@ def test_a_document_survives_its_file(tmp_path_factory, document):
     path = tmp_path_factory.mktemp("configs") / "p.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     try:
-        data = data_of(path.read_bytes())
+        data = load_data(path.read_bytes())
     except ConfigErrors as errors:  # texts that PyYAML does not quote, as YAML 1.1 has it
         assert all("one thing in YAML 1.1" in problem.what for problem in errors.problems)
     else:
@@ -664,7 +650,7 @@ def test_a_mutated_document_parses_or_gives_config_errors(document, data):
     container, key = data.draw(st.sampled_from(list(places(document))))
     container[key] = data.draw(JUNK)
     try:
-        config = parse_config("p", document, "f.yaml", data.draw(st.none() | st.just(("f", "g"))))
+        config = parse_config("p", document, "f.yaml")
     except ConfigErrors as errors:
         assert errors.problems
         for line in str(errors).splitlines():

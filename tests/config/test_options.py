@@ -1,5 +1,5 @@
-"""What a config is told of mistakes in the options of each entry of the catalogue: all of them in
-one answer, with what is known and what was probably meant."""
+"""Messages on mistakes in the options of each entry of the catalogue: all of them in one answer,
+with what is known and what was probably meant."""
 
 import re
 from typing import Literal, get_args, get_origin
@@ -15,7 +15,7 @@ QUANTIZER = {f"{name} quantizer": entry.options for name, entry in QUANTIZERS.it
 ENTRIES = PARTITIONERS | QUANTIZER
 
 
-def told(folder, entry, *written):
+def reported(folder, entry, *written):
     """The problems of a config with a method for each of these options of an entry, by method and
     path inside the options."""
     name, _, kind = entry.rpartition(" ")
@@ -41,7 +41,7 @@ def required(model, but=()):
     return {n for n, f in model.model_fields.items() if f.is_required()} - {"quantizer", *but}
 
 
-def options_of(entry):
+def list_options(entry):
     return [name for name in ENTRIES[entry].model_fields if name != "quantizer"]
 
 
@@ -54,17 +54,17 @@ def literals(annotation):
 
 def enumerated(entry):
     """Options that are members of enumerations, or lists of them."""
-    for name in options_of(entry):
+    for name in list_options(entry):
         annotation = ENTRIES[entry].model_fields[name].annotation
         if get_origin(annotation) is not dict and (found := literals(annotation)):
             yield name, found
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_every_misspelt_option_is_told_with_the_one_that_was_meant(tmp_path, entry):
-    names = [*options_of(entry), *(["modules"] if entry in PARTITIONERS else [])]
+def test_every_misspelt_option_is_reported_with_the_one_that_was_meant(tmp_path, entry):
+    names = [*list_options(entry), *(["modules"] if entry in PARTITIONERS else [])]
     wrong = {f"{name[:-1]}{name[-1] * 2}": name for name in names}
-    found = told(tmp_path / "configs", entry, dict.fromkeys(wrong, "any"))
+    found = reported(tmp_path / "configs", entry, dict.fromkeys(wrong, "any"))
     unknown = [str(problem) for problem in found.pop((0, "")) if "unknown" in problem.what]
     assert len(unknown) == len(wrong)
     for problem, (misspelt, meant) in zip(unknown, wrong.items(), strict=True):
@@ -73,10 +73,10 @@ def test_every_misspelt_option_is_told_with_the_one_that_was_meant(tmp_path, ent
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_every_wrong_type_is_told(tmp_path, entry):
+def test_every_wrong_type_is_reported(tmp_path, entry):
     """Two of them, since no one value is wrong for all."""
-    names = options_of(entry)
-    found = told(
+    names = list_options(entry)
+    found = reported(
         tmp_path / "configs",
         entry,
         dict.fromkeys(names, 0.5),
@@ -95,11 +95,11 @@ def test_every_wrong_type_is_told(tmp_path, entry):
 
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if any(enumerated(e))])
-def test_every_wrong_member_is_told_with_the_nearest(tmp_path, entry):
+def test_every_wrong_member_is_reported_with_the_nearest(tmp_path, entry):
     members = dict(enumerated(entry))
     wrong = {n: 77 if isinstance(own[0], int) else f"{own[0]}_" for n, own in members.items()}
     lists = {n for n in members if "tuple" in str(ENTRIES[entry].model_fields[n].annotation)}
-    found = told(
+    found = reported(
         tmp_path / "configs",
         entry,
         {name: [value] if name in lists else value for name, value in wrong.items()},
@@ -107,9 +107,9 @@ def test_every_wrong_member_is_told_with_the_nearest(tmp_path, entry):
     for name, own in members.items():
         (problem,) = found[0, f"{name}[0]" if name in lists else name]
         if own == [False]:
-            continue  # told by what stands beside it: no dynamic quantization
-        told_of = "" if isinstance(own[0], int) else f"did you mean '{own[0]}'? "
-        assert f", must be one of those known; {told_of}known: " in str(problem)
+            continue  # reported by what stands beside it: no dynamic quantization
+        hint = "" if isinstance(own[0], int) else f"did you mean '{own[0]}'? "
+        assert f", must be one of those known; {hint}known: " in str(problem)
         assert str(own[0]) in problem.known
 
 
@@ -126,7 +126,6 @@ IMPOSSIBLE = {
         "must be one of those that M0 has: SCALAR",
     ),
     "cortex_m quantizer": DYNAMIC,
-    "cuda partitioner": ({"target_device": "gpu:0"}, "must be cuda: and a number"),
     "ethos-u partitioner": (
         {"target": "ethos-u55-128", "system_config": "Ethos_U85_SYS_Flash_Low"},
         "must be a system with the target's NPU",
@@ -138,10 +137,6 @@ IMPOSSIBLE = {
     "mediatek quantizer": DYNAMIC,
     "nxp quantizer": DYNAMIC,
     "openvino quantizer": ({"mode": "int8_sym", "group_size": 64}, "which mode int8_sym does not"),
-    "qualcomm partitioner": (
-        {"soc_model": "SM8750", "processor": "gpu", "use_dlbc": True},
-        "which processor gpu does not have; htp does",
-    ),
     "qualcomm quantizer": DYNAMIC,
     "samsung quantizer": DYNAMIC,
     "torchao quantizer": ({"scheme": "int4_weight_only", "batches": 2}, BESIDE),
@@ -178,9 +173,9 @@ def test_every_entry_with_rules_has_an_impossible_combination_here():
 
 
 @pytest.mark.parametrize("entry", IMPOSSIBLE)
-def test_impossible_combinations_are_told_beside_other_mistakes(tmp_path, entry):
+def test_impossible_combinations_are_reported_beside_other_mistakes(tmp_path, entry):
     options, says = IMPOSSIBLE[entry]
-    found = told(tmp_path / "configs", entry, {**options, "zzz": 1}, {"yyy": 1})
+    found = reported(tmp_path / "configs", entry, {**options, "zzz": 1}, {"yyy": 1})
     lines = [str(problem) for several in found.values() for problem in several]
     assert sum(says in line for line in lines) == 1, lines
     assert sum("unknown key 'zzz'" in line or "unknown key 'yyy'" in line for line in lines) == 2
@@ -188,6 +183,6 @@ def test_impossible_combinations_are_told_beside_other_mistakes(tmp_path, entry)
 
 def test_alone_an_impossible_combination_is_the_only_mistake(tmp_path):
     for entry, (options, says) in IMPOSSIBLE.items():
-        found = told(tmp_path / entry, entry, options)
+        found = reported(tmp_path / entry, entry, options)
         ((problem,),) = found.values()
         assert says in str(problem)

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from lowerable import bench_for
 
 from pipeline.config.load import PassSpec
 from pipeline.config.passes import load_passes, source_files
 from pipeline.store.errors import PipelineError
+from tests.support.lowerable import bench_for
 
 # Multiplies every constant by which a graph multiplies.
 SCALE = """

@@ -1,15 +1,14 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import jsonschema
 import pytest
 
 from pipeline.config.load import ConfigErrors, parse_config, read_configs
 from pipeline.config.schema import DIALECT, json_schema
+from tests.support.bench import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
@@ -54,7 +53,7 @@ def objects(schema):
         for part in schema:
             yield from objects(part)
     elif isinstance(schema, dict):
-        if schema.get("type") == "object":
+        if schema.get("type") in ("object", ["object", "null"]):
             yield schema
         for part in schema.values():
             yield from objects(part)

@@ -13,11 +13,12 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.devices.bindings import DeclaredTensor, ExecutorchError, Package, runtime_log
-from pipeline.devices.interface import PackageFiles
-from pipeline.devices.plans import read_input_orders
+from pipeline.devices.bindings import ExecutorchError, Package, runtime_log
+from pipeline.devices.interface import DeclaredTensor, PackageFiles
 from pipeline.devices.session import Session
+from pipeline.program.pte import read_plans
 from pipeline.store.errors import PipelineError
+from tests.support.bench import REPOSITORY
 
 CONSTANTS = {"get_length": 128, "get_rate": 0.5, "get_flags": [True, 3]}
 
@@ -132,8 +133,12 @@ def test_declared_inputs_and_outputs(package):
 
 
 def test_constants(package):
-    assert {name: package.constant(name) for name in CONSTANTS} == CONSTANTS
-    assert type(package.constant("get_flags")[0]) is bool
+    assert {name: package.run(name, ()) for name in ("get_length", "get_rate")} == {
+        "get_length": [128],
+        "get_rate": [0.5],
+    }
+    flags = package.run("get_flags", ())
+    assert flags == CONSTANTS["get_flags"] and type(flags[0]) is bool
 
 
 def test_outputs_that_are_no_tensors(package):
@@ -212,7 +217,7 @@ def test_a_package_goes_on_after_an_error(package):
 
 
 def test_unknown_methods_are_named_with_those_there_are(package):
-    for verb in (package.load, package.declared, package.constant, lambda m: package.run(m, ())):
+    for verb in (package.load, package.declared, lambda m: package.run(m, ())):
         with pytest.raises(PipelineError, match=r"has no method 'decode'; it has again, count, "):
             verb("decode")
 
@@ -329,13 +334,13 @@ def test_the_layout_of_inputs_is_read_without_exir():
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     data = package_file().read_bytes()
-    orders = read_input_orders(data)
+    plans = read_plans(data)
     for plan in deserialize_pte_binary(data).program.execution_plan:
         values = [plan.values[index].val for index in plan.inputs]
         wanted = [tuple(v.dim_order) if hasattr(v, "dim_order") else None for v in values]
-        assert list(orders[plan.name]) == wanted
-    assert read_input_orders(b"no package" * 100) == {}
-    assert read_input_orders(data[:64]) == {}
+        assert list(plans[plan.name].input_orders) == wanted
+    assert read_plans(b"no package" * 100) == {}
+    assert read_plans(data[:64]) == {}
 
 
 def test_what_others_write_to_stderr_is_passed_on(capfd):
@@ -349,8 +354,9 @@ def test_what_others_write_to_stderr_is_passed_on(capfd):
 
 def in_a_process_of_its_own(code):
     """Where neither exir nor the quantized operators are there already; the exit status."""
-    code = f"import sys; from pathlib import Path; from pipeline.devices.bindings import Package; {code}"
-    root = Path(__file__).resolve().parent.parent
+    names = "import sys; from pathlib import Path; from pipeline.devices.bindings import Package"
+    code = f"{names}; {code}"
+    root = REPOSITORY
     return subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode
 
 

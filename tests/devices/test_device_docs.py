@@ -7,7 +7,8 @@ import sys
 
 import pytest
 import torch
-from conftest import REPOSITORY, Bench
+
+from tests.support.bench import REPOSITORY, Bench
 
 
 @pytest.fixture(scope="module")

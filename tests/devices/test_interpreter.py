@@ -10,7 +10,19 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir.backend.test.op_partitioner_demo import AddMulPartitionerDemo
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
-from test_runtime import (
+from torch import nn
+from torch._higher_order_ops.map import map as torch_map
+from torch.export import Dim
+
+from pipeline import backends
+from pipeline.backends import BACKENDS, Execution
+from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime, Timing
+from pipeline.config.load import QuantizeConfig
+from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.devices.interpreter import load
+from pipeline.devices.registry import devices
+from pipeline.devices.session import Session
+from tests.devices.test_bindings import (
     CONSTANTS,
     Counter,
     exported,
@@ -19,18 +31,6 @@ from test_runtime import (
     split_package,
     write,
 )
-from torch import nn
-from torch._higher_order_ops.map import map as torch_map
-from torch.export import Dim
-
-from pipeline import backends
-from pipeline.backends import BACKENDS
-from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime, Timing
-from pipeline.config.load import QuantizeConfig
-from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.interpreter import load as methods
-from pipeline.devices.registry import devices
-from pipeline.devices.session import Session
 
 CLOSE = {"atol": 2e-6, "rtol": 2e-6}
 
@@ -328,14 +328,14 @@ def demo(monkeypatch):
         BACKENDS["xnnpack"],
         name="demo",
         backend_id="BackendWithCompilerDemo",
-        make_runtime=lambda: runtime,
+        execution=Execution(make_runtime=lambda: runtime),
     )
     known = {**BACKENDS, "demo": entry}
     monkeypatch.setattr(backends, "BACKENDS", known)
-    monkeypatch.setattr(methods, "BACKENDS", known)
-    methods._runtime_of.cache_clear()
+    monkeypatch.setattr(load, "BACKENDS", known)
+    load._python_runtime.cache_clear()
     yield runtime
-    methods._runtime_of.cache_clear()
+    load._python_runtime.cache_clear()
 
 
 @cache
@@ -346,7 +346,7 @@ def demo_package():
 
 def test_a_method_of_a_backend_with_a_python_runtime_runs_on_the_interpreter(demo):
     session = Session(PackageFiles("demo.pte", demo_package()))
-    assert str(session.device_of("run")) == "interpreter:0"
+    assert session.choose_device("run") == "interpreter"
     x, y = noise(2, 2), noise(2, 2, seed=1)
     (z,) = session.run("run", [x, y])
     torch.testing.assert_close(z, torch.relu(x * y + x))
@@ -386,7 +386,7 @@ def test_handles_are_given_up_with_their_method(demo):
 
 
 def test_validation_runs_such_a_method(demo):
-    from test_validate import method, validate
+    from tests.validate.test_package import method, validate
 
     program = exported(MulAdd(), torch.ones(2, 2), torch.ones(2, 2))
     pte = write("demo.pte", demo_package())

@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks.__main__ import CASES, main
 from benchmarks.measure import BenchmarkError, Result, in_turns, machine, run
-
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.support.bench import REPOSITORY
 
 
 def benchmarks(*arguments):
@@ -32,6 +31,7 @@ def told(tmp_path_factory):
     return done.stdout, json.loads(file.read_text())
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_a_measurement(told):
     _, written = told
     assert [case["case"] for case in written["cases"]] == ["noop", "hashing"]

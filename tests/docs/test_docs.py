@@ -6,11 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import REPOSITORY
+
+from tests.support.bench import REPOSITORY
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["python-api.md"])
 def test_examples_run(name, tmp_path):
     text = (REPOSITORY / "docs" / name).read_text(encoding="utf-8")

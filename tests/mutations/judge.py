@@ -1,8 +1,8 @@
 """What validation makes of a damaged package, and whether the damage can be seen at all.
 
 A package can end the process that runs it, so each is judged in a process of its own, forked from
-one that has the samples ready and runs nothing itself. `python -m mutations.judge` is that one: a
-line of JSON in, a line out.
+one that has the samples ready and runs nothing itself. `python -m tests.mutations.judge` is that
+one: a line of JSON in, a line out.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import Any
 
 import torch
 
-from pipeline.compile.inspect.delegation import Places, nodes_of
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
-from pipeline.program.eager import outputs_of
+from pipeline.program.eager import find_effects
+from pipeline.program.graphs import NodePlaces, iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
 from pipeline.store.errors import PipelineError
-from pipeline.validate.locate.case import Evidence, Made
+from pipeline.validate.locate.case import Evidence, LoweredMethod
 from pipeline.validate.locate.locate import locate_failures
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
-from pipeline.validate.quantization import checked
+from pipeline.validate.quantization import check_quantized
 from pipeline.validate.results import Validation
 
 from .parts import Culprit, Damage
@@ -84,7 +84,7 @@ def judge(sample: str, damage: str, seed: int) -> Verdict | None:
     files, done = made
     clean = SAMPLES[sample]()
     for program in (*clean.programs.values(), *clean.quantized.values()):
-        outputs_of(program)  # kept, for all forks
+        find_effects(program)  # kept, for all forks
     if not done.culprits and damage:
         names = [*clean.programs, *clean.constants]
         done = Damage(done.what, tuple(Culprit(name, "package") for name in names))
@@ -148,16 +148,18 @@ def validated(sample: Sample, files: Files, seed: int) -> Validation:
             examples,
             settings,
             sample.constants,
-            cases={n: usual.cases_of(n, n in sample.quantized) for n in sample.programs},
+            cases={n: usual.select_cases(n, n in sample.quantized) for n in sample.programs},
             sequences=None if sample.shares_state else (),
         )
-        return checked(
+        return check_quantized(
             validation,
-            lambda programs, limits: validate_package(pte, ptds, programs, examples, limits, {}),
+            lambda programs, limits: validate_package(
+                pte, ptds, programs, examples, settings, {}, limits=limits
+            ),
             sample.programs,
             sample.quantized,
             examples,
-            (settings.inputs, settings.seed, settings.steps),
+            settings,
         )
 
 
@@ -191,10 +193,10 @@ def _found(sample: Sample, files: Files, validation: Validation, seed: int) -> l
     evidence = Evidence(
         files=_in_memory(files),
         sources=sample.programs,
-        limits=sample.settings(seed).of,
-        made=lambda method: _made(sample, method),
+        limits=sample.settings(seed).select_limits,
+        lowered=lambda method: _lowered(sample, method),
         built=lambda: _in_memory(sample.files),
-        again=_not_again,
+        lower_again=_not_again,
         root=Path(__file__).parent,
     )
     located = locate_failures(evidence, validation, sample.examples)
@@ -205,16 +207,16 @@ def _found(sample: Sample, files: Files, validation: Validation, seed: int) -> l
     ]
 
 
-def _made(sample: Sample, method: str) -> Made:
+def _lowered(sample: Sample, method: str) -> LoweredMethod:
     assert sample.files.emission is not None
     source = sample.programs[method]
     program = sample.quantized.get(method, source)
     instructions = sample.files.emission.instructions(method, program)
     if program is source:
-        return Made(source, instructions)
-    places = Places(source)
-    of = ((place, places.of(node)) for place, node in enumerate(nodes_of(program)))
-    return Made(program, instructions, {p: o for p, o in of if o is not None})
+        return LoweredMethod(source, instructions)
+    places = NodePlaces(source)
+    of = ((place, places.find(node)) for place, node in enumerate(iter_nodes(program)))
+    return LoweredMethod(program, instructions, {p: o for p, o in of if o is not None})
 
 
 def _not_again(method: str) -> Any:
@@ -237,7 +239,7 @@ def _outcome(states: Mapping[str, str], sentences: Sequence[str]) -> str:
 
 def _seen(sample: Sample, files: Files, method: str, seed: int) -> str:
     """Whether a method of a damaged package, which passed, gives anything else than before."""
-    limits = sample.settings(seed).of(method)
+    limits = sample.settings(seed).select_limits(method)
     worst = "equivalent"
     for sequence in _wide(sample, method, seed):
         sessions = [Session(_in_memory(each)) for each in (sample.files, files)]

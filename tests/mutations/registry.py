@@ -15,7 +15,6 @@ _OF_PARTS: dict[str, Callable[[Parts, Random], Damage | None]] = {
         f"{change}_in_{place}": partial(weights.damage_weight, place=place, change=change)
         for place in weights.PLACES
         for change in weights.CHANGES
-        if (change, place) != ("row", "payload")  # texts hold a few numbers in a row
     },
     **{
         function.__name__: function

@@ -22,7 +22,7 @@ from torch.export import Dim, ExportedProgram, export
 
 from pipeline.backends import make_partitioners
 from pipeline.compile.emit import emit
-from pipeline.compile.emit_trace import Emission, recording
+from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.lower import lower
 from pipeline.compile.quantize import quantize
 from pipeline.config.load import EmitConfig, ValidateConfig, parse_config
@@ -77,7 +77,7 @@ def _packed(
     config = parse_config("p", {"model": "m", "methods": methods}, "p.yaml").methods
     chosen = {name: make_partitioners(each.partitioners) for name, each in config.items()}
     lowered = lower(programs, chosen, constants)
-    with recording() as emission:
+    with record_emission() as emission:
         manager = emit(lowered, settings, passes)
     tensors = {stem: bytes(data) for stem, data in manager._tensor_data.items()}
     return Files(bytes(manager.buffer), tensors, emission)

@@ -57,10 +57,10 @@ class Judges:
 
 
 def _started() -> subprocess.Popen[str]:
-    tests = Path(__file__).resolve().parent.parent
-    path = os.pathsep.join([str(tests), str(tests.parent), os.environ.get("PYTHONPATH", "")])
+    root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "mutations.judge"],
+        [sys.executable, "-W", "ignore", "-m", "tests.mutations.judge"],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},  # it forks
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -19,7 +18,7 @@ from .parts import (
     elements,
     users,
 )
-from .payloads import FLOAT, QCINT8, QINT8, Xnnpack, sealed
+from .payloads import FLOAT, QCINT8, QINT8, Xnnpack
 
 Change = Callable[[np.ndarray, tuple[int, ...], Random], str | None]
 
@@ -168,41 +167,7 @@ def named(parts: Parts) -> Iterator[Weight]:
             yield Weight(key[:16], data, np.float32, (len(data) // 4,), tuple(sharing), write)
 
 
-_INLINE = re.compile(r"(constant v\d+ float32\[(\d+)\] \S+ =)(.*)")
-
-
-def inline(parts: Parts) -> Iterator[Weight]:
-    """Those that stand in a payload of the add/sub backend, as text."""
-    for plan, number in parts.delegates():
-        payload = parts.payload(plan, number)
-        if not payload.startswith(b"add_sub"):
-            continue
-        lines = payload.decode().splitlines()[:-1]
-        for place, line in enumerate(lines):
-            if not (match := _INLINE.fullmatch(line)):
-                continue
-            numbers = np.array([float(each) for each in match[3].split()], np.float32)
-
-            def write(
-                data: bytes,
-                place: int = place,
-                lines: list[str] = lines,
-                head: str = match[1],
-                owner: tuple[schema.ExecutionPlan, int] = (plan, number),
-            ) -> None:
-                shown = " ".join(repr(float(each)) for each in np.frombuffer(data, np.float32))
-                changed = [*lines[:place], f"{head} {shown}", *lines[place + 1 :]]
-                parts.set_payload(*owner, sealed(changed))
-
-            sharing = tuple(
-                delegate_culprit(*user)
-                for user in parts.users_of(plan.delegates[number].processed.index)
-            )
-            sizes = (numbers.size,)
-            yield Weight(line[:12], numbers.tobytes(), np.float32, sizes, sharing, write)
-
-
-PLACES = {"constant": constants, "named_data": named, "payload": inline, "ptd": external}
+PLACES = {"constant": constants, "named_data": named, "ptd": external}
 CHANGES: dict[str, Change] = {
     "element": element,
     "row": row,

@@ -2,22 +2,24 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pipeline import backends
 from pipeline.config.load import parse_config
-from pipeline.plan import actions
-from pipeline.plan.actions import (
+from pipeline.plan import keys as plan_keys
+from pipeline.plan.keys import (
     compile_action,
-    compile_units,
     link_action,
     quantize_action,
-    quantized_methods,
     validate_action,
 )
+from pipeline.plan.status import describe_changes
 from pipeline.program.sources import MethodSource
 from pipeline.store import toolchain
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 SOURCES = {
     name: MethodSource(
@@ -44,12 +46,8 @@ def config(**changes):
 
 def keys(config, sources=SOURCES):
     """The digests of all actions of a package, by unit, and of its link."""
-    quantizes = {
-        name: quantize_action(config, name, sources[name]) for name in quantized_methods(config)
-    }
-    compiles = [
-        compile_action(config, unit, sources, quantizes, {}) for unit in compile_units(config)
-    ]
+    quantizes = {name: quantize_action(config, name, sources[name]) for name in config.quantized}
+    compiles = [compile_action(config, unit, sources, quantizes, {}) for unit in config.units]
     link = link_action(config, compiles, sources)
     return {
         **{f"quantize {name}": action.digest for name, action in quantizes.items()},
@@ -123,7 +121,10 @@ def test_source_changes_the_keys_of_what_it_affects(change, affected):
 
 
 def test_names_of_values_count_for_a_backend_that_may_read_them(monkeypatch):
-    reading = {"xnnpack": replace(backends.BACKENDS["xnnpack"], names_count=True)}
+    xnnpack = backends.BACKENDS["xnnpack"]
+    reading = {
+        "xnnpack": replace(xnnpack, preprocessing=replace(xnnpack.preprocessing, names_count=True))
+    }
     monkeypatch.setattr(backends, "BACKENDS", reading)
     sources = {**SOURCES, "encode": replace(SOURCES["encode"], names="other")}
     assert changed(keys(config()), keys(config(), sources)) == {"encode", "link"}
@@ -210,7 +211,7 @@ def test_versions_count(monkeypatch, name):
 
 def test_code_counts(monkeypatch):
     before = keys(config())
-    monkeypatch.setattr(actions, "code", lambda kind: "other")
+    monkeypatch.setattr(plan_keys, "code", lambda kind: "other")
     every = {"encode", "decode", "quantize decode", "link"}
     assert changed(before, keys(config())) == every
 
@@ -241,3 +242,17 @@ def test_validation_is_keyed_by_package_programs_inputs_and_settings():
     moved = {"methods": {"encode": {"examples": ["b/c.npz"]}}}
     content = {"encode": ["one"]}
     assert key(named, examples=content) == key(moved, examples=content)
+
+
+def test_changes_of_the_link_of_a_quantized_method_are_described(tmp_path):
+    def link(**changes):
+        made = config(**changes)
+        quantizes = {"decode": quantize_action(made, "decode", SOURCES["decode"])}
+        units = [compile_action(made, unit, SOURCES, quantizes, {}) for unit in made.units]
+        return link_action(made, units, SOURCES)
+
+    workspace = Workspace(tmp_path, Store(tmp_path / "store"), 1)
+    models = SimpleNamespace(sources={"m": SimpleNamespace(path=tmp_path / "models" / "m.py")})
+    plan = SimpleNamespace(workspace=workspace, models=models)
+    found = list(describe_changes(plan, link().key, link(target="phone")))
+    assert found == ["config target: None -> phone"]

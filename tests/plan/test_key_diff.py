@@ -1,10 +1,11 @@
-"""What changed between two keys is told down to the file, the config key, the tensor."""
+"""Differences of two keys are described down to the file, the config key, the tensor."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.plan.key_diff import changes, differences
+from pipeline.plan.key_diff import describe_differences
+from pipeline.store.json_diff import diff_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -16,15 +17,15 @@ JSON = st.recursive(
 
 
 @given(JSON, JSON)
-def test_differences_are_told_exactly_where_there_are_some(old, new):
-    assert bool(list(differences(old, new))) == (old != new)
+def test_differences_are_reported_exactly_where_there_are_some(old, new):
+    assert bool(list(diff_json(old, new))) == (old != new)
 
 
 @given(st.dictionaries(st.text(max_size=3), JSON, max_size=3), JSON)
 def test_every_changed_key_has_a_line(old, value):
     new = {**old, "more": value}
-    told = list(changes(old, new, lambda _: None, "models/m.py"))
-    assert bool(told) == (old != new)
+    reported = list(describe_differences(old, new, lambda _: None, "models/m.py"))
+    assert bool(reported) == (old != new)
 
 
 A, B = "0" * 64, "1" * 64
@@ -123,15 +124,15 @@ TOLD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "told"), TOLD.values(), ids=TOLD)
-def test_changes_are_told_in_words(old, new, told):
-    assert list(changes(old, new, PARTS.get, "models/m.py")) == told
+@pytest.mark.parametrize(("old", "new", "reported"), TOLD.values(), ids=TOLD)
+def test_changes_are_reported_in_words(old, new, reported):
+    assert list(describe_differences(old, new, PARTS.get, "models/m.py")) == reported
 
 
 def test_many_changed_tensors_are_summed_up():
     names = {f"t{number}": "a" for number in range(9)}
     other = dict.fromkeys(names, "b")
     parts = {A: {**PARTS[A], "tensors": names}, B: {**PARTS[A], "tensors": other}}
-    told = list(changes(method(program=A), method(program=B), parts.get, ""))
-    assert len(told) == 6
-    assert told[-1] == "encode: and 4 more tensors"
+    reported = list(describe_differences(method(program=A), method(program=B), parts.get, ""))
+    assert len(reported) == 6
+    assert reported[-1] == "encode: and 4 more tensors"

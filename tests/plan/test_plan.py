@@ -9,26 +9,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import bench_of
 
 from pipeline.plan.plan import Plan
-from pipeline.plan.status import compile_status, export_status, link_status, validate_status
+from pipeline.plan.status import export_status, link_status, unit_status, validate_status
 from pipeline.store.errors import ConfigErrors
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
+from tests.support.bench import bench_of
 
 
-def plan_of(bench):
+def make_plan(bench):
     return Plan(Workspace(bench.root, Store(bench.store), 1))
 
 
 def statuses(bench):
     """State and reason of every action of the package `pair`."""
-    plan = plan_of(bench)
+    plan = make_plan(bench)
     found = {"export": export_status(plan, "pair")}
     compiles = plan.compiles("pair")
     for action in compiles or ():
-        found[action.method] = compile_status(plan, "pair", action)
+        found[action.method] = unit_status(plan, "pair", action)
     found["link"] = link_status(plan, "pair")
     found["validate"] = validate_status(plan, "pair")
     return {name: (status.state, status.reason) for name, status in found.items()}
@@ -59,7 +59,7 @@ def test_planning_changes_nothing(built):
 def test_plan_is_the_same_every_time(built):
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
     assert statuses(built) == statuses(built)
-    one, two = plan_of(built), plan_of(built)
+    one, two = make_plan(built), make_plan(built)
     assert [a.digest for a in one.compiles("pair")] == [a.digest for a in two.compiles("pair")]
     assert one.link("pair").digest == two.link("pair").digest
 
@@ -103,18 +103,18 @@ def test_damaged_state_is_as_good_as_none(built, content):
 def test_mistakes_are_raised_together(built):
     built.edit("partition_configs/pair.yaml", "encode:", "enc:")
     with pytest.raises(ConfigErrors) as errors:
-        plan_of(built).check("pair")
+        make_plan(built).check("pair")
     assert [problem.path for problem in errors.value.problems] == ["methods", "methods.enc"]
 
 
-def test_modules_that_a_method_lacks_are_told(built):
+def test_modules_that_a_method_lacks_are_reported(built):
     built.edit(
         "partition_configs/pair.yaml",
         "[xnnpack]",
         "[{xnnpack: {modules: [shared.weight, shared.wait]}}]\n    modules: [zzz]",
     )
     with pytest.raises(ConfigErrors) as errors:
-        plan_of(built).check("pair")
+        make_plan(built).check("pair")
     known = "known: shared, shared.weight"
     assert str(errors.value).splitlines() == [
         "partition_configs/pair.yaml:6: methods.decode.partitioners[0].xnnpack.modules: no module "
@@ -145,7 +145,7 @@ def test_planning_imports_no_torch(built):
 
 
 def unreadable(monkeypatch, folder):
-    """As if of mode 000, which root reads all the same."""
+    """Refuse to read a file as if it had mode 000, which root reads all the same."""
     original = os.listdir
 
     def listdir(path="."):
@@ -158,7 +158,7 @@ def unreadable(monkeypatch, folder):
 
 def test_an_unreadable_folder_of_models_is_one_line_for_each_package(built, monkeypatch):
     unreadable(monkeypatch, built.root / "models")
-    plan = plan_of(built)
+    plan = make_plan(built)
     assert [str(problem) for problem in plan.problems("pair")] == [
         "partition_configs/pair.yaml:1: model: models/: cannot be read (Permission denied)"
     ]
@@ -172,7 +172,7 @@ def test_an_unreadable_model_takes_nothing_from_the_others(built, monkeypatch):
     (built.root / "partition_configs" / "other.yaml").write_text(
         config.replace("model: pair", "model: locked")
     )
-    plan = plan_of(built)
+    plan = make_plan(built)
     assert not plan.problems("pair")
     assert [str(problem) for problem in plan.problems("other")] == [
         "partition_configs/other.yaml:1: model: models/locked: cannot be read (Permission denied)"

@@ -11,16 +11,16 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import shared_programs
 from torch.export import Dim, export
 
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.config.load import EmitConfig
 from pipeline.program.archive import load_program, save_programs
-from pipeline.program.canonical import VOLATILE_METADATA, canonical_program, parts_of
+from pipeline.program.canonical import VOLATILE_METADATA, canonical_program, summarize_parts
 from pipeline.program.sources import describe_archive
-from pipeline.store.digest import of_json
+from pipeline.store.digest import hash_json
+from tests.support.programs import shared_programs
 
 
 class Varied(torch.nn.Module):
@@ -66,7 +66,7 @@ PROGRAM = serialized(varied())
 
 
 def digest(program):
-    return of_json(canonical_program(program).program)
+    return hash_json(canonical_program(program).program)
 
 
 def leaves(value, path=()):
@@ -211,14 +211,16 @@ def test_volatile_metadata_and_the_writer_do_not_count():
 
 def test_parts_tell_which_module_and_tensor():
     canonical = canonical_program(PROGRAM)
-    parts = parts_of(canonical, {"weights": {"linear.weight": {"content": 1}}, "constants": "x"})
+    parts = summarize_parts(
+        canonical, {"weights": {"linear.weight": {"content": 1}}, "constants": "x"}
+    )
     assert set(parts["tensors"]) == {"linear.weight"}
     assert "linear" in parts["modules"]
     changed = copy.deepcopy(PROGRAM)
     for node in changed["graph_module"]["graph"]["nodes"]:
         if node["target"].endswith("leaky_relu.default"):
             node["inputs"][1]["arg"] = {"as_float": 0.3}
-    other = parts_of(canonical_program(changed), {})
+    other = summarize_parts(canonical_program(changed), {})
     modules = {n for n, short in parts["modules"].items() if other["modules"][n] != short}
     assert modules == {""}
     assert parts["ranges"] == other["ranges"]
@@ -263,7 +265,11 @@ def _rewritten(source, target):
             new.writestr(member, data)
 
 
-@pytest.mark.parametrize("partitioners", [[], [XnnpackPartitioner()]], ids=["portable", "xnnpack"])
+@pytest.mark.parametrize(
+    "partitioners",
+    [pytest.param([], marks=pytest.mark.slow), [XnnpackPartitioner()]],
+    ids=["portable", "xnnpack"],
+)
 def test_programs_that_differ_in_names_give_the_same_bytes(tmp_path, partitioners):
     """The experiment behind leaving names out: what is emitted does not hold them."""
     programs = {**shared_programs(), "varied": varied()}

@@ -15,9 +15,8 @@ from torch.export.pt2_archive._package import package_pt2
 
 from pipeline import to_backend, to_backend_multiple
 from pipeline.backends.xnnpack import XnnpackQuantize
-from pipeline.compile.module_filter import outline_of
 from pipeline.compile.quantize import quantize
-from pipeline.program.module_paths import mistakes, outline_from_json, outline_of_archive
+from pipeline.program.module_paths import Outline, check_names, outline_archive, outline_program
 from pipeline.program.sources import describe_archive
 from pipeline.store.errors import PipelineError
 
@@ -67,19 +66,19 @@ def exported(request):
 @pytest.fixture(scope="module", params=["ATen", "edge", "quantized", "archive", "facts"])
 def outline(request, exported, tmp_path_factory):
     if request.param == "ATen":
-        return outline_of(exported)
+        return outline_program(exported)
     if request.param == "edge":
-        return outline_of(to_edge(exported).exported_program())
+        return outline_program(to_edge(exported).exported_program())
     if request.param == "quantized":
         dynamic = XnnpackQuantize(quantizer="xnnpack", dynamic=True)
-        return outline_of(quantize(exported, dynamic, []))
+        return outline_program(quantize(exported, dynamic, []))
     path = tmp_path_factory.mktemp("archives") / "model.pt2"
     package_pt2(path, exported_programs={"run": exported})
     if request.param == "facts":
-        return outline_from_json(json.loads(json.dumps(_facts(path))))
+        return Outline(**json.loads(json.dumps(_facts(path))))
     with zipfile.ZipFile(path) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith("models/run.json"))
-        return outline_of_archive(json.loads(archive.read(name)), {})
+        return outline_archive(json.loads(archive.read(name)), {})
 
 
 def _facts(path):
@@ -97,7 +96,7 @@ def test_every_call_is_seen(outline):
 
 
 def told(names, outline):
-    return [f"{what}; {hint}" for what, hint in mistakes(names, outline)]
+    return [f"{what}; {hint}" for what, hint in check_names(names, outline)]
 
 
 def test_right_names_have_no_mistakes(outline):
@@ -128,7 +127,7 @@ def told_of(name, outline):
 def test_what_is_no_module_is_called_what_it_is(exported, tmp_path):
     path = tmp_path / "model.pt2"
     package_pt2(path, exported_programs={"run": exported})
-    for outline in (outline_of(exported), outline_from_json(_facts(path))):
+    for outline in (outline_program(exported), Outline(**_facts(path))):
         names = ["layers.0.fc.weight", "twice.scale", "layers.1.offset"]
         assert told(names, outline) == [
             "'layers.0.fc.weight' is a parameter, not a module; its module is 'layers.0.fc'",
@@ -140,7 +139,7 @@ def test_what_is_no_module_is_called_what_it_is(exported, tmp_path):
 
 
 def test_a_constant_is_no_module():
-    outline = outline_of(program())
+    outline = outline_program(program())
     (name,) = (n for n, kind in outline.tensors.items() if kind == "constant")
     (line,) = told([name], outline)
     assert line == f"'{name}' is a constant, not a module; it is of the whole program"
@@ -149,7 +148,7 @@ def test_a_constant_is_no_module():
 def test_one_module_under_two_names_is_told(exported, tmp_path):
     path = tmp_path / "model.pt2"
     package_pt2(path, exported_programs={"run": exported})
-    for outline in (outline_of(exported), outline_from_json(_facts(path))):
+    for outline in (outline_program(exported), Outline(**_facts(path))):
         if "alias" in outline.calls:
             assert told(["alias"], outline) == [
                 "module 'alias' has all of its weights in common with 'first', called as well; "

@@ -6,7 +6,8 @@ from executorch.exir import to_edge
 from torch import nn
 from torch.export import export
 
-from pipeline.program.operators import modules_of, operator_of
+from pipeline.program.module_paths import enclosing_modules
+from pipeline.program.operators import base_name
 
 
 class Twice(nn.Module):
@@ -31,23 +32,23 @@ def calls(program):
 
 
 def test_operators_are_named_without_library_and_overload(program):
-    named = {operator_of(node) for node in calls(program)}
+    named = {base_name(node) for node in calls(program)}
     assert {"linear", "relu", "add", "chunk"} <= named
-    edge = {operator_of(node) for node in calls(to_edge(program).exported_program())}
+    edge = {base_name(node) for node in calls(to_edge(program).exported_program())}
     assert {"permute_copy", "addmm", "relu", "add"} <= edge
 
 
 def test_what_is_no_operator_has_no_name(program):
-    assert {operator_of(n) for n in program.graph.nodes if n.op != "call_function"} == {""}
-    assert {operator_of(n) for n in calls(program) if n.target is operator.getitem} == {""}
+    assert {base_name(n) for n in program.graph.nodes if n.op != "call_function"} == {""}
+    assert {base_name(n) for n in calls(program) if n.target is operator.getitem} == {""}
 
 
 def test_a_second_call_is_of_the_same_module(program):
-    linears = [node for node in calls(program) if operator_of(node) == "linear"]
-    assert [modules_of(node) for node in linears] == [["", "layers.0"]] * 2
-    relu = next(node for node in calls(program) if operator_of(node) == "relu")
-    assert modules_of(relu) == [""]
-    assert modules_of(next(iter(program.graph.nodes))) == []
+    linears = [node for node in calls(program) if base_name(node) == "linear"]
+    assert [enclosing_modules(node) for node in linears] == [["", "layers.0"]] * 2
+    relu = next(node for node in calls(program) if base_name(node) == "relu")
+    assert enclosing_modules(relu) == [""]
+    assert enclosing_modules(next(iter(program.graph.nodes))) == []
 
 
 def test_marks_of_calls_and_of_the_exported_module_are_no_part_of_a_name(program):
@@ -55,4 +56,4 @@ def test_marks_of_calls_and_of_the_exported_module_are_no_part_of_a_name(program
     stack = {"L__self__": ("L['self']", "Net"), "key": ("L['self'].layers.0@1", "Linear")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(node.meta, "nn_module_stack", stack)
-        assert modules_of(node)[-1] == "layers.0"
+        assert enclosing_modules(node)[-1] == "layers.0"

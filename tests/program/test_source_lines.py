@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.program.source_lines import source_line, told
+from pipeline.program.source_lines import describe_node, source_line
 
 
 def node(trace, *modules):
@@ -61,11 +61,11 @@ def test_installed_files_are_never_taken_for_those_of_the_workspace(root):
 def test_where_nothing_is_known_the_node_is_named(root):
     for trace in (None, "", "no frames"):
         assert source_line(node(trace), root) is None
-        assert told(node(trace), root) == "node add_3"
+        assert describe_node(node(trace), root) == "node add_3"
     bare = SimpleNamespace(name="add", meta={})
-    assert told(bare, root) == "node add"
+    assert describe_node(bare, root) == "node add"
 
 
 def test_a_line_whose_text_is_lost_has_its_place(root):
     trace = '  File "/a/models/small.py", line 3, in forward\n'
-    assert told(node(trace, "Small"), root) == "models/small.py:3, in Small.forward"
+    assert describe_node(node(trace, "Small"), root) == "models/small.py:3, in Small.forward"

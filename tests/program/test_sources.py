@@ -13,13 +13,13 @@ from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
 from pipeline.program.sources import (
-    archive_from_json,
     describe_archive,
     find_sources,
     method_sources,
+    parse_archive,
 )
 from pipeline.store import digest
-from pipeline.store.digest import of_file
+from pipeline.store.digest import hash_file
 from pipeline.store.errors import SourceError
 
 
@@ -96,7 +96,7 @@ def test_two_sources_of_one_name_are_ambiguous(models):
 def test_what_an_archive_holds_survives_json(models):
     path = archive(models / "m.pt2", z=program(), a=program(Other()))
     facts = describe_archive(path)
-    again = archive_from_json(facts.content, json.loads(json.dumps(facts.to_json())))
+    again = parse_archive(facts.content, json.loads(json.dumps(facts.to_json())))
     assert [each.entry for each in again.programs] == ["z", "a"]
     assert [dataclasses.replace(each, parts={}) for each in facts.programs] == list(again.programs)
 
@@ -104,7 +104,7 @@ def test_what_an_archive_holds_survives_json(models):
 @pytest.mark.parametrize("known", [False, True])
 def test_archive_that_changes_while_it_is_read_is_refused(models, monkeypatch, known):
     path = archive(models / "m.pt2", a=program())
-    content = of_file(path) if known else None
+    content = hash_file(path) if known else None
     original = zipfile.ZipFile.read
 
     def edit(members, name):
@@ -120,7 +120,7 @@ def test_archive_that_changes_while_it_is_read_is_refused(models, monkeypatch, k
 
 def test_archive_that_changed_since_it_was_hashed_is_refused(models):
     path = archive(models / "m.pt2", a=program())
-    content = of_file(path)
+    content = hash_file(path)
     archive(path, a=program(Other()))
     with pytest.raises(SourceError, match=r"changed while it was read"):
         describe_archive(path, content)
@@ -129,9 +129,9 @@ def test_archive_that_changed_since_it_was_hashed_is_refused(models):
 @pytest.mark.parametrize(("known", "times"), [(False, 2), (True, 1)])
 def test_archive_is_hashed_before_and_after_it_is_read(models, monkeypatch, known, times):
     path = archive(models / "m.pt2", a=program())
-    content = of_file(path)
+    content = hash_file(path)
     hashed = []
-    monkeypatch.setattr(digest, "of_file", lambda path: hashed.append(path) or content)
+    monkeypatch.setattr(digest, "hash_file", lambda path: hashed.append(path) or content)
     assert describe_archive(path, content if known else None).content == content
     assert hashed == [path] * times
 
@@ -141,6 +141,7 @@ def only(path):
     return each.program
 
 
+@pytest.mark.slow
 def test_same_program_saved_again_has_the_same_digest(tmp_path):
     """In another process, from another file: stack traces and object ids do not count."""
     code = (

@@ -2,15 +2,17 @@
 
 import os
 
-import browser as browsers
-import golden
 import pytest
 from selenium.webdriver.common.keys import Keys
 
 from pipeline.report.render import render, render_all
+from tests.support import browser as browsers
+from tests.support import golden
 
 if not (browsers.CHROMIUM and browsers.DRIVER) and not os.environ.get("PTE_PIPELINE_BROWSER"):
     pytest.skip("needs chromium and chromium-driver: .ci/chromium", allow_module_level=True)
+
+pytestmark = pytest.mark.slow
 
 WIDTHS, SCHEMES = (1200, 800, 390, 320), ("light", "dark")
 
@@ -213,8 +215,8 @@ def test_a_table_filters_by_all_words_in_any_order(opened):
     whole = len(column(page, "left", 0))
     type_into_filter(page, "left", "ENCODE view")
     assert [c.split()[0] for c in column(page, "left", 0)] == ["aten.view_copyin"]
-    told = page.run("return document.querySelector('#left output').textContent")
-    assert told == f"1 of {whole}"
+    count = page.run("return document.querySelector('#left output').textContent")
+    assert count == f"1 of {whole}"
     type_into_filter(page, "left", "nothing at all")
     assert column(page, "left", 0) == []
     type_into_filter(page, "left", Keys.BACKSPACE)

@@ -3,10 +3,9 @@
 import subprocess
 import sys
 
-from conftest import REPOSITORY
-from test_report import GOLDEN, MANIFEST, PASSED
-
 from pipeline.report.markdown import markdown
+from tests.report.test_markdown import PASSED, rows
+from tests.support.bench import REPOSITORY
 
 
 def tensor(name, size, **changes):
@@ -23,7 +22,8 @@ def tensor(name, size, **changes):
 
 
 def segment(kind, offset, size, file="a.pte"):
-    return {"file": file, "kind": kind, "offset": offset, "size": size}
+    named = {"name": kind, "methods": ["decode"], "backend": None}
+    return {"file": file, "kind": kind, "offset": offset, "size": size, **named}
 
 
 def method(instructions, delegates=(), planned=(), **sizes):
@@ -86,84 +86,75 @@ CONTENTS = {
     ],
 }
 
-ENDING = """
-## Contents
-
-| file | program | delegates | named data | padding | all |
-| --- | ---: | ---: | ---: | ---: | ---: |
-| `a.pte` | 1.0 kB | 976 B | 0 B | 24 B | 2.0 kB |
-| `w.ptd` | 400 B | 0 B | 1.6 kB | 0 B | 2.0 kB |
-
-## Methods
-
-| method | instructions | constants | delegates | in delegates |
-| --- | ---: | ---: | --- | ---: |
-| `decode` | 12 | 1.6 kB | - | 0 B |
-| `encode` | 3 | 0 B | 1 Vulkan (4 B), 2 Xnnpack (972 B) | 976 B |
-
-## Shared, stored once
-
-| shared by | size | what |
-| --- | ---: | --- |
-| `decode`, `encode` | 80 B | w0 float32[4], w1 float32[4], w2 float32[4] and 2 more |
-
-## Stored more than once
-
-| what | size | where | what can be done |
-| --- | ---: | --- | --- |
-| first.weight float32[8, 8] | 3 x 256 B | a.pte: constants (decode); \
-delegate 0 of encode (Xnnpack) | lower both to one |
-"""
+TEXT = markdown({**PASSED, "contents": CONTENTS})
 
 
-def test_a_report_tells_what_is_in_the_package():
-    text = markdown(PASSED, MANIFEST | {"contents": CONTENTS})
-    assert text.startswith(GOLDEN)
-    assert text.removeprefix(GOLDEN).startswith(ENDING)
+def test_bytes_of_each_file_by_kind():
+    assert "| file | program | delegates | named data | padding | all |" in TEXT
+    assert rows(TEXT, "Bytes of each file") == [
+        ["`a.pte`", "1,000", "976", "0", "24", "2,000"],
+        ["`w.ptd`", "400", "0", "1,600", "0", "2,000"],
+    ]
+
+
+def test_segments_have_the_largest_first():
+    first, second, *_ = rows(TEXT, "Segments")
+    assert first == ["named data", "`named_data`", "1,600", "40.0 %", "decode", "–", "400"]
+    assert second[:3] == ["program", "`program`", "1,000"]
+
+
+def test_what_each_method_needs():
+    assert rows(TEXT, "Bytes that each method needs") == [
+        ["`decode`", "1,048,576", "1,600", "0", "12"],
+        [
+            "`encode`",
+            "2,112 (arena 1: 2,048, arena 2: 64)",
+            "0",
+            "976 (1 of Vulkan: 4 B, 2 of Xnnpack: 972 B)",
+            "3",
+        ],
+    ]
 
 
 def test_the_largest_tensors_and_no_more():
-    text = markdown(PASSED, {"contents": CONTENTS})
-    rows = text.split("## Largest tensors\n\n")[1].split("\n\n")[0].splitlines()
-    assert len(rows) == 2 + 10
-    assert rows[2] == (
-        "| not known, key `0123456789abcdef` | - | - | 1.0 kB | 25.6 % | a.pte: named data | "
-        "`decode` |"
-    )
-    assert rows[3] == (
-        "| `first.weight` | float32 | 8 x 8 | 512 B | 12.8 % | "
-        "a.pte: in a delegate, size in the program | `encode`, `decode` |"
-    )
+    table = rows(TEXT, "Largest tensors (the first 10 of 11; report.json has all)")
+    assert len(table) == 10
+    unnamed, first = table[:2]
+    where = "a.pte: named data"
+    assert unnamed == [
+        *("not known (key 0123456789abcdef)", "–", "scalar", "1,024", "25.6 %", where, "decode")
+    ]
+    where = "a.pte: in a delegate, size in the program"
+    assert first == [
+        *("`first.weight`", "float32", "8 × 8", "512", "12.8 %", where, "encode, decode")
+    ]
 
 
-def test_what_is_stored_twice_is_cut_with_its_sum():
-    text = markdown(PASSED, {"contents": CONTENTS})
-    rows = text.split("## Stored more than once\n\n")[1].split("\n\n")[0].splitlines()
-    assert len(rows) == 2 + 10 + 1
-    assert rows[-1] == "| 2 more | 200 B |  |  |"
-
-
-def test_planned_memory_by_arena():
-    text = markdown(PASSED, {"contents": CONTENTS})
-    rows = text.split("## Memory\n\n")[1].strip().splitlines()
-    assert rows == [
-        "| method | arena | planned | bytes |",
-        "| --- | ---: | ---: | ---: |",
-        "| `decode` | 1 | 1.0 MB | 1,048,576 |",
-        "| `encode` | 1 | 2.0 kB | 2,048 |",
-        "| `encode` | 2 | 64 B | 64 |",
+def test_what_is_shared_and_what_is_stored_twice():
+    shared = rows(TEXT, "Shared, stored once: saves 80 B")
+    assert len(shared) == 5 and shared[0] == ["`w0 float32[4]`", "16", "decode, encode"]
+    title = "Stored more than once: costs 1.6 kB (the first 10 of 12; report.json has all)"
+    twice = rows(TEXT, title)
+    assert twice[0] == [
+        "`first.weight float32[8, 8]`",
+        "256",
+        "3",
+        "a.pte: constants (decode); delegate 0 of encode (Xnnpack)",
+        "lower both to one",
     ]
 
 
 def test_without_contents_there_is_nothing_of_it():
-    assert markdown(PASSED, MANIFEST | {"contents": None}) == GOLDEN
+    assert markdown({**PASSED, "contents": None}) == markdown(PASSED)
+    assert "Contents" not in markdown(PASSED)
 
 
 def test_reading_a_package_needs_no_torch(built):
     """So that tools may ask what is in a package."""
     code = (
-        "import sys; from pathlib import Path; from pipeline.compile.inspect.contents import contents_of; "
-        "contents_of({'pair.pte': Path(sys.argv[1])}); "
+        "import sys; from pathlib import Path; "
+        "from pipeline.compile.inspect.contents import describe_contents; "
+        "describe_contents({'pair.pte': Path(sys.argv[1])}); "
         "sys.exit(bool({'torch', 'executorch', 'numpy', 'pydantic'} & set(sys.modules)))"
     )
     pte = built.root / "build" / "pair" / "pair.pte"

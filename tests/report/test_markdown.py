@@ -1,11 +1,13 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 from pipeline.report.markdown import markdown
+from tests.support.bench import REPOSITORY
 
 SETTINGS = {"atol": 1e-4, "rtol": 0.001, "min_sqnr": 40.0, "inputs": 1, "seed": 7, "steps": 2}
+
+RUN = {"origin": "example 0", "outputs": []}
 
 
 def method(name, **changes):
@@ -22,7 +24,7 @@ def method(name, **changes):
         "cosine": 0.99,
         "agreement": None,
         "limits": {},
-        "runs": [{}, {}],
+        "runs": [RUN, RUN],
         "skipped": [],
         "not_run": "",
         "failures": [],
@@ -51,7 +53,7 @@ PASSED = validation(
         max_abs=0.0,
         mean_abs=0.0,
         agreement=0.995,
-        runs=[{}],
+        runs=[RUN],
     ),
     method("get_length", kind="constant", sqnr_db=None),
 )
@@ -78,7 +80,7 @@ def left(operator, code="", module="", reason=""):
     return {"operator": operator, "line": line, "module": module, "reason": reason}
 
 
-MANIFEST = {
+FACTS = {
     "delegation": {
         "encode": {
             "nodes": 8,
@@ -123,129 +125,138 @@ MANIFEST = {
     "sizes": {"seq2seq.pte": 3 << 20},
 }
 
-GOLDEN = """\
-# seq2seq.pte: passed, 3 methods
 
-Limits: absolute error at most 0.0001 + 0.001 x |expected|; SQNR at least 40 dB; \
-1 generated input set (seed 7); 2 calls in sequence where a method has state.
-
-Limits of `decode`: absolute error at most 0.5 + 0.001 x |expected|; cosine at least 0.9; \
-greatest values at the same place in at least 99.0% of rows.
-
-| method | kind | runs | max abs error | 99.9 % abs error | mean abs error | relative error | \
-worst SQNR | cosine | agreement | verdict |
-| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |
-| `encode` | program | 2 | 1.2e-07 | 9.8e-08 | 3.4e-08 | 2e-07 | 142.2 dB | 0.990000 | - \
-| passed |
-| `decode` | with state | 1 | 0 | 9.8e-08 | 0 | 2e-07 | exact | 0.990000 | 99.5% | passed |
-| `get_length` | constant | 2 | 1.2e-07 | 9.8e-08 | 3.4e-08 | 2e-07 | - | 0.990000 | - | passed |
-
-## Delegation
-
-| method | nodes delegated | operators delegated | backends | sub-graphs |
-| --- | --- | --- | --- | ---: |
-| `decode` | 0 of 0 | 0 of 0 | - | 2 |
-| `encode` | 6 of 8 (75.0 %) | 1 of 3 (33.3 %) | XnnpackBackend: 6 of 8 (75.0 %) in 2 partitions \
-| 0 |
-
-## Left to portable kernels
-
-| method | operator | times | why | lines | modules |
-| --- | --- | ---: | --- | --- | --- |
-| `encode` | `aten.mul.Tensor` | 4 | invalid dtype | `x * 1 # models/m.py:3, in M.forward`; \
-`x * 2 # models/m.py:3, in M.forward`; `x * 3 # models/m.py:3, in M.forward` \
-| `layers.1`; `layers.2`; `layers.3` |
-| `encode` | `aten.add.Tensor` | 1 | - | - | - |
-| `encode` | `aten.mul.Tensor` | 1 | no \\| such | `` y * `4` # models/m.py:3, in M.forward `` | - |
-
-## Across the borders of delegates
-
-| method | in, per call | out, per call | copies at borders |
-| --- | --- | --- | ---: |
-| `encode` | 1 tensor, 512 B | 2 tensors, 2.1 MB | 1 |
-
-## Sizes
-
-| file | bytes | MiB |
-| --- | ---: | ---: |
-| `seq2seq.pte` | 3,145,728 | 3.00 |
-"""
+def lines(report):
+    return markdown(report).splitlines()
 
 
-def test_a_report_of_a_package_that_passed():
-    assert markdown(PASSED, MANIFEST) == GOLDEN
+def rows(text, title):
+    """The rows of a table, as lists of cells."""
+    table = text.split(f"### {title}\n\n")[1].split("\n\n")[0].splitlines()[2:]
+    return [row.strip().strip("|").strip().split(" | ") for row in table]
 
 
-def test_a_report_without_a_manifest_ends_after_the_methods():
-    assert markdown(PASSED) == GOLDEN.split("\n## Delegation")[0]
+def test_the_verdict_comes_first():
+    assert lines(PASSED)[:3] == [
+        "# seq2seq.pte: passed",
+        "",
+        "3 methods are the same functions as their sources, within the limits.",
+    ]
+    assert "1 of them could not be run on this machine." in lines(UNRUN)[2]
+    assert lines(FAILED)[0] == "# seq2seq.pte: FAILED"
+    assert lines(FAILED)[2] == "1 of 2 methods differ from the source."
+    broken = validation(failures=["seq2seq.pte: does not open"])
+    assert lines(broken)[2] == "1 failure."
 
 
-def test_a_report_tells_what_did_not_run_and_why():
-    lines = markdown(UNRUN).splitlines()
-    assert lines[0] == "# seq2seq.pte: passed, 2 methods, 1 not run"
-    assert "| `encode` | program | 0 | - | - | - | - | - | - | - | not run |" in lines
-    assert "| `encode` | all | VulkanBackend: no device |" in lines
+def test_limits_are_listed_and_those_of_a_method_where_they_differ():
+    assert (
+        "Held to: absolute error at most 0.0001 + 0.001 × |expected|; SQNR at least 40 dB; "
+        "1 generated input set (seed 7); 2 calls in sequence where a method has state."
+    ) in lines(PASSED)
+    assert (
+        "decode is held to: absolute error at most 0.5 + 0.001 × |expected|; cosine at least 0.9; "
+        "greatest values at the same place in at least 99.0% of rows."
+    ) in lines(PASSED)
 
 
-def test_a_report_of_a_package_that_failed():
-    lines = markdown(FAILED).splitlines()
-    assert lines[0] == "# seq2seq.pte: FAILED, 2 failures in 1 of 2 methods"
-    figures = "inf | 9.8e-08 | 3.4e-08 | 2e-07 | -inf | 0.990000 | -"
-    assert f"| `encode` | program | 2 | {figures} | FAILED |" in lines
-    escaped = WHAT.replace("|", "\\|")
-    assert f"| `encode` | example 0 | output[1] | {escaped} |" in lines
-    assert "| `encode` | - | - | no such `thing` |" in lines
-    reason = "the source program itself fails: RuntimeError: shape"
-    assert f"| `encode` | generated 1 (seed 7) | {reason} |" in lines
-
-
-def test_failures_of_the_package_itself_are_told():
-    lines = markdown(validation(failures=["seq2seq.pte: does not open"])).splitlines()
-    assert lines[0] == "# seq2seq.pte: FAILED, 1 failure"
-    assert lines[-1] == "| - | - | - | seq2seq.pte: does not open |"
-
-
-def test_failures_beside_the_methods_come_last():
-    """As those of gates, which whoever validates a package may add to the record."""
-    lines = markdown(validation(method("encode"), failures=["too large"])).splitlines()
-    assert lines[0] == "# seq2seq.pte: FAILED, 1 failure"
-    assert lines[-1] == "| - | - | - | too large |"
+def test_figures_of_methods():
+    figures = "1.20e−7 | 9.80e−8 | 3.40e−8 | 2.00e−7 | 142.2 dB | 0.990000 | –"
+    assert f"| `encode` (program) | passed | 2 | {figures} |" in lines(PASSED)
+    exact = "0 | 9.80e−8 | 0 | 2.00e−7 | exact | 0.990000 | 99.5 %"
+    assert f"| `decode` (with state) | passed | 1 | {exact} |" in lines(PASSED)
+    unbounded = "∞ | 9.80e−8 | 3.40e−8 | 2.00e−7 | −∞ | 0.990000 | –"
+    assert f"| `encode` (program) | **failed** | 2 | {unbounded} |" in lines(FAILED)
 
 
 def test_a_method_that_never_ran_has_no_figures():
-    text = markdown(validation(method("encode", ok=False, runs=[])))
-    assert "| `encode` | program | 0 | - | - | - | - | - | - | - | FAILED |" in text
+    nothing = " | ".join("–" * 7)
+    assert f"| `encode` (program) | not run | 0 | {nothing} |" in lines(UNRUN)
+    failed = validation(method("encode", ok=False, runs=[]))
+    assert f"| `encode` (program) | **failed** | 0 | {nothing} |" in lines(failed)
 
 
-def test_of_many_lines_the_first_are_told():
-    manifest = {"delegation": {"encode": dict(MANIFEST["delegation"]["encode"])}}
-    manifest["delegation"]["encode"]["left"] = [
-        left("aten.mul.Tensor", f"x * {n}", f"layers.{n}") for n in range(12)
+def test_what_did_not_run_and_why():
+    assert "| `encode` | all | VulkanBackend: no device |" in lines(UNRUN)
+    reason = "the source program itself fails: RuntimeError: shape"
+    assert f"| `encode` | generated 1 (seed 7) | {reason} |" in lines(FAILED)
+
+
+def test_failures_of_methods_come_before_those_of_the_package():
+    """As those of gates, which whoever validates a package may add to the record."""
+    escaped = WHAT.replace("|", "\\|")
+    assert rows(markdown(FAILED), "Failures")[:2] == [
+        [f"example 0, output[1]: {escaped}", "`encode`", "–"],
+        ["no such `thing`", "`encode`", "–"],
     ]
-    (row,) = (line for line in markdown(PASSED, manifest).splitlines() if "aten.mul" in line)
-    assert row.startswith("| `encode` | `aten.mul.Tensor` | 12 | - | `x * 0 #")
-    assert row.endswith("and 9 more | `layers.0`; `layers.1`; `layers.2`; and 9 more |")
+    both = {**FAILED, "failures": [*FAILED["failures"], "too large"]}
+    assert rows(markdown(both), "Failures")[-1] == ["too large", "package", "–"]
+
+
+def test_delegation_by_method():
+    decode, encode = rows(markdown({**PASSED, **FACTS}), "Delegation by method")
+    assert decode[:4] == ["`decode`", "–", "–", "–"] and decode[-1] == "2"
+    assert encode == [
+        "`encode`",
+        "6 of 8 (75.0 %)",
+        "1 of 3 (33.3 %)",
+        "XnnpackBackend: 6 in 2 partitions",
+        "512 B (1 tensor)",
+        "2.1 MB (2 tensors)",
+        "1",
+        "0",
+    ]
+
+
+def test_calls_that_were_left_stand_with_line_and_module():
+    left = rows(markdown({**PASSED, **FACTS}), "Left to portable kernels")
+    assert [row[:4] for row in left[:2]] == [
+        ["`aten.mul.Tensor` (in layers.2)", "`encode`", "2", "invalid dtype"],
+        ["`aten.add.Tensor`", "`encode`", "1", "–"],
+    ]
+    assert left[0][4] == "`x * 2` (models/m.py:3, in M.forward)"
+    assert left[-1][3:] == ["no \\| such", "`` y * `4` `` (models/m.py:3, in M.forward)"]
+
+
+def test_of_many_calls_the_first_are_shown():
+    counts = dict(FACTS["delegation"]["encode"])
+    counts["left"] = [left("aten.mul.Tensor", f"x * {n}", f"layers.{n}") for n in range(120)]
+    text = markdown({**PASSED, "delegation": {"encode": counts}})
+    title = "Left to portable kernels (the first 100 of 120; report.json has all)"
+    assert len(rows(text, title)) == 100
+
+
+def test_the_bundled_program_with_its_tolerances():
+    suite = {"cases": ["a", "b"], "rtol": 1e-3, "atol": 0.2, "state": ["cache"], "left_out": []}
+    none = {"cases": [], "rtol": 0, "atol": 0, "state": []}
+    left_out = {**none, "left_out": [{"origin": "", "reason": "output 1 is no tensor"}]}
+    bundle = {"file": "m.bpte", "size": 2048, "methods": {"decode": suite, "encode": left_out}}
+    text = markdown({**PASSED, "bundle": bundle})
+    assert "## For the device\n\nm.bpte has 2,048 bytes." in text
+    assert rows(text, "Cases, and tolerances for the runtime") == [
+        ["`decode`", "2", "0.001", "0.2", "for each case: it has state"],
+        ["`encode`", "0", "0", "0", "once"],
+    ]
+    assert rows(text, "Left out") == [["`encode`", "all", "output 1 is no tensor"]]
 
 
 def test_running_times_leave_no_trace():
-    """But for the latency, which is measured on purpose (tests/test_latency.py)."""
-    other = PASSED | {"seconds": {"encode": 9.25}}
-    assert markdown(other) == markdown(PASSED)
+    """But for the latency, which is measured on purpose (tests/validate/test_latency.py)."""
+    assert markdown(PASSED | {"seconds": {"encode": 9.25}}) == markdown(PASSED)
 
 
 def test_every_row_has_as_many_cells_as_its_head():
-    for line in markdown(FAILED, MANIFEST).splitlines():
-        if line.startswith("|"):
-            assert line.replace("\\|", "").count("|") in (4, 5, 6, 7, 12)
+    for table in markdown({**FAILED, **FACTS}).split("\n\n"):
+        if table.startswith("|"):
+            assert len({row.replace("\\|", "").count("|") for row in table.splitlines()}) == 1
 
 
 def test_a_report_needs_no_torch():
     code = (
         "import json, sys; from pipeline.report.markdown import markdown; "
-        "markdown(json.load(sys.stdin)); sys.exit('torch' in sys.modules)"
+        "markdown(json.load(sys.stdin)); "
+        "sys.exit(bool({'torch', 'jinja2', 'vl_convert'} & sys.modules.keys()))"
     )
-    root = Path(__file__).resolve().parent.parent
-    finished = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, input=json.dumps(FAILED), text=True, timeout=60
-    )
+    command = [sys.executable, "-c", code]
+    finished = subprocess.run(command, cwd=REPOSITORY, input=json.dumps(FAILED), text=True)
     assert finished.returncode == 0

@@ -10,17 +10,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-import golden
 import jsonschema
 import pytest
-from conftest import REPOSITORY
 from junitparser import Error, Failure, JUnitXml, Skipped
 
-from pipeline.report.formatting import Place, place
-from pipeline.report.html.excerpts import excerpts, files, places
-from pipeline.report.html.tables import MOST_ROWS
+from pipeline.report.elements import MOST_ROWS
+from pipeline.report.formatting import Place, parse_place
+from pipeline.report.html.excerpts import excerpts, named_files, named_places
 from pipeline.report.render import Entry, render, render_all
 from pipeline.report.schema import DIALECT, report_schema
+from tests.support import golden
+from tests.support.bench import REPOSITORY
 
 RECORDS = golden.records()
 FULL = RECORDS["seq2seq-int8"]
@@ -63,15 +63,17 @@ def test_there_is_a_golden_file_of_each(rendered):
 @pytest.mark.parametrize("name", sorted(path.name for path in golden.GOLDEN.iterdir()))
 def test_a_report_is_as_it_was(name, rendered):
     kept = (golden.GOLDEN / name).read_text(encoding="utf-8")
-    assert golden.told(rendered[name]) == kept, "if it is better now: python tests/golden.py"
+    assert golden.normalize(rendered[name]) == kept, (
+        "if it is better now: python -m tests.support.golden"
+    )
 
 
 def test_the_schema_is_current():
-    run = [sys.executable, "-m", "pipeline.config.schema", "report"]
+    run = [sys.executable, "-m", "pipeline.report.schema"]
     printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
     path = REPOSITORY / "docs" / "report.schema.json"
     assert path.read_text(encoding="utf-8") == printed.stdout, (
-        "run `python -m pipeline.config.schema report > docs/report.schema.json`"
+        "run `python -m pipeline.report.schema > docs/report.schema.json`"
     )
 
 
@@ -135,22 +137,21 @@ def test_parts_of_parts_may_be_missing():
 
 def test_equal_records_give_equal_bytes_in_any_process_and_need_no_torch():
     code = (
-        "import golden, hashlib, sys; all = golden.rendered();"
+        "import hashlib, sys; from tests.support import golden; all = golden.rendered();"
         "print({n: hashlib.sha256(all[n]).hexdigest() for n in sorted(all)});"
         "sys.exit(bool({'torch', 'pydantic', 'yaml'} & sys.modules.keys()))"
     )
-    told = [
+    hashes = [
         subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
             check=True,
         ).stdout
         for seed in ("1", "2")
-        for path in [os.pathsep.join(map(str, (REPOSITORY, golden.TESTS)))]
     ]
-    assert told[0] == told[1] and len(told[0]) > 500
+    assert hashes[0] == hashes[1] and len(hashes[0]) > 500
 
 
 def test_what_a_record_says_is_escaped():
@@ -195,7 +196,7 @@ def test_a_page_of_a_large_package_stays_below_a_megabyte():
     assert "3880 more" in page  # segments that are drawn as one
 
 
-def test_a_method_whose_errors_have_no_bound_is_told_and_not_drawn():
+def test_a_method_whose_errors_have_no_bound_is_counted_and_not_drawn():
     record = copy.deepcopy(FULL)
     record["methods"][1]["runs"][0]["outputs"][0]["max_abs"] = "inf"
     assert "1 output not drawn, whose errors have no bound" in html(record)
@@ -221,7 +222,7 @@ def test_the_tasks_need_neither_templates_nor_charts():
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("text", "expected"),
     [
         ("x + y  # models/a.py:3, in F.forward", Place("models/a.py", 3, "x + y", "F.forward")),
         ("a  # b  # models/a.py:3, in f", Place("models/a.py", 3, "a  # b", "f")),
@@ -232,8 +233,8 @@ def test_the_tasks_need_neither_templates_nor_charts():
         (None, None),
     ],
 )
-def test_places_are_read_from_what_records_say(told, expected):
-    assert place(told) == expected
+def test_places_are_read_from_what_records_say(text, expected):
+    assert parse_place(text) == expected
 
 
 def test_every_link_within_a_page_leads_somewhere():
@@ -249,8 +250,8 @@ def test_lines_are_shown_with_those_around_them():
     assert model.href.startswith("../../models/seq2seq.py#L")
     first = model.parts[0]
     assert [line.number for line in first] == list(range(first[0].number, first[-1].number + 1))
-    assert [line.number for part in model.parts for line in part if line.named] == sorted(
-        {p.line for p in places(FULL) if p.file == "models/seq2seq.py"}
+    assert [line.number for part in model.parts for line in part if line.anchor] == sorted(
+        {p.line for p in named_places(FULL) if p.file == "models/seq2seq.py"}
     )
 
 
@@ -262,8 +263,8 @@ def test_of_a_file_that_cannot_be_read_the_quoted_lines_are_shown():
 
 def test_files_outside_of_the_workspace_are_not_asked_for():
     record = {**FULL, "places": {"a": "/etc/passwd:1", "b": "../x:1", "c": "models/y.py:1"}}
-    assert "models/y.py" in files(record)
-    assert not [name for name in files(record) if name.startswith(("/", ".."))]
+    assert "models/y.py" in named_files(record)
+    assert not [name for name in named_files(record) if name.startswith(("/", ".."))]
 
 
 # JUnit
@@ -289,7 +290,7 @@ def test_cases_of_a_package_that_failed():
     }
 
 
-def test_each_failure_is_told_once():
+def test_each_failure_is_reported_once():
     texts = [
         sentence
         for case in next(iter(junit_of(FULL)))
@@ -381,9 +382,9 @@ def test_what_failed_comes_first_everywhere():
 def test_a_summary_fits_where_github_takes_it():
     record = {**FULL, "failures": ["x" * 10_000] * 50}
     entries = [Entry(f"package-{n}", {**record, "package": f"package-{n}"}) for n in range(800)]
-    from pipeline.report.summary import summary
+    from pipeline.report.markdown import markdown_summary
 
-    text = summary(entries)
+    text = markdown_summary(entries)
     assert len(text.encode()) < 1 << 20
     assert all(f"`package-{n}`" in text for n in range(800))
     assert "and 40 more in `build/package-0/report.md`" in text
@@ -416,7 +417,7 @@ def _contrast(one, other):
 
 @pytest.mark.parametrize("mode", [0, 1])
 def test_texts_can_be_read_in_light_and_dark_mode(mode):
-    style = Path(render.__globals__["__file__"]).parent / "templates" / "style.css"
+    style = Path(render.__globals__["__file__"]).parent / "html" / "templates" / "style.css"
     css = style.read_text(encoding="utf-8").partition("* {")[0]
     variables = _variables(css.split("@media (prefers-color-scheme: dark)")[mode])
     pairs = [

@@ -1,6 +1,6 @@
 import json
 
-from pipeline.report.timeline import Hit, Span, read_timeline, trace, write_timeline
+from pipeline.report.events import Event, read_run, read_timeline, trace, write_run, write_timeline
 from pipeline.report.write import read_report, write_overview, write_reports
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -9,11 +9,12 @@ T = 1_700_000_000.0
 
 
 def span(kind="compile", method="run", worker=7, start=0.0, end=1.0, **more):
-    return Span(kind, "pack", method, "model", "built", worker, T + start, T + end, **more)
+    times = {"start": T + start, "seconds": end - start}
+    return Event(kind, "pack", method, "model", "built", worker=worker, **times, **more)
 
 
-def events(spans, hits=(), phase="X"):
-    return [e for e in trace(spans, list(hits))["traceEvents"] if e["ph"] == phase]
+def events(made, phase="X"):
+    return [e for e in trace(made)["traceEvents"] if e["ph"] == phase]
 
 
 def test_time_begins_with_the_run_and_is_in_microseconds():
@@ -37,7 +38,7 @@ def test_an_action_says_what_it_was():
 
 
 def test_stages_lie_within_their_action():
-    outer, inner = events([span(stages=[("lower", T + 0.25, T + 0.75)])])
+    outer, inner = events([span(stages=[("lower", 0.25, 0.75)])])
     assert inner["name"] == "lower" and inner["cat"] == "stage"
     assert outer["tid"] == inner["tid"]
     assert outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
@@ -57,10 +58,16 @@ def test_workers_are_lanes_and_a_new_one_takes_the_lane_of_one_that_ended():
 
 
 def test_what_came_from_the_store_has_a_lane_of_its_own():
-    hits = [Hit("link", "pack", None, "model", T - 1)]
-    (hit,) = events([span()], hits, phase="i")
+    made = [span(), Event("link", "pack", None, "model", "hit", start=T - 1)]
+    (hit,) = events(made, phase="i")
     assert (hit["name"], hit["tid"], hit["ts"]) == ("link pack", 0, 0)
-    assert events([span()], hits)[0]["ts"] == 1_000_000
+    assert events(made)[0]["ts"] == 1_000_000
+    names = {e["tid"]: e["args"]["name"] for e in events(made, phase="M")}
+    assert names == {0: "store", 1: "worker 1"}
+
+
+def test_actions_that_took_no_time_are_not_on_the_timeline():
+    assert trace([Event("link", "pack", None, "model", "up-to-date")])["traceEvents"] == []
 
 
 def workspace(tmp_path):
@@ -72,10 +79,20 @@ def workspace(tmp_path):
 def test_a_timeline_is_read_as_it_was_written(tmp_path):
     space = workspace(tmp_path)
     assert read_timeline(space) is None
-    write_timeline(space, [span()], [])
-    assert read_timeline(space) == trace([span()], [])
+    write_timeline(space, [span()])
+    assert read_timeline(space) == trace([span()])
     (space.build / "timeline.json").write_text("[1]")
     assert read_timeline(space) is None
+
+
+def test_the_record_of_a_run_has_an_action_a_line(tmp_path):
+    space = workspace(tmp_path)
+    assert read_run(space) == []
+    write_run(space, [span(end=1.23456, stages=[("lower", 0, 1)]), span("link", None)], {})
+    assert len((space.build / "run.json").read_text().splitlines()) == 4
+    action, _ = read_run(space)
+    assert (action["kind"], action["method"], action["seconds"]) == ("compile", "run", 1.235)
+    assert not {"stages", "start", "worker"} & action.keys()
 
 
 # The reports over all packages
@@ -98,8 +115,8 @@ def put(space, package, name, record):
 
 
 def run(space, *actions):
-    told = {"actions": [{"reason": "", "error": "", "method": None, **a} for a in actions]}
-    (space.build / "run.json").write_text(json.dumps(told))
+    record = {"actions": [{"reason": "", "error": "", "method": None, **a} for a in actions]}
+    (space.build / "run.json").write_text(json.dumps(record))
 
 
 def summary(space, *packages):
@@ -147,7 +164,7 @@ def test_a_package_whose_model_could_not_be_exported_says_so(tmp_path):
     assert "export:m failed" in summary(space, "pack")
 
 
-def test_a_package_that_failed_validation_is_told_by_its_report(tmp_path):
+def test_a_package_that_failed_validation_is_described_by_its_report(tmp_path):
     space = workspace(tmp_path)
     put(space, "pack", "report.json", {**REPORT, "ok": False, "failures": ["too large"]})
     run(
@@ -161,7 +178,7 @@ def test_a_package_that_failed_validation_is_told_by_its_report(tmp_path):
 
 def test_rendering_again_leaves_the_recorded_files_current(tmp_path):
     """Or the next run would take them for edited."""
-    from pipeline.store.digest import of_file
+    from pipeline.store.digest import hash_file
 
     space = workspace(tmp_path)
     put(space, "pack", "report.json", REPORT)
@@ -170,7 +187,7 @@ def test_rendering_again_leaves_the_recorded_files_current(tmp_path):
     written = write_reports(space, "pack")
     assert {path.name for path in written} == {"report.md", "report.html", "junit.xml"}
     kept = space.state("pack")["validate"]["files"]
-    assert kept == {"report.md": of_file(space.package("pack") / "report.md"), "x": "y"}
+    assert kept == {"report.md": hash_file(space.package("pack") / "report.md"), "x": "y"}
 
 
 def test_damaged_records_are_none(tmp_path):

@@ -4,15 +4,15 @@ import os
 import py_compile
 
 import pytest
-from conftest import bench_of
 
-from pipeline.plan import actions
+from pipeline.plan import keys
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status
-from pipeline.run.export import export
+from pipeline.run.build.export import export
 from pipeline.run.stages import Stages
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import open_workspace
+from tests.support.bench import bench_of
 
 
 @pytest.fixture
@@ -28,7 +28,8 @@ def run(workspace):
     """The files of the workspace that were read."""
     action = Plan(workspace).models.export("pair")
     export(action, workspace, Stages())
-    return workspace.store.result_of(actions.reads_key("pair", action.key["source"]))["reads"]
+    reads = keys.reads_key("pair", action.key["source"])
+    return workspace.store.get_by_key(reads).result["reads"]
 
 
 def begin(workspace, body):

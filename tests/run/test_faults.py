@@ -6,10 +6,10 @@ import signal
 import subprocess
 
 import pytest
-from processes import descendants, gone, has_open, wait_for
 
-from pipeline.store.maintenance import read_usage
 from pipeline.store.store import Store
+from pipeline.store.usage import read_usage
+from tests.support.processes import descendants, gone, has_open, wait_for
 
 pytestmark = pytest.mark.slow
 

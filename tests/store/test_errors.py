@@ -20,7 +20,7 @@ def test_problem_is_one_line(problem, line):
     assert str(problem) == line
 
 
-def test_problems_are_told_once_and_in_one_order():
+def test_problems_are_reported_once_and_in_one_order():
     first, second = Problem("a.yaml", "model", "x"), Problem("b.yaml", "emit", "y")
     error = ConfigErrors([second, first, second])
     assert error.problems == (first, second)

@@ -1,4 +1,4 @@
-"""Care of the store: counts, verification, eviction that respects builds under way."""
+"""Maintenance of a store: statistics, verification, eviction that respects builds under way."""
 
 import os
 import subprocess
@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.store import maintenance as upkeep
-from pipeline.store.maintenance import (
-    Usage,
-    add_usage,
-    evict,
-    lease,
-    read_usage,
-    statistics,
-    verify,
-)
-from pipeline.store.store import Store, references
+from pipeline.store import digest, maintenance
+from pipeline.store.maintenance import evict, lease, statistics, verify
+from pipeline.store.store import Store, find_references
 
 
 @pytest.fixture
@@ -40,41 +32,6 @@ def put(store, name, size, age, blobs=()):
 
 def total(store):
     return statistics(store).size
-
-
-# Counts
-
-
-def test_usage_adds_up_over_runs(store):
-    store.put(b"x")
-    add_usage(store, {"compile": Usage(hits=1, saved=2.5), "link": Usage(misses=1, spent=1.0)})
-    add_usage(store, {"compile": Usage(hits=2, misses=1, saved=0.5, spent=3.0)})
-    assert read_usage(store) == {"compile": Usage(3, 1, 3.0, 3.0), "link": Usage(0, 1, 0.0, 1.0)}
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"compile": 3}', b'{"compile": {"x": 1}}'])
-def test_damaged_counts_begin_anew(store, content):
-    store.put(b"x")
-    (store.root / "usage.json").write_bytes(content)
-    assert read_usage(store) == {}
-    add_usage(store, {"link": Usage(hits=1)})
-    assert read_usage(store) == {"link": Usage(hits=1)}
-
-
-def _count(root, times):
-    code = (
-        "import sys; from pathlib import Path; from pipeline.store.store import Store\n"
-        "from pipeline.store.maintenance import Usage, add_usage\n"
-        "for _ in range(int(sys.argv[2])):\n"
-        "    add_usage(Store(Path(sys.argv[1])), {'link': Usage(hits=1)})\n"
-    )
-    return subprocess.Popen([sys.executable, "-c", code, str(root), str(times)])
-
-
-def test_no_count_of_two_processes_is_lost(store):
-    processes = [_count(store.root, 20) for _ in range(2)]
-    assert [process.wait(60) for process in processes] == [0, 0]
-    assert read_usage(store) == {"link": Usage(hits=40)}
 
 
 def test_statistics(store):
@@ -110,8 +67,8 @@ def test_verify_drops_what_is_bad_and_nothing_else(store):
     }
     assert found.stuck == ()
     assert verify(store).bad == ()
-    assert store.result(good) and store.has(good_blob)
-    assert store.result(bad) is None and not store.has(bad_blob)
+    assert store.get(good) and store.has(good_blob)
+    assert store.get(bad) is None and not store.has(bad_blob)
 
 
 def test_file_with_another_name_is_bad(store):
@@ -137,17 +94,17 @@ def test_least_recently_used_goes_first(store):
     done = evict(store, total(store) - 1500)
     assert done.left == total(store)
     assert [store.has(b) for b in (old_blob, middle_blob, new_blob)] == [False, False, True]
-    assert [bool(store.result(a)) for a in (old, middle, new)] == [False, False, True]
+    assert [bool(store.get(a)) for a in (old, middle, new)] == [False, False, True]
     assert (done.results, done.blobs) == (2, 2)
 
 
 def test_use_keeps_a_result(store):
     first, _ = put(store, "first", 1000, 3000)
     second, _ = put(store, "second", 1000, 2000)
-    assert store.result(first)
+    assert store.get(first)
     evict(store, total(store) - 500)
-    assert store.result(first)
-    assert store.result(second) is None
+    assert store.get(first)
+    assert store.get(second) is None
 
 
 def test_blob_of_several_results_stays_until_the_last_one_goes(store):
@@ -156,7 +113,7 @@ def test_blob_of_several_results_stays_until_the_last_one_goes(store):
     new, _ = put(store, "new", 10, 1000, [shared])
     os.utime(store.blob_path(shared), (0, 0))
     evict(store, total(store) - 5)
-    assert store.result(new) and store.has(shared)
+    assert store.get(new) and store.has(shared)
     evict(store, 0)
     assert not store.has(shared)
     assert total(store) == 0
@@ -168,26 +125,26 @@ def test_blobs_without_a_result_go_first(store):
     time.sleep(0.02)
     evict(store, total(store) - 100)
     assert not store.has(orphan)
-    assert store.result(kept) and store.has(blob)
+    assert store.get(kept) and store.has(blob)
 
 
 def test_time_in_the_future_keeps_nothing_for_ever(store):
     ahead, _ = put(store, "ahead", 1000, -(10**8))
     put(store, "now", 1000, 0)
     evict(store, 0)
-    assert store.result(ahead) is None
+    assert store.get(ahead) is None
 
 
 def test_what_a_build_under_way_used_stays_above_the_cap(store):
     unused, unused_blob = put(store, "unused", 1000, 3000)
     used, used_blob = put(store, "used", 1000, 3000)
     with lease(store):
-        assert store.result(used)
+        assert store.get(used)
         making = store.put(b"not yet named by any result")
         done = evict(store, 0)
         assert done.in_use
-        assert store.result(used) and store.has(used_blob) and store.has(making)
-        assert store.result(unused) is None and not store.has(unused_blob)
+        assert store.get(used) and store.has(used_blob) and store.has(making)
+        assert store.get(unused) is None and not store.has(unused_blob)
     evict(store, 0)
     assert total(store) == 0
 
@@ -219,11 +176,11 @@ def test_lease_ends_with_its_process_however_it_ends(store):
     assert process.stdout.readline() == "held\n"
     action, _ = put(store, "b", 1000, -1)
     assert evict(store, 0).in_use
-    assert store.result(action)
+    assert store.get(action)
     process.kill()
     process.wait(10)
     evict(store, 0)
-    assert store.result(action) is None
+    assert store.get(action) is None
     assert not list((store.root / "runs").iterdir())
 
 
@@ -246,17 +203,17 @@ def test_leftovers_of_killed_processes_go(store):
 def test_two_evictions_do_not_meet(store):
     put(store, "a", 10, 0)
     busy = []
-    original = upkeep._evict
+    original = maintenance._evict
 
     def meanwhile(*arguments):
         busy.append(evict(store, 0).busy)
         return original(*arguments)
 
-    upkeep._evict = meanwhile
+    maintenance._evict = meanwhile
     try:
         evict(store, 0)
     finally:
-        upkeep._evict = original
+        maintenance._evict = original
     assert busy == [True]
 
 
@@ -276,7 +233,7 @@ def test_eviction_keeps_whole_results_the_newest_within_the_cap(tmp_path_factory
     ages = [age for _, age in entries]
     done = evict(store, cap)
     assert done.left == total(store) <= cap
-    kept = [store.entry_at(store.action_path(a), a) is not None for a, _ in made]
+    kept = [store.read_entry(store.action_path(a), a) is not None for a, _ in made]
     for (_, blob), there in zip(made, kept, strict=True):
         assert store.has(blob) == there
     if any(kept) and not all(kept):
@@ -288,4 +245,4 @@ def test_eviction_keeps_whole_results_the_newest_within_the_cap(tmp_path_factory
 def test_references_are_found_at_any_depth():
     a, b = "a" * 64, "0" * 64
     value = {"x": [a, {"y": (b, 3, None, "z" * 64, a[:-1])}], a: 1}
-    assert list(references(value)) == [a, b]
+    assert set(find_references(digest.canonical_json(value))) == {a, b}

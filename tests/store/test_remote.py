@@ -27,19 +27,19 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry as loaded_filesystems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sites import Site, s3_options
 
 from pipeline.store import digest, remote
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.remote import Counts, Remote, RemoteSettings
+from tests.support.sites import Site, s3_options
 
 MIB = 1 << 20
 KEY = {"kind": "compile", "method": "encode"}
-ACTION = digest.of_json(KEY)
+ACTION = digest.hash_json(KEY)
 RECORD = {"key": KEY, "result": {"object": [1, 2.5, "ü", None]}, "check": "x"}
 CONTENT = b"some content of a blob"
-BLOB = digest.of_bytes(CONTENT)
+BLOB = digest.hash_bytes(CONTENT)
 RESULT_NAME = f"actions/{ACTION[:2]}/{ACTION[2:]}.json"
 BLOB_NAME = f"blobs/{BLOB[:2]}/{BLOB[2:]}"
 
@@ -86,7 +86,7 @@ def test_blobs_of_any_size(site, tmp_path, size):
     content = bytes(range(251)) * (size // 251 + 1)
     path = tmp_path / "large"
     path.write_bytes(content[:size])
-    blob = digest.of_file(path)
+    blob = digest.hash_file(path)
     site.remote().push_blob(blob, path)
     assert fetched(site.remote(), blob) == content[:size]
 
@@ -107,7 +107,7 @@ def test_any_record_and_any_bytes(tmp_path, scheme):
         path.write_bytes(content)
         root = tmp_path / secrets.token_hex(8)
         site = Site(root.as_uri() if scheme == "file" else f"memory:/{root}")
-        action, blob = digest.of_json([record]), digest.of_bytes(content)
+        action, blob = digest.hash_json([record]), digest.hash_bytes(content)
         site.remote().push_result(action, record)
         site.remote().push_blob(blob, path)
         assert site.remote().fetch_result(action) == record
@@ -169,7 +169,7 @@ def test_threads(site, tmp_path):
     failures = []
 
     def work(content):
-        path = tmp_path / digest.of_bytes(content)
+        path = tmp_path / digest.hash_bytes(content)
         path.write_bytes(content)
         shared.push_blob(path.name, path)
         shared.push_result(path.name, {"content": content.decode()})
@@ -363,10 +363,10 @@ def test_results_of_trusted_signers_are_fetched(site, ci, stranger):
 
 def test_results_of_others_are_ignored(site, ci, stranger):
     site.remote(signing_key=stranger.private).push_result(ACTION, RECORD)
-    site.remote().push_result(digest.of_json(1), RECORD)
+    site.remote().push_result(digest.hash_json(1), RECORD)
     for doubter in ({"trusted_keys": (ci.public,)}, {"signing_key": ci.private}):
         reader = site.remote(**doubter)
-        for action in (ACTION, digest.of_json(1)):
+        for action in (ACTION, digest.hash_json(1)):
             assert reader.fetch_result(action) is None
             assert reader.fetch_result(action) is None
         assert counted(reader) == {"unsigned": 2}
@@ -419,7 +419,7 @@ def test_signature_can_be_checked_by_others(folder, ci):
     folder.remote(signing_key=ci.private).push_result(ACTION, RECORD)
     envelope = json.loads(folder.read(RESULT_NAME))
     key = serialization.load_pem_public_key(ci.public.read_bytes())
-    assert envelope["signer"] == digest.of_bytes(key.public_bytes_raw())
+    assert envelope["signer"] == digest.hash_bytes(key.public_bytes_raw())
     message = b"pte-pipeline result\n" + canonical_json(envelope["record"])
     key.verify(base64.b64decode(envelope["signature"]), message)
 
@@ -516,13 +516,13 @@ def test_server_that_is_down_is_given_up(blob_file):
 def test_black_hole_does_not_keep_a_process(tmp_path):
     script = """
 import io, sys, time
-from pipeline.store.digest import of_bytes
+from pipeline.store.digest import hash_bytes
 from pipeline.store.remote import Remote, RemoteSettings
 
 options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": sys.argv[1]}}
 remote = Remote(RemoteSettings("s3://bucket", options=options, timeout=0.4))
 for number in range(5):
-    assert not remote.fetch_blob(of_bytes(b"%d" % number), io.BytesIO())
+    assert not remote.fetch_blob(hash_bytes(b"%d" % number), io.BytesIO())
 print(remote.counts.errors, remote.problem)
 """
     with server(black_hole) as endpoint:
@@ -590,7 +590,7 @@ def test_nothing_that_a_filesystem_raises_gets_out(error):
     CancelledFileSystem.error = error
     reader = Remote(RemoteSettings("cancelled://cache"))
     for number in range(4):
-        assert fetched(reader, digest.of_bytes(b"%d" % number)) is None
+        assert fetched(reader, digest.hash_bytes(b"%d" % number)) is None
     assert counted(reader) == {"errors": 3}
     assert type(error).__name__ in reader.problem
 
@@ -601,7 +601,7 @@ def test_an_answer_ends_a_row_of_errors():
     for number in range(9):
         broken = number % 3 < 2
         CancelledFileSystem.error = OSError() if broken else FileNotFoundError()
-        assert fetched(reader, digest.of_bytes(b"%d" % number)) is None
+        assert fetched(reader, digest.hash_bytes(b"%d" % number)) is None
     assert counted(reader) == {"errors": 6, "misses": 3}
     assert reader.problem == ""
 
@@ -635,7 +635,7 @@ def test_denied_pushes_do_not_end_fetches(monkeypatch, blob_file):
     monkeypatch.setattr(ReadableFileSystem, "denied", True)
     user = site.remote()
     for number in range(5):
-        user.push_result(digest.of_json(number), RECORD)
+        user.push_result(digest.hash_json(number), RECORD)
     assert counted(user) == {"errors": 1}
     assert user.problem == (
         "readable://cache: cannot be written: PermissionError: [Errno 13] Permission denied"

@@ -63,7 +63,7 @@ def test_environment_wins(settings, tmp_path, monkeypatch):
         ("jobs = ", "pyproject.toml: "),
     ],
 )
-def test_mistakes_are_told(settings, text, words):
+def test_mistakes_are_reported(settings, text, words):
     with pytest.raises(PipelineError) as error:
         settings(text)
     assert words in str(error.value)

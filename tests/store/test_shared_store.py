@@ -5,7 +5,6 @@ import shutil
 import socket
 
 import pytest
-from conftest import Bench
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 from pipeline.store.remote import RemoteSettings
 from pipeline.store.store import MissingBlobError, Store
+from tests.support.bench import Bench
 
 KEY = {"kind": "compile", "n": 1}
 
@@ -47,8 +47,8 @@ def files(folder):
 
 def test_another_store_reads_through(filled, other):
     _, action, blob = filled
-    assert other.entry(action).seconds == 2.0
-    assert other.result(action) == {"blobs": [blob]}
+    assert other.get(action).seconds == 2.0
+    assert other.get(action).result == {"blobs": [blob]}
     assert other.intact([blob])
     assert other.read(blob) == b"content" == b"".join(other.stream(blob))
     assert Store(other.root).read(blob) == b"content"  # kept
@@ -86,8 +86,8 @@ def test_result_of_another_action_is_a_miss(filled, other, site):
     first_content, second_content = site.read(one), site.read(two)
     site.write(one, second_content)
     site.write(two, first_content)
-    assert other.result(action) is None
-    assert other.result(second) is None
+    assert other.get(action) is None
+    assert other.get(second) is None
 
 
 @settings(max_examples=40, deadline=None)
@@ -102,7 +102,8 @@ def test_any_change_of_a_stored_record_is_a_miss_or_the_same(tmp_path_factory, d
     content[place] = data.draw(st.integers(0, 255))
     path.chmod(0o644)
     path.write_bytes(content)
-    assert Store(folder / "b", remote).result(action) in (None, {"x": [1, "two"]})
+    entry = Store(folder / "b", remote).get(action)
+    assert entry is None or entry.result == {"x": [1, "two"]}
 
 
 def test_read_only_remote_is_not_written(tmp_path):
@@ -131,7 +132,7 @@ def fill(built, url, **environment):
     assert built.doit(PTE_PIPELINE_REMOTE=url, **environment) == 0, built.output
 
 
-def told(bench):
+def remote_record(bench):
     return json.loads((bench.root / "build" / "run.json").read_text())["remote"]
 
 
@@ -154,7 +155,7 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     private, public = keys_in(tmp_path / "ours")
     _, stranger = keys_in(tmp_path / "theirs")
     fill(built, url, PTE_PIPELINE_SIGNING_KEY=private)
-    assert told(built)["pushed"] > 10
+    assert remote_record(built)["pushed"] > 10
     assert "; 0 not there" not in built.output.splitlines()[-1]
 
     bench = colleague(built, tmp_path)
@@ -162,8 +163,8 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     assert bench.doit(**trusting) == 0, bench.output
     assert set(bench.outcomes().values()) == {"hit"}
     assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
-    assert told(bench)["pushed"] == 0
-    assert told(bench)["hits"] > 3
+    assert remote_record(bench)["pushed"] == 0
+    assert remote_record(bench)["hits"] > 3
     assert not list((bench.root / "build" / ".logs").glob("*"))  # no worker ran
     assert bench.output.splitlines()[-1].startswith("remote: ")
 
@@ -185,7 +186,7 @@ def test_unsigned_results_are_ignored_and_counted_where_a_key_is_configured(buil
     environment = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": public}
     assert bench.doit("lower", **environment) == 0, bench.output
     assert bench.outcomes()["export pair"] == bench.outcomes()["link pair"] == "built"
-    assert told(bench)["unsigned"] > 3
+    assert remote_record(bench)["unsigned"] > 3
     assert "without a trusted signature, ignored" in bench.output.splitlines()[-1]
     assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
 
@@ -219,7 +220,7 @@ def test_remote_that_never_answers_costs_a_bounded_time(built, tmp_path):
         built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
         assert built.doit("lower", timeout=120) == 0, built.output
     assert built.outcomes()["compile pair/decode"] == "built"
-    assert told(built)["problem"]
+    assert remote_record(built)["problem"]
     assert "remote: " in built.output.splitlines()[-1]
     assert "Traceback" not in built.output
 
@@ -232,7 +233,7 @@ def test_remote_that_never_answers_costs_a_bounded_time(built, tmp_path):
     ],
 )
 @pytest.mark.slow
-def test_remote_that_cannot_work_is_told(built, variables, words):
+def test_remote_that_cannot_work_is_reported(built, variables, words):
     assert built.doit("cache", **variables) == 1
     assert words in built.output.splitlines()[-1]
     assert "Traceback" not in built.output

@@ -19,7 +19,7 @@ def store(tmp_path):
 def test_what_is_put_is_read_back(tmp_path_factory, data):
     store = Store(tmp_path_factory.mktemp("store"))
     blob = store.put(data)
-    assert blob == digest.of_bytes(data)
+    assert blob == digest.hash_bytes(data)
     assert store.has(blob)
     assert store.read(blob) == data == b"".join(store.stream(blob))
 
@@ -28,7 +28,7 @@ def test_writer_streams_a_blob(store):
     with store.writer() as file:
         file.write(b"ab")
         file.write(memoryview(b"cd"))
-    assert (file.digest, file.size) == (digest.of_bytes(b"abcd"), 4)
+    assert (file.digest, file.size) == (digest.hash_bytes(b"abcd"), 4)
     assert store.read(file.digest) == b"abcd"
 
 
@@ -89,13 +89,13 @@ KEY = {"kind": "compile", "method": "encode"}
 
 def test_result_is_found_by_its_key(store):
     action = store.put_result(KEY, {"object": [1, 2]})
-    assert action == digest.of_json(KEY)
-    assert store.result(action) == {"object": [1, 2]}
-    assert store.key(action) == KEY
+    assert action == digest.hash_json(KEY)
+    assert store.get(action).result == {"object": [1, 2]}
+    assert store.get(action).key == KEY
 
 
 def test_unknown_result_is_none(store):
-    assert store.result(digest.of_json(KEY)) is None
+    assert store.get(digest.hash_json(KEY)) is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_damaged_result_is_dropped_never_served(store, content):
     path = next((store.root / "actions").rglob("*.json"))
     path.chmod(0o644)
     path.write_bytes(content)
-    assert store.result(action) is None
+    assert store.get(action) is None
     assert not path.exists()
 
 
@@ -126,8 +126,8 @@ def test_result_under_another_name_is_not_served(store):
     for path, content in zip(paths, (two, one), strict=True):
         path.chmod(0o644)
         path.write_bytes(content)
-    assert store.result(other) is None
-    assert store.result(digest.of_json(KEY)) is None
+    assert store.get(other) is None
+    assert store.get(digest.hash_json(KEY)) is None
 
 
 def _put_many(root):
@@ -146,8 +146,8 @@ def test_processes_that_write_the_same_agree(tmp_path):
         assert process.exitcode == 0
     store = Store(tmp_path)
     for number in range(50):
-        assert store.read(digest.of_bytes(b"shared %d" % number)) == b"shared %d" % number
-        assert store.result(digest.of_json({"n": number})) == {"r": number}
+        assert store.read(digest.hash_bytes(b"shared %d" % number)) == b"shared %d" % number
+        assert store.get(digest.hash_json({"n": number})).result == {"r": number}
     assert not list(tmp_path.rglob(".tmp-*"))
 
 

@@ -11,18 +11,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Bench
-from processes import descendants, gone
 
 from pipeline.store.digest import Digest
 from pipeline.store.store import MissingBlobError, Store
+from tests.support.bench import Bench
+from tests.support.processes import descendants, gone
 
 pytestmark = pytest.mark.slow
 
 SABOTAGE = """
 import shutil
-from pipeline.cli.tasks import *
-from pipeline import pool
+from pipeline.tasks import *
+from pipeline.run import pool
 
 _run = pool.Pool.run
 _done = []
@@ -71,7 +71,7 @@ def test_what_vanishes_between_check_and_read_is_a_miss_not_an_error(
     assert built.doit() == 0, built.output
     assert built.outcomes()[f"{kind} pair" + "/decode" * (kind == "compile")] == "built"
     assert built.bytes_of("pair", "pair.pte") == per_operator
-    (built.root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
+    (built.root / "dodo.py").write_text("from pipeline.tasks import *\n")
     assert built.doit() == 0, built.output
     assert built.outcomes()["link pair"] == "up-to-date"
 
@@ -91,7 +91,7 @@ def test_eviction_all_the_time_only_costs_time(built):
         ],
     )  # fmt: skip
     try:
-        assert built.doit("lower", timeout=300) == 0, built.output
+        assert built.process("lower", timeout=300) == 0, built.output
     finally:
         evicting.kill()
         evicting.wait(10)
@@ -155,7 +155,7 @@ def test_no_stored_file_is_served_once_it_is_damaged(built, how):
         store = Store(built.store)
         name = Digest(path.parent.name + path.name.removesuffix(".json"))
         if path.suffix == ".json":
-            assert store.entry(name) is None
+            assert store.get(name) is None
         else:
             assert not store.intact([name])
             with pytest.raises(MissingBlobError):
@@ -182,7 +182,6 @@ def test_build_is_right_with_every_stored_file_damaged(built, how):
 NO_PICKLE = """
 import pickle, sys
 from pathlib import Path
-from pipeline import perform as performing
 from pipeline.run.perform import perform
 from pipeline.plan.plan import Plan
 from pipeline.compile.preprocess.cache import counted_preprocess
@@ -235,8 +234,8 @@ def test_nothing_is_unpickled_where_store_and_artifacts_are_read(built):
 
 EDIT = """
 from pathlib import Path
-from pipeline.cli.tasks import *
-from pipeline import pool
+from pipeline.tasks import *
+from pipeline.run import pool
 
 _run = pool.Pool.run
 
@@ -264,7 +263,7 @@ def test_archive_edited_while_the_build_runs_is_not_recorded_for_either_content(
     assert "one.pt2: changed while the build ran; run again" in workspace.output
     assert b'"kind":"compile"' not in b"".join(p.read_bytes() for p in stored(workspace))
     path.write_bytes(first)
-    (workspace.root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
+    (workspace.root / "dodo.py").write_text("from pipeline.tasks import *\n")
     assert workspace.doit("lower:one") == 0, workspace.output
 
 
@@ -278,6 +277,6 @@ def test_config_edited_while_the_build_runs_is_stale_in_the_next(built, per_oper
     (built.root / "dodo.py").write_text(hooked)
     assert built.doit("lower") == 0, built.output
     assert built.bytes_of("pair", "pair.pte") == per_operator
-    (built.root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
+    (built.root / "dodo.py").write_text("from pipeline.tasks import *\n")
     assert built.doit("plan") == 0
     assert "partitioners" in built.output and "1 waits" in built.output

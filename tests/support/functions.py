@@ -9,7 +9,7 @@ from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, Par
 from executorch.exir.backend.utils import tag_constant_data
 from executorch.exir.dialects._ops import ops
 
-from pipeline.backends import Backend, Options
+from pipeline.backends import Backend, Host, Lowering, Options, Preprocessing
 
 BACKEND_ID = "TextBackend"
 calls: list[list[str]] = []
@@ -44,17 +44,15 @@ class Linears(Partitioner):
         return PartitionResult(exported_program, tags)
 
 
-def entry(**fields):
+def entry(function="tests.support.functions:preprocess", facts=None, **preprocessing):
     return Backend(
-        **{
-            "name": "text",
-            "backend_id": BACKEND_ID,
-            "summary": "for tests",
-            "options": Options,
-            "make_partitioner": lambda options: Linears(),
-            "preprocess": "functions:preprocess",
-            **fields,
-        }
+        name="text",
+        backend_id=BACKEND_ID,
+        summary="for tests",
+        options=Options,
+        lowering=Lowering(make_partitioner=lambda options: Linears()),
+        preprocessing=Preprocessing(function=function, **preprocessing),
+        host=Host(facts=facts),
     )
 
 

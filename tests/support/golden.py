@@ -1,5 +1,6 @@
-"""What every format of report says of the records in `tests/data/reports`, kept in
-`tests/data/golden`. `python tests/golden.py` writes it anew; look at the difference then.
+"""Golden files of every format of report, rendered from the records in `tests/data/reports`.
+
+`python -m tests.support.golden` writes `tests/data/golden` anew; look at the difference then.
 
 Of a picture its texts, tooltips and links are kept, and not how another release of the library that
 draws it would round a path.
@@ -9,11 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 REPOSITORY = TESTS.parent
 GOLDEN = TESTS / "data" / "golden"
 
@@ -46,21 +46,19 @@ def sources() -> dict[str, str]:
 def rendered() -> dict[str, bytes]:
     """All files by the name of their golden one."""
     from pipeline.report.render import render, render_all
-    from pipeline.report.write import markdown
 
     made = {}
     for name, record in records().items():
         made |= {f"{name}.{n}": content for n, content in render(record, sources()).items()}
-        made[f"{name}.report.md"] = markdown(record, record).encode()
     return made | render_all(entries(), timeline())
 
 
-def told(content: bytes) -> str:
-    """A file as it is compared."""
-    return re.sub(r"<svg.*?</svg>", _of_picture, content.decode(), flags=re.DOTALL)
+def normalize(content: bytes) -> str:
+    """Return a file as it is compared, with the texts of each picture in its place."""
+    return re.sub(r"<svg.*?</svg>", _picture_texts, content.decode(), flags=re.DOTALL)
 
 
-def _of_picture(match: re.Match[str]) -> str:
+def _picture_texts(match: re.Match[str]) -> str:
     label = re.search(r'aria-label="([^"]*)"', match[0])
     marks = re.findall(r'<a href="[^"]*"|<title>.*?</title>|<text[^>]*>.*?</text>', match[0])
     lines = [re.sub(r"<text[^>]*>", "<text>", mark) for mark in marks]
@@ -72,9 +70,8 @@ def main() -> None:
     for path in GOLDEN.iterdir():
         path.unlink()
     for name, content in rendered().items():
-        (GOLDEN / name).write_text(told(content), encoding="utf-8")
+        (GOLDEN / name).write_text(normalize(content), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(REPOSITORY))
     main()

@@ -9,17 +9,16 @@ from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lowe
 from executorch.exir.backend.backend_details import BackendDetails
 
 from pipeline.backends import Backend, edge_operators, make_passes
-from pipeline.compile.emit import emission_config
-from pipeline.compile.lower import edge_config, edge_for
-from pipeline.compile.module_filter import confined_partitioners
+from pipeline.compile.emit import make_emission_config
+from pipeline.compile.lower import adapt_edge_config, make_edge_config
+from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.preprocess.registry import preprocess_function
 from pipeline.compile.quantize import quantize
 from pipeline.config.passes import load_passes
-from pipeline.plan.actions import backends_of
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program
 from pipeline.program.inputs import load_inputs
-from pipeline.run.compile import load_examples
+from pipeline.run.build.load import load_examples
 
 
 def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
@@ -36,21 +35,21 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
                 ] or load_examples(source, store)
             programs[name] = quantize(programs[name], method.quantize, calibration)
     partitioners = {
-        name: confined_partitioners(methods[name].located(root), methods[name].modules)
+        name: make_filtered_partitioners(methods[name].located(root), methods[name].modules)
         for name in programs
     }
-    used = {b.backend_id: b for b in backends_of(config, methods)}.values()
+    used = {b.backend_id: b for b in config.backends(methods)}.values()
     # ExecuTorch knows classes only. They live as long as this call.
-    classes = [_as_class(b) for b in used if b.preprocess]
+    classes = [_as_class(b) for b in used if b.preprocessing.function]
     with ExitStack() as contexts:
         for backend in used:
-            contexts.enter_context(backend.around_preprocess())
+            contexts.enter_context(backend.preprocessing.around())
         edge = to_edge_transform_and_lower(
             programs,
             partitioner=partitioners,
             constant_methods=dict(config.constant_methods) or None,
-            compile_config=edge_config(
-                edge_for(next(iter(methods.values())).edge, used), edge_operators(used)
+            compile_config=make_edge_config(
+                adapt_edge_config(next(iter(methods.values())).edge, used), edge_operators(used)
             ),
             transform_passes={
                 n: [
@@ -64,7 +63,7 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     gc.collect()
     own = {name: edge.exported_program(name) for name in edge.methods}
     return edge.to_executorch(
-        emission_config(config.emit, load_passes(config.emit.passes, root), own)
+        make_emission_config(config.emit, load_passes(config.emit.passes, root), own)
     )
 
 

@@ -18,17 +18,17 @@ from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
 from pipeline.compile.emit import emit
-from pipeline.compile.emit_trace import Emission, recording
-from pipeline.compile.inspect.delegation import origin_places, origins_of
+from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.lower import lower
 from pipeline.compile.quantize import quantize
 from pipeline.config.load import EmitConfig, ValidateConfig
 from pipeline.devices.interface import PackageFiles
+from pipeline.program.graphs import find_origins, map_places
 from pipeline.program.inputs import InputSet
-from pipeline.validate.locate.case import Again, Evidence, Located, Made
+from pipeline.validate.locate.case import Evidence, Located, LoweredMethod
 from pipeline.validate.locate.locate import locate
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -48,10 +48,10 @@ class Built:
         return Evidence(
             files=PackageFiles("small.pte", pte or self.pte),
             sources=self.sources,
-            limits=settings.of,
-            made=self._made,
+            limits=settings.select_limits,
+            lowered=self._lowered,
             built=lambda: None if pte is None else PackageFiles("small.pte", self.pte),
-            again=self._again,
+            lower_again=self._lower_again,
             root=ROOT,
         )
 
@@ -61,16 +61,16 @@ class Built:
         failing = [(method, InputSet(tuple(call))) for call in calls]
         return locate(self.evidence(pte, **limits), method, failing)
 
-    def _made(self, method: str) -> Made:
+    def _lowered(self, method: str) -> LoweredMethod:
         instructions = self.emission.instructions(method, self.lowered[method])
-        return Made(self.lowered[method], instructions, self.origins.get(method))
+        return LoweredMethod(self.lowered[method], instructions, self.origins.get(method))
 
-    def _again(self, method: str) -> Again:
+    def _lower_again(self, method: str) -> list[Any]:
         program = self.lowered[method]
         own = {method: self.partitioners.get(method, [])}
-        with recording() as emission:
+        with record_emission() as emission:
             emit(lower({method: program}, own))
-        return Again(program, [module for _, module in emission.delegates(method)])
+        return [module for _, module in emission.delegates(method)]
 
 
 def build(
@@ -88,10 +88,10 @@ def build(
     made_of = {}
     for name, spec in (quantizers or {}).items():
         lowered[name] = quantize(sources[name], spec, calibration)
-        made_of[name] = origin_places(lowered[name], origins_of(lowered[name], sources[name]))
+        made_of[name] = map_places(lowered[name], find_origins(lowered[name], sources[name]))
     own = partitioners or {}
     manager = lower(lowered, {name: own.get(name, []) for name in lowered})
-    with recording() as emission:
+    with record_emission() as emission:
         emitted = emit(manager, EmitConfig(**emit_config or {}))
     return Built(sources, lowered, own, bytes(emitted.buffer), emission, made_of)
 

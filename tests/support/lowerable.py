@@ -8,18 +8,21 @@ of it can't be kept.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import yaml
-from conftest import Bench
 
 from pipeline.plan.plan import Plan
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
+from tests.support.bench import REPOSITORY, Bench
 
 # Convolutions, a linear layer and pointwise operators, in two methods that share a trunk. Every
 # backend of the catalogue takes most of it.
@@ -71,17 +74,44 @@ def calibration_inputs(method):
 '''
 
 
-def bench_for(root: Path, configs: dict[str, dict[str, Any]]) -> Bench:
+_ONE = textwrap.dedent(
+    """
+    import sys
+
+    sys.path.insert(0, sys.argv.pop(1))
+    sys.argv[0] = "doit"
+    from doit.doit_cmd import DoitMain
+
+    from pipeline.run import pool
+    from tests.support.forked import _PoolOfOne
+
+    pool.Pool = _PoolOfOne
+    sys.exit(DoitMain().run(sys.argv[1:]))
+    """
+)
+
+
+class OneProcess(Bench):
+    """A bench whose doit is a process without workers: for plugins, which a fork would not see."""
+
+    def doit(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
+        return self.process(*arguments, timeout=timeout, **environment)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-c", _ONE, str(REPOSITORY), *arguments]
+
+
+def bench_for(root: Path, configs: dict[str, dict[str, Any]], kind: type[Bench] = Bench) -> Bench:
     """A workspace with the model `small` and these configs, package name to content but for
     `model`."""
     (root / "models").mkdir(parents=True)
     (root / "partition_configs").mkdir()
-    (root / "dodo.py").write_text("from pipeline.cli.tasks import *\n")
+    (root / "dodo.py").write_text("from pipeline.tasks import *\n")
     (root / "models" / "small.py").write_text(MODEL)
     for package, config in configs.items():
         text = yaml.safe_dump({"model": "small", **config}, sort_keys=False)
         (root / "partition_configs" / f"{package}.yaml").write_text(text)
-    return Bench(root)
+    return kind(root)
 
 
 def both(**method: Any) -> dict[str, Any]:
@@ -101,50 +131,58 @@ def check_delegated(bench: Bench, package: str, backend_id: str, least: float) -
         assert counts["delegated_nodes"] / counts["nodes"] >= least, (name, counts)
 
 
-_JOINT = textwrap.dedent(
+_AGAIN = textwrap.dedent(
     """
+    import os
     import sys
     from pathlib import Path
 
-    sys.path.insert(0, sys.argv[3])
-    from joint import joint_call
+    root, store, repository, joint, *packages = sys.argv[1:]
+    sys.path.insert(0, repository)
+    from tests.support.bench import Bench
+    from tests.support.joint import joint_call
 
     from pipeline.plan.plan import Plan
     from pipeline.store.store import Store
     from pipeline.store.workspace import Workspace
 
-    plan = Plan(Workspace(Path(sys.argv[1]), Store(Path(sys.argv[2])), 1))
-    sys.stdout.flush()
-    for package in sys.argv[4:]:
-        Path(f"{package}-joint.pte").write_bytes(joint_call(plan, package).buffer)
+    tasks = [f"lower:{package}" for package in packages]
+    bench = Bench(Path(root))
+    cold = str(bench.root / ".empty-store")
+    assert bench.doit("-a", *tasks, timeout=600, PTE_PIPELINE_STORE=cold) == 0, bench.output
+    plan = Plan(Workspace(bench.root, Store(Path(store)), 1))
+    for package in joint.split():  # in a fork each, since a backend may remember what it made
+        if os.fork() == 0:
+            Path(f"{package}-joint.pte").write_bytes(joint_call(plan, package).buffer)
+            os._exit(0)
+        os.wait()
     """
 )
 
 
-def check_joint_bytes(bench: Bench, *packages: str) -> None:
-    """The files are what ExecuTorch's joint call writes, made in a process of its own, since a
-    backend may remember what it made before."""
-    command = [sys.executable, "-c", _JOINT, str(bench.root), str(bench.store)]
-    command += [str(Path(__file__).parent), *packages]
-    subprocess.run(command, cwd=bench.root, check=True, timeout=600)
-    for package in packages:
-        joint = (bench.root / f"{package}-joint.pte").read_bytes()
-        assert bench.bytes_of(package, "small.pte") == joint, package
-
-
-def check_fresh_processes_agree(bench: Bench, *packages: str) -> None:
-    """Made again without any cache, by processes with another hash seed, they are the same."""
+def check_same_bytes(bench: Bench, joint: Collection[str], *others: str) -> None:
+    """Check the files against those of a process of its own, with another hash seed: a build
+    without any cache, of all these packages, and ExecuTorch's joint call, of the first ones."""
+    packages = (*joint, *others)
     before = {package: bench.bytes_of(package, "small.pte") for package in packages}
-    cold = {"PTE_PIPELINE_STORE": str(bench.root / ".empty-store"), "PYTHONHASHSEED": "7"}
-    tasks = [f"lower:{package}" for package in packages]
-    assert bench.doit("-a", *tasks, timeout=900, **cold) == 0, bench.output
+    command = [sys.executable, "-c", _AGAIN, str(bench.root), str(bench.store), str(REPOSITORY)]
+    subprocess.run(
+        [*command, " ".join(joint), *packages],
+        cwd=bench.root,
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        check=True,
+        timeout=900,
+    )
     for package in packages:
         assert bench.bytes_of(package, "small.pte") == before[package], package
+    for package in joint:
+        assert (bench.root / f"{package}-joint.pte").read_bytes() == before[package], package
 
 
 def check_fresh_checkout_hits(bench: Bench, root: Path, *packages: str) -> None:
     """Another checkout takes everything from the store, and compiles nothing."""
     other = bench_for(root, {})
+    shutil.copytree(bench.root / "models", other.root / "models", dirs_exist_ok=True)
     for package in packages:
         config = (bench.root / "partition_configs" / f"{package}.yaml").read_text()
         (other.root / "partition_configs" / f"{package}.yaml").write_text(config)

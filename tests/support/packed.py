@@ -11,8 +11,8 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from pipeline.compile.emit import emit
-from pipeline.compile.inspect.constants import constants_of
-from pipeline.compile.inspect.contents import contents_of
+from pipeline.compile.inspect.constants import describe_constants
+from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import MethodObject, make_object
@@ -38,7 +38,7 @@ class Packed:
     keys: dict[str, list[str]]
 
     def contents(self) -> ContentsRecord:
-        return contents_of(self.files, self.constants, self.keys)
+        return describe_contents(self.files, self.constants, self.keys)
 
 
 def compiled(
@@ -46,7 +46,7 @@ def compiled(
 ) -> Compiled:
     """`settings` are those of `emit` in a config."""
     lowered = lower({name: program}, {name: partitioners})
-    told = json.loads(json.dumps(constants_of(program, lowered.exported_program(name))))
+    told = json.loads(json.dumps(describe_constants(program, lowered.exported_program(name))))
     return Compiled(make_object(emit(lowered, EmitConfig(**settings)), store), told)
 
 
@@ -58,12 +58,12 @@ def linked(
 ) -> Packed:
     objects = [each.method for each in methods.values()]
     files = link(objects, constant_methods or {}, store, list(methods), layout)
-    paths = {"model.pte": store.known_path(files.pte.digest)}
-    paths |= {f"{stem}.ptd": store.known_path(b.digest) for stem, b in files.ptds.items()}
+    paths = {"model.pte": store.verified_path(files.pte.digest)}
+    paths |= {f"{stem}.ptd": store.verified_path(b.digest) for stem, b in files.ptds.items()}
     return Packed(
         paths,
         {name: each.constants for name, each in methods.items()},
-        {name: each.method.keys_of(name) for name, each in methods.items()},
+        {name: each.method.named_keys(name) for name, each in methods.items()},
     )
 
 

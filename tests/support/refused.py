@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from pipeline.backends import BACKENDS, PartitionerSpec, edge_operators
-from pipeline.compile.inspect.delegation import count_delegation
+from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
-from pipeline.compile.module_filter import confined_partitioners
+from pipeline.compile.module_filter import make_filtered_partitioners
 
 
 class Refused(torch.nn.Module):
@@ -26,8 +26,8 @@ def left_by(backend: str, **options: Any) -> dict[str, str]:
     spec = PartitionerSpec(name=backend, options=BACKENDS[backend].options(**options))
     program = torch.export.export(Refused(), (torch.ones(3, 8),))
     operators = edge_operators([spec.backend])
-    partitioners = {"run": confined_partitioners([spec])}
+    partitioners = {"run": make_filtered_partitioners([spec])}
     lowered = lower({"run": program}, partitioners, edge_operators=operators)
-    counts = count_delegation(lowered.exported_program("run"))
+    counts = describe_delegation(lowered.exported_program("run"))
     assert len(counts.left) == sum(counts.undelegated.values())
     return {left.operator: left.reason for left in counts.left}

@@ -1,7 +1,7 @@
 """ExecuTorch's own tests of delegation, run in this process.
 
-`python tests/upstream.py ours MODULE... CLASS.TEST...` runs all tests of these modules but for
-those named. With `ours`, every module that has ExecuTorch's `to_backend` gets this package's in its
+`python tests/support/upstream.py ours MODULE... CLASS.TEST...` runs all tests of these modules
+but for those named. With `ours`, every module that has ExecuTorch's `to_backend` gets ours in its
 place, with a store; with `theirs` nothing is changed. Prints, as JSON, the outcome of each test (a
 test with failed sub-tests has failed) and how often our function was called in each module.
 """

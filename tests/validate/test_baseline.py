@@ -1,16 +1,16 @@
 """Baselines: small text that somebody accepted, read strictly, the same for the same package."""
 
 import pytest
-from builds import contents, manifest, proved, validation
 
 from pipeline.store.errors import ConfigErrors
-from pipeline.validate.gates.baseline import baseline_text, parse_baseline, settled
-from pipeline.validate.gates.figures import figures_of
+from pipeline.validate.gates.baseline import format_baseline, keep_accepted, parse_baseline
+from pipeline.validate.gates.figures import make_figures
+from tests.support.builds import contents, manifest, proved, validation
 
 GOLDEN = """\
 # What was accepted of asr: the figures that `max_size_growth`, `max_delegation_drop` and
 # `max_sqnr_drop` hold later builds to. `doit baseline asr` writes the present ones here, and
-# `doit diff asr` tells how they differ. Sizes in bytes; of the tensors the largest.
+# `doit diff asr` shows how they differ. Sizes in bytes; of the tensors the largest.
 digest: 1cdb9a1b4fb0cb3dd8ba6ca70ec2dfc7b05cabb5b77d3d1a8f40e5a8ac9be79b
 size: 1000
 segments:
@@ -30,7 +30,7 @@ methods:
     planned_memory: 2304
     constants: 300
     delegated: 100
-    sqnr_db: [42.1, 120]
+    sqnr_db: [42.1, 120.0]
     max_abs: 0.012
   encode:
     nodes: 10
@@ -44,7 +44,7 @@ methods:
     planned_memory: 2304
     constants: 300
     delegated: 100
-    sqnr_db: [120]
+    sqnr_db: [120.0]
 tensors:
   decoder.weight: {dtype: float32, shape: [50], size: 200}
   encoder.weight: {dtype: float32, shape: [100], size: 400}
@@ -52,7 +52,7 @@ tensors:
 
 
 def figures(**methods):
-    return figures_of(manifest(), contents(), validation(**methods))
+    return make_figures(manifest(), contents(), validation(**methods))
 
 
 def read(text):
@@ -68,52 +68,52 @@ def text_of(*changes):
 
 
 def test_a_baseline_is_small_sorted_text():
-    text = baseline_text("asr", figures())
-    digest = figures()["digest"]
+    text = format_baseline("asr", figures())
+    digest = figures().digest
     assert text.replace(digest, "-") == GOLDEN.replace(GOLDEN.splitlines()[3][8:], "-")
 
 
 def test_what_is_written_is_read():
-    assert read(baseline_text("asr", figures())) == figures()
+    assert read(format_baseline("asr", figures())) == figures()
 
 
 def test_only_the_largest_tensors_are_named():
     sizes = {f"layer.{n}.weight": 1000 + n for n in range(20)}
-    found = read(baseline_text("asr", figures_of(manifest(), contents(**sizes))))
-    assert sorted(found["tensors"]) == sorted(f"layer.{n}.weight" for n in range(10, 20))
+    found = read(format_baseline("asr", make_figures(manifest(), contents(**sizes))))
+    assert sorted(found.tensors) == sorted(f"layer.{n}.weight" for n in range(10, 20))
 
 
 def test_names_that_yaml_takes_for_something_else_are_quoted():
     sizes = {"on": 900, "1.5": 800, "a: b": 700, 'q"': 600, "": 500}
-    before = figures_of(manifest(), contents(**sizes))
-    assert read(baseline_text("asr", before)) == before
-    assert {"on", "1.5", "a: b", 'q"', "(unnamed)"} <= before["tensors"].keys()
+    before = make_figures(manifest(), contents(**sizes))
+    assert read(format_baseline("asr", before)) == before
+    assert {"on", "1.5", "a: b", 'q"', "(unnamed)"} <= before.tensors.keys()
 
 
 def test_numerics_of_float32_are_those_of_any_machine():
     here = figures(encode=proved("encode", [131.0, "inf"], [124.0, 140.1], max_abs=3e-7))
     there = figures(encode=proved("encode", [139.0, 133.3], [142.0, 140.7], max_abs=9e-7))
-    assert baseline_text("asr", here) == baseline_text("asr", there)
+    assert format_baseline("asr", here) == format_baseline("asr", there)
 
 
 def test_extreme_inputs_do_not_count():
     record = proved("encode", [60.0], [50.0], [5.0])
     record["runs"][2]["case"] = "large"
-    found = figures(encode=record)["methods"]["encode"]
-    assert found["sqnr_db"] == [50.0] and found["max_abs"] == 0.012
+    found = figures(encode=record).methods["encode"]
+    assert found.sqnr_db == [50.0] and found.max_abs == 0.012
 
 
 def test_of_the_same_package_what_was_measured_elsewhere_stays():
     before = figures()
     near = figures(decode=proved("decode", [41.2, 118.0], max_abs=0.02))
-    assert settled(near, before) == before
+    assert keep_accepted(near, before) == before
     worse = figures(decode=proved("decode", [38.0, 120.0]))
-    assert settled(worse, before) == worse
+    assert keep_accepted(worse, before) == worse
     farther = figures(decode=proved("decode", [41.2, 120.0], max_abs=0.05))
-    assert settled(farther, before)["methods"]["decode"]["max_abs"] == 0.05
-    other = {**near, "digest": "f" * 64}
-    assert settled(other, before) == other
-    assert settled(near, None) == near
+    assert keep_accepted(farther, before).methods["decode"].max_abs == 0.05
+    other = near.model_copy(update={"digest": "f" * 64})
+    assert keep_accepted(other, before) == other
+    assert keep_accepted(near, None) == near
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_of_the_same_package_what_was_measured_elsewhere_stays():
             ],
         ),
         (
-            text_of(("sqnr_db: [42.1, 120]", "sqnr_db: [yes]")),
+            text_of(("sqnr_db: [42.1, 120.0]", "sqnr_db: [yes]")),
             [
                 "baselines/asr.yaml:23: methods.decode.sqnr_db[0]: `yes` is one thing in YAML 1.1 "
                 "and another in 1.2; write true or false, or quote it if it is text"
@@ -177,8 +177,8 @@ def test_a_regression_is_refused_until_it_is_accepted(built):
     assert built.output == "baselines/pair.yaml: new; 4.6 kB\n"
     text = path.read_text()
     found = read(text)
-    assert found["methods"]["decode"]["sqnr_db"] == [120.0]
-    assert found["methods"]["encode"]["left"]["aten.relu"] == 1
+    assert found.methods["decode"].sqnr_db == [120.0]
+    assert found.methods["encode"].left["aten.relu"] == 1
 
     config.write_text(config.read_text() + GATES)
     assert built.doit() == 0, built.output

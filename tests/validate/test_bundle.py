@@ -4,15 +4,14 @@ import json
 
 import pytest
 import torch
-from lowerable import bench_for
-from test_runtime import Counter, exported, lowered, split_package, write
 
 from pipeline.config.load import ValidateConfig
-from pipeline.devices.bindings import _data_of
+from pipeline.devices.bindings import _merged_data
 from pipeline.program.inputs import InputSet
-from pipeline.report.markdown import _bundle
-from pipeline.validate.bundle import Suites, bundle
+from pipeline.validate.bundle import BundleCases, bundle
 from pipeline.validate.package import validate_package
+from tests.devices.test_bindings import Counter, exported, lowered, split_package, write
+from tests.support.lowerable import bench_for
 
 CONFIG = {
     "methods": {
@@ -54,7 +53,7 @@ def verify(data, method, case, **tolerances):
 
 def bundled(pte, programs, examples=None, ptds=(), not_run=None, limit=1 << 20, **settings):
     """The bundle of what a validation runs, its suites, and the validation."""
-    suites = Suites(limit)
+    suites = BundleCases(limit)
     validation = validate_package(
         pte,
         ptds,
@@ -203,31 +202,6 @@ def test_what_cannot_be_expressed_is_left_out_and_told():
     }
 
 
-def test_the_report_tells_what_is_in_it():
-    suite = {"cases": ["a", "b"], "rtol": 1e-3, "atol": 0.2, "state": ["cache"], "left_out": []}
-    none = {"cases": [], "rtol": 0, "atol": 0, "state": []}
-    left = {**none, "left_out": [{"origin": "", "reason": "output 1 is no tensor"}]}
-    bundle = {"file": "m.bpte", "size": 2048, "methods": {"decode": suite, "encode": left}}
-    assert (
-        _bundle(bundle)
-        == """## For the device
-
-`m.bpte` has 2,048 bytes.
-
-| method | cases | rtol | atol |
-| --- | ---: | ---: | ---: |
-| `decode` | 2 | 0.001 | 0.2 |
-| `encode` | 0 | 0 | 0 |
-
-With state, to be loaded anew for each case: `decode`.
-
-Left out:
-
-- `encode`: output 1 is no tensor"""
-    )
-    assert _bundle(None) == ""
-
-
 def test_large_cases_are_left_out():
     rows = {0: torch.export.Dim("rows", min=1, max=1000)}
     _, suites = one(torch.nn.ReLU(), torch.ones(3), shapes=(rows,), inputs=3, limit=8000)
@@ -245,7 +219,7 @@ def test_external_data_stand_beside_a_bundle():
 
     pte, ptds, program = split_package()
     data, suites = bundled(pte, {"forward": program}, ptds=ptds)
-    opened, ptd = open_bundle(data), _data_of(ptds)
+    opened, ptd = open_bundle(data), _merged_data(ptds)
     module = _portable_lib._load_for_executorch_from_bundled_program(opened, ptd)
     for case in suites.cases["forward"]:
         (actual,) = module.run_method("forward", tuple(case.inputs))

@@ -1,25 +1,27 @@
 """Generated input sets beside the random ones: zeros, large values, limits, strided tensors."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_inputs import Embed, Sum, embed_inputs
-from test_runtime import CONSTANTS, exported, lowered, package_file, write
-from test_validate import Conv, method, sources
 from torch import nn
 from torch.export import Dim, export
 
 from pipeline.config.load import ValidateConfig, parse_config
-from pipeline.config.validation import CASES
+from pipeline.config.validation import CASES, Limits
 from pipeline.devices import executorch
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import check_inputs
 from pipeline.validate.cases import make_cases
-from pipeline.validate.limits import LIMITS, OwnLimits, excesses, grown, without_signal
+from pipeline.validate.limits import LIMITS, check_limits, drop_limits_of_noise, scale_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
+from tests.devices.test_bindings import CONSTANTS, exported, lowered, package_file, write
+from tests.program.test_inputs import Embed, Sum, embed_inputs
+from tests.validate.test_package import Conv, method, sources
 
 LIMIT = ValidateConfig(atol=1e-5, rtol=1e-3)
 
@@ -31,7 +33,8 @@ def made(program, wanted=CASES, count=3, seed=0, examples=(), limits=LIMIT):
         source.reset()
         return source.run(inputs)
 
-    return make_cases(program, wanted, count, seed, examples, limits, run)
+    sets, skipped = make_cases(program, wanted, count, seed, examples, limits, run)
+    return SimpleNamespace(sets=sets, skipped=skipped)
 
 
 def of(module, *args, shapes=None):
@@ -231,7 +234,7 @@ def test_strided_tensors_are_read_as_they_are_meant(layout, monkeypatch):
     assert len(method(validation, "run").runs) == 1 + len(VIEWS)
 
     # ExecuTorch's runtime alone misreads them.
-    monkeypatch.setattr(executorch, "_in_memory", lambda value, order: value)
+    monkeypatch.setattr(executorch, "_lay_out", lambda value, order: value)
     validation = validated(pte, program, [example], **config)
     failing = {f.partition(": strided, ")[2].partition(",")[0] for f in validation.failures}
     assert "other memory format" in failing
@@ -264,13 +267,16 @@ def test_cases_do_not_change_the_figures_of_a_method():
 
 
 NUMBERS = st.floats(0, 1e6)
-OWN = st.builds(OwnLimits, NUMBERS, NUMBERS, *[st.none() | NUMBERS] * 6)
+SHARES = st.none() | st.floats(0, 1)
+FIGURES = dict.fromkeys(LIMITS, st.none() | NUMBERS) | {
+    "atol": NUMBERS, "rtol": NUMBERS, "min_cosine": SHARES, "min_agreement": SHARES
+}  # fmt: skip
 
 
 @settings(deadline=None)
-@given(OWN, st.floats(0, 1e9))
+@given(st.builds(Limits, **FIGURES), st.floats(0, 1e9))
 def test_growth_makes_no_limit_stricter(limits, growth):
-    wider = grown(limits, growth)
+    wider = scale_limits(limits, growth)
     for name in LIMITS:
         before, after = getattr(limits, name), getattr(wider, name)
         if name in ("atol", "max_mean_abs", "max_p999_abs") and before is not None:
@@ -280,32 +286,34 @@ def test_growth_makes_no_limit_stricter(limits, growth):
 
 
 def test_figures_of_noise_do_not_count():
-    limits = OwnLimits(1e-5, 0.0, None, None, 1e-3, 60.0, 0.9, 0.9)
+    limits = Limits(
+        atol=1e-5, rtol=0.0, max_relative=1e-3, min_sqnr=60.0, min_cosine=0.9, min_agreement=0.9
+    )
     noise, other = torch.tensor([[1e-9, 2e-9]]), torch.tensor([[3e-9, -1e-9]])
-    assert list(excesses(compare(other, noise), other, noise, limits))
-    eased = without_signal(limits, noise)
-    assert not list(excesses(compare(other, noise), other, noise, eased))
+    assert list(check_limits(compare(other, noise), other, noise, limits))
+    eased = drop_limits_of_noise(limits, noise)
+    assert not list(check_limits(compare(other, noise), other, noise, eased))
     far = noise + 1
-    assert without_signal(limits, far) is limits
-    assert list(excesses(compare(far, noise), far, noise, eased))
-    assert without_signal(limits, 3) is limits
+    assert drop_limits_of_noise(limits, far) is limits
+    assert list(check_limits(compare(far, noise), far, noise, eased))
+    assert drop_limits_of_noise(limits, 3) is limits
 
 
 # Config
 
 
-def cases_of(validate=None, **quantize):
+def select_cases(validate=None, **quantize):
     run = {"partitioners": ["xnnpack"], **({"quantize": quantize} if quantize else {})}
     data = {"model": "m", "methods": {"run": run}, "validate": validate or {}}
-    return parse_config("p", data, "p.yaml").cases_of("run")
+    return parse_config("p", data, "p.yaml").select_cases("run")
 
 
 def test_the_cases_of_a_method():
     static, dynamic = {"quantizer": "xnnpack"}, {"quantizer": "xnnpack", "dynamic": True}
-    assert cases_of() == ("zeros", "large", "limits", "strided", "expanded")
-    assert cases_of(**static) == ("strided",)
-    assert cases_of(**dynamic) == ("zeros", "limits", "strided", "expanded")
-    assert cases_of({"cases": []}) == ()
-    assert cases_of({"cases": ["large", "zeros"]}, **static) == ("zeros", "large")
+    assert select_cases() == ("zeros", "large", "limits", "strided", "expanded")
+    assert select_cases(**static) == ("strided",)
+    assert select_cases(**dynamic) == ("zeros", "limits", "strided", "expanded")
+    assert select_cases({"cases": []}) == ()
+    assert select_cases({"cases": ["large", "zeros"]}, **static) == ("zeros", "large")
     own = {"cases": ["zeros"], "methods": {"run": {"cases": ["large"]}}}
-    assert cases_of(own) == ("large",)
+    assert select_cases(own) == ("large",)

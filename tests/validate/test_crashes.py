@@ -1,4 +1,4 @@
-"""Packages that end the process that runs them: told of as their own failure."""
+"""A package that ends the process that runs it fails for that, and the others are validated."""
 
 import json
 import os
@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from pipeline.validate.crashes import Death, LastWords
-from pipeline.validate.deaths import validated_after
+from pipeline.validate.crashes import Crash, CrashLog, validate_after
 from pipeline.validate.results import Failure, MethodValidation, Validation
 
 # In every process of the bench: one method of the pair ends whoever calls it so.
@@ -30,7 +29,11 @@ def hang(function, method):
 """
 # Another `perform` for worker processes, and neither torch nor ExecuTorch.
 PREPARE = """
-STANDS_IN = {"pipeline.run.perform": "performs", "pipeline.compile.preprocess.cache": "counts", "torch": "threads"}
+STANDS_IN = {
+    "pipeline.run.perform": "performs",
+    "pipeline.compile.preprocess.cache": "counts",
+    "torch": "threads",
+}
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name in STANDS_IN:
@@ -40,45 +43,45 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def death(method="run", how="SIGSEGV(-11)"):
-    return Death(method, "it runs", how, 0)
+def crash(method="run", how="SIGSEGV(-11)"):
+    return Crash(method, "it runs", how, 0)
 
 
-def say(words, method, what):
-    with words.before(method, what):
+def say(log, method, what):
+    with log.guard(method, what):
         pass
 
 
-def test_last_words_are_those_of_the_last_step_and_are_buried_once(tmp_path):
-    worker, driver = LastWords(tmp_path, "p"), LastWords(tmp_path, "p")
-    assert not driver.bury("SIGSEGV(-11)")  # it said nothing
+def test_a_crash_is_that_of_the_last_step_and_is_recorded_once(tmp_path):
+    worker, driver = CrashLog(tmp_path, "p"), CrashLog(tmp_path, "p")
+    assert not driver.record_crash("SIGSEGV(-11)")  # it said nothing
     say(worker, "run", "it is loaded")
     say(worker, "run", "it runs")
-    assert driver.bury("SIGSEGV(-11)")
-    assert driver.deaths() == [death()]
-    assert not driver.bury("SIGSEGV(-11)")  # the same method again
+    assert driver.record_crash("SIGSEGV(-11)")
+    assert driver.crashes() == [crash()]
+    assert not driver.record_crash("SIGSEGV(-11)")  # the same method again
     say(worker, "other", "it runs")
-    driver.forget(deaths=False)
-    assert not driver.bury("SIGSEGV(-11)")
-    assert driver.deaths() == [death()]
-    driver.forget()
-    assert driver.deaths() == []
+    driver.clear(crashes=False)
+    assert not driver.record_crash("SIGSEGV(-11)")
+    assert driver.crashes() == [crash()]
+    driver.clear()
+    assert driver.crashes() == []
     assert list((tmp_path / "p").iterdir()) == []
 
 
 LATE = """
 import sys
 from pathlib import Path
-from pipeline.validate.crashes import LastWords
+from pipeline.validate.crashes import CrashLog
 
-words = LastWords(Path(sys.argv[1]), "p", 0.2)
-with words.before("run", "it runs"):
+log = CrashLog(Path(sys.argv[1]), "p", 0.2)
+with log.guard("run", "it runs"):
     pass
 for second in range(3):
-    with words.before("run", "it runs"):
+    with log.guard("run", "it runs"):
         list(range(1000))
 print("in time", flush=True)
-with words.before("other", "it is loaded"):
+with log.guard("other", "it is loaded"):
     sum(range(10**12))
 """
 
@@ -87,22 +90,22 @@ def test_what_takes_too_long_is_ended_in_native_code_too(tmp_path):
     """The sum is computed in C, which lets no thread of Python run."""
     done = subprocess.run([sys.executable, "-c", LATE, str(tmp_path)], stdout=subprocess.PIPE)
     assert (done.stdout, done.returncode) == (b"in time\n", -signal.SIGALRM)
-    words = LastWords(tmp_path, "p")
-    assert words.bury("SIGALRM(-14)")
-    (late,) = words.deaths()
+    log = CrashLog(tmp_path, "p")
+    assert log.record_crash("SIGALRM(-14)")
+    (late,) = log.crashes()
     assert late.method == "other"
     assert late.sentence == "was ended after 0.2 s (validate.timeout) while it is loaded"
 
 
 @pytest.mark.parametrize("content", [b"", b"[", b'["a"]', b'{"a": 1}', b'[{"a": 1}]'])
 def test_files_that_were_cut_off_say_nothing(tmp_path, content):
-    words = LastWords(tmp_path, "p")
-    say(words, "run", "it runs")
+    log = CrashLog(tmp_path, "p")
+    say(log, "run", "it runs")
     for path in (tmp_path / "p").iterdir():
         path.write_bytes(content)
-    (tmp_path / "p" / "validate.died").write_bytes(content)
-    assert not words.bury("SIGSEGV(-11)")
-    assert words.deaths() == []
+    (tmp_path / "p" / "validate.crashes").write_bytes(content)
+    assert not log.record_crash("SIGSEGV(-11)")
+    assert log.crashes() == []
 
 
 def test_a_method_that_ended_a_process_is_not_run_and_fails():
@@ -117,18 +120,18 @@ def test_a_method_that_ended_a_process_is_not_run_and_fails():
         )
         return Validation("p.pte", methods, (other.sentence,), {})
 
-    validation = validated_after([death()], "p.pte", validate)
+    validation = validate_after([crash()], "p.pte", validate)
     sentence = "ends the process that runs it (SIGSEGV(-11)) while it runs"
     assert asked == [{"run": sentence}]
     assert validation.failures == (f"run: {sentence}", "other: differs")
     run = validation.methods[0]
     assert not run.ok and run.not_run == sentence
-    assert validated_after([], "p.pte", validate).failures == ("other: differs",)
+    assert validate_after([], "p.pte", validate).failures == ("other: differs",)
 
 
 def test_a_package_that_cannot_be_opened_is_not_opened_again():
-    opening = Death("", "it is opened", "SIGKILL(-9)", 600)
-    validation = validated_after([death(), opening], "p.pte", lambda not_run: pytest.fail("opened"))
+    opening = Crash("", "it is opened", "SIGKILL(-9)", 600)
+    validation = validate_after([crash(), opening], "p.pte", lambda not_run: pytest.fail("opened"))
     assert validation.failures == (
         "p.pte: ends the process that runs it (SIGKILL(-9)) while it is opened; the system may "
         "have ended it for lack of memory",
@@ -163,17 +166,17 @@ def ending(bench, *lines):
 
 PERFORM = """
 import os, signal
-from pipeline.validate.crashes import LastWords
+from pipeline.validate.crashes import CrashLog
 
 def perform(action, workspace, stages, always):
-    words = LastWords(workspace.logs, action.package)
-    dead = [death.method for death in words.deaths()]
-    for method in action.where["fatal"]:
-        if method not in dead or action.where["again"]:
-            with words.before(method, "it runs"):
+    log = CrashLog(workspace.logs, action.package)
+    dead = [crash.method for crash in log.crashes()]
+    for method in action.inputs["fatal"]:
+        if method not in dead or action.inputs["again"]:
+            with log.guard(method, "it runs"):
                 os.kill(os.getpid(), signal.SIGSEGV)
-    stages.current = " ".join(f"{d.method} {d.how}" for d in words.deaths())
-    words.forget()
+    stages.current = " ".join(f"{d.method} {d.how}" for d in log.crashes())
+    log.clear()
     return False
 """
 COUNTS = """
@@ -199,7 +202,7 @@ actions = []
 for package, where in json.loads(sys.argv[2]).items():
     actions.append(Action("validate", "m", package, None, {"package": package}, where))
 for action, report in pool.run(actions):
-    told[action.package] = [report.error, report.stage]
+    told[action.package] = [report.event.error, report.event.stage]
 pool.close()
 print(json.dumps(told))
 """

@@ -1,16 +1,16 @@
 """Each gate fails with the figure, the limit and what changed, and holds up to its limit."""
 
 import pytest
-from builds import contents, delegation, manifest, proved, validation
 
 from pipeline.config.load import parse_config, read_configs
-from pipeline.plan.actions import validate_action
-from pipeline.plan.checks import places_of
+from pipeline.plan.checks import find_places
+from pipeline.plan.keys import validate_action
 from pipeline.store.errors import ConfigErrors
-from pipeline.validate.gates.figures import figures_of
-from pipeline.validate.gates.gates import checked_gates, failed_gates
+from pipeline.validate.gates.figures import make_figures
+from pipeline.validate.gates.gates import check_gates, failed_gates
+from tests.support.builds import contents, delegation, manifest, proved, validation
 
-BASELINE = figures_of(manifest(), contents(), validation())
+BASELINE = make_figures(manifest(), contents(), validation())
 
 
 def settings(gates, **methods):
@@ -24,7 +24,7 @@ def settings(gates, **methods):
 
 
 def failures(gates, build=None, inside=None, record=None, baseline=BASELINE, own=None):
-    results = checked_gates(
+    results = check_gates(
         settings(gates, **(own or {})),
         build or manifest(),
         inside or contents(),
@@ -48,7 +48,7 @@ def sized(size):
 
 
 def test_without_gates_nothing_is_checked():
-    assert checked_gates(settings({}), manifest()) == []
+    assert check_gates(settings({}), manifest()) == []
 
 
 def test_a_record_for_each_gate_and_method_with_its_place():
@@ -56,16 +56,17 @@ def test_a_record_for_each_gate_and_method_with_its_place():
         "validate.gates.max_size": "asr.yaml:3",
         "validate.methods.decode.gates.min_delegated_ops": "asr.yaml:9",
     }
-    results = checked_gates(
+    results = check_gates(
         settings({"max_size": "1kB", "min_delegated_ops": 0.5}, decode={"min_delegated_ops": 0.9}),
         manifest(),
         contents(),
         places=places,
     )
-    assert [result.to_json() for result in results] == [
+    assert results == [
         {
             "gate": "max_size",
             "method": None,
+            "unit": "bytes",
             "figure": 1000,
             "limit": 1000,
             "ok": True,
@@ -75,6 +76,7 @@ def test_a_record_for_each_gate_and_method_with_its_place():
         {
             "gate": "min_delegated_ops",
             "method": "decode",
+            "unit": "share",
             "figure": 0.5,
             "limit": 0.9,
             "ok": False,
@@ -85,6 +87,7 @@ def test_a_record_for_each_gate_and_method_with_its_place():
         {
             "gate": "min_delegated_ops",
             "method": "encode",
+            "unit": "share",
             "figure": 0.5,
             "limit": 0.5,
             "ok": True,
@@ -213,7 +216,7 @@ def test_a_drop_of_exactly_what_is_allowed_holds():
     """90 % - 85 % is a little more than 0.05 in floating point."""
     before = lowered(decode=delegation(90, {"aten.add.Tensor": 10}))
     build = lowered(decode=delegation(85, {"aten.add.Tensor": 15}))
-    baseline = figures_of(before, contents(), validation())
+    baseline = make_figures(before, contents(), validation())
     assert failures({"max_delegation_drop": "5%"}, build=build, baseline=baseline) == []
 
 
@@ -226,7 +229,7 @@ def test_a_gate_against_a_baseline_that_is_not_there_fails_once(gate):
 
 @pytest.mark.parametrize("gate", ["max_delegation_drop", "max_sqnr_drop"])
 def test_a_method_that_the_baseline_lacks_fails(gate):
-    without = {**BASELINE, "methods": {"encode": BASELINE["methods"]["encode"]}}
+    without = BASELINE.model_copy(update={"methods": {"encode": BASELINE.methods["encode"]}})
     assert failures({gate: 0.5}, baseline=without) == [
         "decode: not in the baseline; `doit baseline asr` accepts its figures"
     ]
@@ -240,13 +243,13 @@ def test_another_number_of_outputs_is_no_comparison():
 
 
 def test_what_is_not_known_fails():
-    results = checked_gates(
+    results = check_gates(
         settings({"max_planned_memory": "1kB", "max_latency_ratio": 2, "max_sqnr_drop": 1}),
         manifest(),
         baseline=BASELINE,
     )
     told = failed_gates(results)
-    assert all(not result.ok and result.figure is None for result in results)
+    assert all(not result["ok"] and result["figure"] is None for result in results)
     assert "decode: its latency was not measured, and max_latency_ratio limits it" in told
     assert "decode: its SQNR was not measured, and max_sqnr_drop limits its fall" in told
     assert (
@@ -257,14 +260,14 @@ def test_what_is_not_known_fails():
 
 def test_what_this_machine_cannot_run_is_said_not_to_be_checked():
     record = validation(decode=proved("decode", not_run="VulkanBackend: no device"))
-    results = checked_gates(
+    results = check_gates(
         settings({}, decode={"max_latency_ratio": 2, "max_sqnr_drop": 1}),
         manifest(),
         contents(),
         record,
     )
     assert failed_gates(results) == []
-    assert [result.sentence for result in results] == [
+    assert [result["sentence"] for result in results] == [
         f"decode: {gate} was not checked, since it did not run: VulkanBackend: no device"
         for gate in ("max_latency_ratio", "max_sqnr_drop")
     ]
@@ -288,10 +291,10 @@ def test_without_contents_segments_are_those_of_the_objects():
     parts = {"constants": [blob], "external_constants": [], "delegates": [], "named": [named]}
     parts["named_external"] = {}
     units = {"encode": {"parts": parts}, "decode": {"parts": parts}}
-    figures = figures_of(manifest(objects=units))
-    assert figures["segments"] == {"constants": 300, "named_data": 150, "program": 550}
-    told = checked_gates(settings({"max_size": 900}), manifest(objects=units))
-    assert told[0].sentence.endswith("program 550, constants 300, named_data 150")
+    figures = make_figures(manifest(objects=units))
+    assert figures.segments == {"constants": 300, "named_data": 150, "program": 550}
+    told = check_gates(settings({"max_size": 900}), manifest(objects=units))
+    assert told[0]["sentence"].endswith("program 550, constants 300, named_data 150")
 
 
 @pytest.mark.parametrize(
@@ -329,7 +332,7 @@ def test_the_place_of_a_gate_is_where_it_was_written(tmp_path):
         "  methods:\n    encode:\n      gates: {max_sqnr_drop: 3}\n"
     )
     found = read_configs(folder)
-    assert places_of(found.configs["asr"], found.documents["asr"]) == {
+    assert find_places(found.configs["asr"], found.documents["asr"]) == {
         "methods.encode": "configs/asr.yaml:3",
         "validate.gates": "configs/_base.yaml:2",
         "validate.gates.max_size": "configs/_base.yaml:3",

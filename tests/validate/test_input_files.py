@@ -6,18 +6,18 @@ import numpy
 import pytest
 import torch
 from safetensors.torch import save_file
-from test_calibration import CALLS, FILES, PROGRAM
 
 from pipeline.program.input_files import read_examples
-from pipeline.store.digest import of_file
+from pipeline.store.digest import hash_file
 from pipeline.store.errors import PipelineError, SourceError
+from tests.compile.test_calibration import CALLS, FILES, PROGRAM
 
 VALIDATE = "validate pair"
 CONFIG = "partition_configs/pair.yaml"
 
 
 def planned(root, *names):
-    return [(name, of_file(root / name)) for name in names]
+    return [(name, hash_file(root / name)) for name in names]
 
 
 def test_files_are_read_one_after_another(tmp_path):

@@ -4,17 +4,17 @@ import json
 from copy import deepcopy
 
 import pytest
-from patches import patched
 
 from pipeline.store import digest
-from pipeline.validate.integrity import misfits
+from pipeline.validate.integrity import check_integrity
+from tests.support.patches import patched
 
 CONTENT = b"a package"
 MANIFEST = {
     "package": "asr",
     "methods": {"encode": {"program": "1" * 64}, "decode": {"program": "2" * 64}},
     "constant_methods": {"get_size": 8},
-    "files": {"asr.pte": {"digest": digest.of_bytes(CONTENT), "size": len(CONTENT)}},
+    "files": {"asr.pte": {"digest": digest.hash_bytes(CONTENT), "size": len(CONTENT)}},
 }
 PROGRAMS = {"encode": "1" * 64, "decode": "2" * 64}
 
@@ -23,7 +23,7 @@ def told(folder, content=CONTENT, programs=PROGRAMS, constants=None, **changes):
     if content is not None:
         (folder / "asr.pte").write_bytes(content)
     manifest = deepcopy(MANIFEST) | changes
-    return list(misfits(folder, manifest, "asr", programs, constants or {"get_size": 8}))
+    return list(check_integrity(folder, manifest, "asr", programs, constants or {"get_size": 8}))
 
 
 def test_what_is_as_it_should_be_is_told_nothing_of(tmp_path):
@@ -69,7 +69,7 @@ def test_the_manifest_is_what_source_and_config_ask_for(tmp_path, changes, sente
 
 
 def test_a_manifest_that_is_not_there(tmp_path):
-    (sentence,) = misfits(tmp_path, None, "asr", {}, {})
+    (sentence,) = check_integrity(tmp_path, None, "asr", {}, {})
     assert sentence == "manifest.json is missing, or can't be read"
 
 
@@ -87,6 +87,7 @@ def validate(action, workspace, stages, always=False):
 """
 
 
+@pytest.mark.slow
 def test_a_manifest_of_another_package_fails_the_validation(built, tmp_path):
     """It is put in place of the right one after the plan has looked at it."""
     built.edit("partition_configs/pair.yaml", "model:", "validate: {inputs: 1}\nmodel:")

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_runtime import Counter, Encoder, exported, lowered, write
 
 from pipeline.config.load import ValidateConfig
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown
 from pipeline.validate import latency
-from pipeline.validate.latency import latencies, latency_of, rounded, spread
+from pipeline.validate.latency import measure_latencies, measure_latency, round_figure, spread
 from pipeline.validate.package import validate_package
+from tests.devices.test_bindings import Counter, Encoder, exported, lowered, write
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def timed(package, **config):
     examples = {"encode": [InputSet((torch.ones(2, 4),), {}, "example 0")]}
     validation = validate_package(pte, [], programs, examples, settings, {})
     assert validation.ok, validation.failures
-    return latencies(PackageFiles.of(pte), validation.methods, programs, examples, settings)
+    return measure_latencies(PackageFiles.of(pte), validation.methods, programs, examples, settings)
 
 
 def check_spread(figures):
@@ -52,7 +52,7 @@ def test_every_figure_of_a_method(package):
         assert figures["steady_ms"]["runs"] >= 4 and figures["source_ms"]["runs"] >= 4
         assert figures["first_ms"] > 0
         ratio = figures["steady_ms"]["median"] / figures["source_ms"]["median"]
-        assert figures["ratio"] == pytest.approx(ratio, rel=0.02)  # of figures that are rounded
+        assert figures["ratio"] == pytest.approx(ratio, rel=0.02)  # figures are rounded
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -63,7 +63,7 @@ def test_the_least_time_still_measures_everything_once(package):
 
 
 def test_no_time_measures_nothing(package, monkeypatch):
-    monkeypatch.setattr(latency, "latency_of", lambda *given: pytest.fail("measured"))
+    monkeypatch.setattr(latency, "measure_latency", lambda *given: pytest.fail("measured"))
     assert timed(package, latency={"seconds": 0}) == {"encode": None, "count": None}
 
 
@@ -76,10 +76,10 @@ def test_what_did_not_pass_or_has_no_program_is_left_out(package):
     }
     validation = validate_package(pte, [], others, {}, settings, {})
     files = PackageFiles.of(pte)
-    found = latencies(files, validation.methods, others, {}, settings)
+    found = measure_latencies(files, validation.methods, others, {}, settings)
     assert found["encode"] is None and found["count"] is not None
     unrun = validate_package(pte, [], programs, {}, settings, {}, {"count": "no such device"})
-    assert latencies(files, unrun.methods, programs, {}, settings)["count"] is None
+    assert measure_latencies(files, unrun.methods, programs, {}, settings)["count"] is None
 
 
 def test_what_another_device_runs_is_left_out(package, monkeypatch):
@@ -90,7 +90,7 @@ def test_what_another_device_runs_is_left_out(package, monkeypatch):
 def test_inputs_that_a_method_refuses_give_no_figures(package):
     pte, programs = package
     wrong = InputSet((torch.ones(2, 5),), {}, "wrong")
-    assert latency_of(PackageFiles.of(pte), "encode", programs["encode"], wrong, 0.01) is None
+    assert measure_latency(PackageFiles.of(pte), "encode", programs["encode"], wrong, 0.01) is None
 
 
 def test_the_source_program_keeps_its_state(package):
@@ -110,7 +110,7 @@ def test_quartiles():
     ("figure", "told"), [(123456.0, 123000.0), (0.0123456, 0.0123), (9.999, 10.0), (0.0, 0.0)]
 )
 def test_figures_have_three_digits(figure, told):
-    assert rounded(figure) == told
+    assert round_figure(figure) == told
 
 
 def test_a_report_tells_the_latency(package):
@@ -127,15 +127,11 @@ def test_a_report_tells_the_latency(package):
         "ratio": 0.5,
     }
     record["methods"][1]["latency"] = None
-    expected = """
-## Latency on the host, in ms: median (quartiles) of runs
-
-| method | load | first run | steady | source in eager mode | ratio |
-| --- | ---: | ---: | ---: | ---: | ---: |
-| `encode` | 1.5 (1.25 to 2) of 5 | 0.75 | 0.5 (0.25 to 0.625) of 99 \
-| 1 (0.875 to 1.5) of 90 | 0.5 |
-"""
-    assert markdown(record) == bare + expected
+    row = (
+        "| `encode` | 1.5 ms (1.25 ms to 2 ms, 5 runs) | 0.75 ms "
+        "| 0.5 ms (0.25 ms to 0.625 ms, 99 runs) | 1 ms (0.875 ms to 1.5 ms, 90 runs) | 0.50 "
+    )
+    assert row in markdown(record)
 
 
 def test_a_build_tells_the_latency_of_each_method(built):

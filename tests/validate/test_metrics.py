@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.validate import metrics
-from pipeline.validate.metrics import compare, json_number, within
+from pipeline.validate.metrics import compare, find_worst_place, json_number
 
 NAN, INF = math.nan, math.inf
 
 
 def closeness(actual, expected, atol=0.0, rtol=0.0):
-    return within(compare(actual, expected), actual, expected, atol, rtol)
+    return find_worst_place(compare(actual, expected), actual, expected, atol, rtol)
 
 
 def test_identical_outputs_have_no_error():
@@ -176,7 +176,7 @@ def test_complex_numbers_are_two_numbers_each():
 def test_mismatches_are_flagged_and_never_close(actual, expected, words):
     error = compare(actual, expected)
     assert error.mismatch == words
-    assert not within(error, actual, expected, INF, 0.0).ok
+    assert not find_worst_place(error, actual, expected, INF, 0.0).ok
 
 
 @pytest.mark.parametrize("value", [None, "text", 3, 2.5, True])

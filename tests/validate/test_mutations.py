@@ -11,7 +11,8 @@ from fnmatch import fnmatch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mutations.score import Judges, table
+
+from tests.mutations.score import Judges, table
 
 # Damages that validation does not see, or that end the process that runs them, and why that stays.
 # By `sample/damage`; the score counts them all the same.
@@ -25,7 +26,8 @@ SURVIVORS = {
     "static*/xnnpack_scales_permuted": "neighbouring scales differ by 5 %: within the noise, too",
     "static_portable/dim_order_inside": "a step or two of int8: shows on small inputs only",
 }
-# What ends a process is told by `doit validate` as a failure of its method (tests/test_deaths.py).
+# `doit validate` reports what ends a process as a failure of its method
+# (tests/validate/test_crashes.py).
 FATAL = {
     "*/delegate_of_another_*": "XNNPACK takes as many inputs as its bytes say, not as many as come",
     "*/scalar_changed": "ExecuTorch's kernels end the process where an argument makes no sense",
@@ -38,7 +40,7 @@ REPRESENTATIVE = {
     "sharing": ["shared_state_split", "write_back_removed"],
     "external": ["exponent_in_ptd", "ptd_truncated"],
     "branching": ["condition_inverted", "skipped"],
-    "add_sub": ["add_sub_line", "element_in_payload", "methods_swapped"],
+    "add_sub": ["add_sub_line", "element_in_named_data", "methods_swapped"],
     "layouts": ["dim_order", "outputs_of_two_shapes_reordered", "memory_overlapping"],
 }
 DEFAULT = [(sample, damage, 0) for sample, own in REPRESENTATIVE.items() for damage in own]

@@ -1,9 +1,10 @@
 """Damages are traced to where they were done: method, delegate or operator, and kind."""
 
 import pytest
-from mutations.location import base, is_at, names, unplaced
-from mutations.score import Judges
-from test_mutations import DEFAULT, SEEDS
+
+from tests.mutations.location import base, is_at, names, unplaced
+from tests.mutations.score import Judges
+from tests.validate.test_mutations import DEFAULT, SEEDS
 
 # Damages after which nothing can be traced: the package can't be read, or holds no such method.
 UNREADABLE = {
@@ -28,6 +29,7 @@ def judges():
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sample", "damage", "seed"), DEFAULT)
 def test_damage_is_located(judges, sample, damage, seed):
     verdict = judges.judge(sample, damage, seed)

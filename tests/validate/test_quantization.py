@@ -7,11 +7,16 @@ import torch
 from torch import nn
 from torch.export import export
 
+from pipeline.config.validation import ValidateConfig
 from pipeline.program.inputs import InputSet
-from pipeline.validate.limits import Limits
-from pipeline.validate.method import Settings
 from pipeline.validate.metrics import compare
-from pipeline.validate.quantization import MARGIN_DB, MOST_DB, NoiseSettings, checked, noise_floor
+from pipeline.validate.quantization import (
+    MARGIN_DB,
+    MOST_DB,
+    check_quantized,
+    least_sqnr_allowed,
+    noise_limits,
+)
 from pipeline.validate.results import Failure, MethodValidation, Run, Validation
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -46,44 +51,41 @@ def noise(steps, x=X):
 
 
 def test_a_package_may_be_as_far_away_as_the_quantization_is():
-    floor = noise_floor(program(Rounded()), program(Rounded(4)), sets(1.0, 0.5))
+    floor = least_sqnr_allowed(program(Rounded()), program(Rounded(4)), sets(1.0, 0.5))
     assert floor == pytest.approx(min(noise(4), noise(4, X * 0.5)) - MARGIN_DB)
     assert 10 < floor < 30
 
 
 def test_where_quantization_loses_nothing_roundings_are_allowed_all_the_same():
-    assert noise_floor(program(Rounded()), program(Rounded()), sets(1.0)) == MOST_DB
-    assert noise_floor(program(Rounded()), program(Rounded(1 << 20)), sets(1.0)) == MOST_DB
+    assert least_sqnr_allowed(program(Rounded()), program(Rounded()), sets(1.0)) == MOST_DB
+    assert least_sqnr_allowed(program(Rounded()), program(Rounded(1 << 20)), sets(1.0)) == MOST_DB
 
 
 def test_nothing_is_asked_where_nothing_can_be_compared():
-    assert noise_floor(program(Whole()), program(Whole()), sets(1.0)) == MOST_DB
-    assert noise_floor(program(Whole()), program(Rounded(4)), sets(1.0)) is None
-    assert noise_floor(program(Rounded()), program(Rounded(4)), []) is None
+    assert least_sqnr_allowed(program(Whole()), program(Whole()), sets(1.0)) == MOST_DB
+    assert least_sqnr_allowed(program(Whole()), program(Rounded(4)), sets(1.0)) is None
+    assert least_sqnr_allowed(program(Rounded()), program(Rounded(4)), []) is None
 
 
-def test_limits_and_amounts_are_what_validation_asks_for():
-    settings = NoiseSettings(None, inputs=3, seed=5, steps=2, floors=(("run", 20.0),))
-    limits = settings.of("run")
-    assert (limits.min_sqnr, limits.atol, settings.of("other").min_sqnr) == (20.0, math.inf, None)
-    for protocol, given in ((Limits, limits), (Settings, settings)):
-        names = {n for n in vars(protocol) if not n.startswith("_")}
-        assert names and all(hasattr(given, name) for name in names)
+def test_limits_of_noise_leave_the_rest_alone():
+    limits = noise_limits(20.0)
+    assert (limits.min_sqnr, limits.atol, limits.max_mean_abs) == (20.0, math.inf, None)
 
 
 def checked_with(methods, quantized, asked=None, again=()):
     """`asked` collects what the package is proved against once more."""
 
-    def validate(programs, settings):
+    def validate(programs, limits):
         if asked is not None:
-            asked.append((list(programs), settings))
+            asked.append((list(programs), limits))
         failed = tuple(MethodValidation(f.method, failures=(f,)) for f in again)
         return Validation("p.pte", failed, tuple(f.sentence for f in again), {})
 
     before = Validation("p.pte", tuple(methods), (), {})
     programs = {name: program(Rounded()) for name in ("run", "other")}
     given = {name: program(Rounded(4)) for name in quantized}
-    return checked(before, validate, programs, given, {"run": sets(1.0)}, (2, 0, 1))
+    examples, settings = {"run": sets(1.0)}, ValidateConfig(inputs=2)
+    return check_quantized(before, validate, programs, given, examples, settings)
 
 
 RAN = (MethodValidation("run", runs=(Run("example 0", ()),)), MethodValidation("other"))
@@ -99,10 +101,9 @@ def test_what_fails_is_told_of_the_quantized_program():
         "it was made of",
     )
     assert not validation.methods[0].ok and validation.methods[1].ok
-    ((names, settings),) = asked
-    assert names == ["run"]
-    assert (settings.inputs, settings.seed, settings.steps) == (2, 0, 1)
-    floor = settings.of("run").min_sqnr
+    ((names, limits),) = asked
+    assert names == list(limits) == ["run"]
+    floor = limits["run"].min_sqnr
     assert floor is not None and floor < noise(4) - MARGIN_DB + 1
 
 
@@ -116,5 +117,7 @@ def test_float_methods_and_those_that_did_not_run_are_not_proved_again():
 def test_an_example_that_does_not_fit_is_left_to_validation():
     before = Validation("p.pte", RAN, (), {})
     wrong = {"run": [InputSet((X.double(),), {}, "example 0")]}
-    programs = {"run": program(Rounded())}
-    assert checked(before, lambda *_: pytest.fail("asked"), programs, programs, wrong, (1, 0, 1)).ok
+    programs, settings = {"run": program(Rounded())}, ValidateConfig(inputs=1)
+    assert check_quantized(
+        before, lambda *_: pytest.fail("asked"), programs, programs, wrong, settings
+    ).ok

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_locate import Chain, Net, V, X, line_of
-from test_runtime import exported
 from torch.export.pt2_archive._package import package_pt2
 
 from pipeline.backends.add_sub import runtime as add_sub
-from pipeline.plan.actions import validate_action
+from pipeline.plan.keys import validate_action
 from pipeline.plan.plan import Plan
 from pipeline.run.perform import perform
 from pipeline.run.stages import Stages
@@ -20,6 +18,8 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from pipeline.validate.locate.reproduce import main
+from tests.devices.test_bindings import exported
+from tests.validate.test_locate import Chain, Net, V, X, line_of
 
 CONFIG = """
 model: net
@@ -53,7 +53,7 @@ def file_of(workspace):
 def validated(workspace):
     """The record of what lies on disk, whatever a build would put there again, and the error."""
     plan = Plan(workspace)
-    files = {"net.pte": digest.of_file(file_of(workspace))}
+    files = {"net.pte": digest.hash_file(file_of(workspace))}
     action = validate_action(plan.config("pack"), files, plan.methods("pack"))
     error = ""
     try:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import count
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import torch
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.operator_support import create_op_support
 
 from pipeline.backends.add_sub.compiler import is_copy, refusal
-from pipeline.program.source_lines import told
+from pipeline.program.source_lines import describe_node
 from pipeline.store.errors import PipelineError
-
-_TAG = "delegation_tag"
 
 
 class AddSubPartitioner(Partitioner):
-    """Takes what the compiler has an instruction for, in as few partitions as can be, branches of
-    control flow included.
+    """Takes what the compiler has an instruction for, in branches of control flow too.
 
     Args:
         backend_id: by what name programs call the delegate.
@@ -37,64 +33,45 @@ class AddSubPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Raises PipelineError: there is control flow in a method that is to be taken whole."""
-        if self.whole:
-            _refuse_control_flow(exported_program.graph_module)
+        main, *branches = _modules(exported_program.graph_module)
+        if self.whole and branches:
+            calls = dict.fromkeys(node for _, _, node in get_control_flow_submodules(main))
+            lines = (f"add_sub takes no control flow: {describe_node(node)}" for node in calls)
+            raise PipelineError("\n".join(lines))
+        takes = create_op_support(
+            lambda _, node: node.op == "call_function" and (self.whole or not refusal(node))
+        )
         tags: dict[str, DelegationSpec] = {}
-        numbers = count()
-        for module in _modules(exported_program.graph_module):
-            partitioner = CapabilityBasedPartitioner(
-                module, _Support(self.whole), allows_single_node_partition=True
-            )
-            for partition in partitioner.propose_partitions():
+        for module in (main, *branches):
+            proposer = CapabilityBasedPartitioner(module, takes, allows_single_node_partition=True)
+            for partition in proposer.propose_partitions():
                 if not self.whole and all(map(is_copy, partition.nodes)):
                     continue  # it would cost a call and save nothing
-                tag = f"add_sub_{next(numbers)}"
+                tag = f"add_sub_{len(tags)}"
                 tags[tag] = self.delegation_spec
                 for node in partition.nodes:
-                    node.meta[_TAG] = tag
+                    node.meta["delegation_tag"] = tag
         tag_constant_data(exported_program)
-        _leave_state_outside(exported_program)
+        # It sees only those changed buffers whose first reader is the change itself.
+        signature = exported_program.graph_signature
+        for node in main.graph.nodes:
+            if signature.inputs_to_buffers.get(node.name) in signature.buffers_to_mutate.values():
+                node.meta.pop("delegation_tag", None)
         return PartitionResult(exported_program, tags)
 
 
-class _Support(OperatorSupportBase):
-    def __init__(self, whole: bool) -> None:
-        super().__init__()
-        self._whole = whole
-
-    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
-        if node.op != "call_function":
-            return False
-        return self._whole or not refusal(node)
-
-
-def refusals(program: ExportedProgram) -> dict[Node, str]:
-    """Why nodes can't be taken, or would not be worth it."""
-    nodes = (node for module in _modules(program.graph_module) for node in module.graph.nodes)
-    return {
-        node: f"it {reason}" if (reason := refusal(node)) else "it would copy, and compute nothing"
-        for node in nodes
-        if node.op == "call_function" and (refusal(node) or is_copy(node))
-    }
+@contextmanager
+def reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[dict[Node, str]]:
+    """Give why nodes can't be taken, or would not be worth it, when the context ends."""
+    found: dict[Node, str] = {}
+    yield found
+    for node in (node for module in _modules(program.graph_module) for node in module.graph.nodes):
+        if node.op == "call_function" and (reason := refusal(node)):
+            found[node] = f"it {reason}"
+        elif is_copy(node):
+            found[node] = "it would copy, and compute nothing"
 
 
 def _modules(module: GraphModule) -> list[GraphModule]:
     branches = [branch for _, branch, _ in get_control_flow_submodules(module)]
     return [module, *(each for branch in branches for each in _modules(branch))]
-
-
-def _refuse_control_flow(module: GraphModule) -> None:
-    wrong = [node for _, _, node in get_control_flow_submodules(module)]
-    if wrong:
-        lines = [f"add_sub takes no control flow: {told(node)}" for node in dict.fromkeys(wrong)]
-        raise PipelineError("\n".join(lines))
-
-
-def _leave_state_outside(program: ExportedProgram) -> None:
-    """A buffer that the method changes is an input of the delegate, not a constant of it.
-    `tag_constant_data` sees only those whose first reader is the change itself."""
-    signature = program.graph_signature
-    changed = set(signature.buffers_to_mutate.values())
-    for node in program.graph.nodes:
-        if node.op == "placeholder" and signature.inputs_to_buffers.get(node.name) in changed:
-            node.meta.pop(_TAG, None)

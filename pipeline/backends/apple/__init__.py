@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from pipeline.backends import reasons
-from pipeline.backends.entry import Backend, Constructor, Requirement
+from pipeline.backends.apple.mlx_files import installed, provide, reproducible
+from pipeline.backends.entry import Backend, Constructor, Execution, Lowering, Preprocessing, Why
+from pipeline.backends.host import Host, Requirement, on_a_mac
 from pipeline.backends.options import Options
-from pipeline.backends.vendors import on_a_mac
+from pipeline.backends.reasons import NOT_OF_THIS_TYPE
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
 
 
 class MPSOptions(Options):
     """Compile specs of `MPSPartitioner`."""
 
-    use_fp16: bool = Field(default=True, description="Compute in float16.")
+    use_fp16: bool = True
+    """Compute in float16."""
 
 
 class MLXOptions(Options):
@@ -36,69 +38,88 @@ def _mps_partitioner(options: MPSOptions) -> Partitioner:
 
 
 def _mlx_partitioner(options: MLXOptions) -> Partitioner:
-    from pipeline.backends.apple import mlx_files
-
-    mlx_files.provide()
+    provide()
     from executorch.backends.mlx.partitioner import MLXPartitioner
 
     return MLXPartitioner()
 
 
-def _mlx_reproducible() -> AbstractContextManager[None]:
-    from pipeline.backends.apple import mlx_files
+@contextmanager
+def _mps_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
+    """Name the operators for which the partitioner has no visitor."""
+    found: Why = {}
+    yield found
+    visitors = partitioner.supported_ops.node_visitors  # type: ignore[attr-defined]
+    for node in program.graph.nodes:
+        if node.op == "call_function" and getattr(node.target, "__name__", "") not in visitors:
+            found[node] = NOT_OF_THIS_TYPE
 
-    return mlx_files.reproducible()
+
+@contextmanager
+def _mlx_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
+    """Read what the partitioner's builder keeps of each node, since it goes over the program
+    first."""
+    found: Why = {}
+    yield found
+    support = getattr(partitioner, "supported_ops", None)
+    for node, info in support._builder.node_info.items() if support is not None else ():
+        if not info.supported:
+            found[node] = info.unsupported_reason or NOT_OF_THIS_TYPE
 
 
-def _mlx_installed() -> bool:
-    from pipeline.backends.apple import mlx_files
-
-    return mlx_files.installed()
-
-
-ENTRIES: tuple[Backend, ...] = (
+ENTRIES = (
     Backend(
         name="mps",
         backend_id="MPSBackend",
-        details="executorch.backends.apple.mps.mps_preprocess:MPSBackend",
         summary="Apple's GPUs; deprecated, use coreml",
         options=MPSOptions,
-        make_partitioner=_mps_partitioner,
-        constructors=(
-            Constructor(
-                "executorch.backends.apple.mps.partition.mps_partitioner:MPSPartitioner",
-                left_out={"compile_specs": "made of the option"},
-            ),
-            Constructor(
-                "executorch.backends.apple.mps.mps_preprocess:MPSBackend.preprocess[spec.key]"
+        lowering=Lowering(
+            make_partitioner=_mps_partitioner,
+            reasons=_mps_reasons,
+            control_flow=frozenset(),
+            constructors=(
+                Constructor(
+                    "executorch.backends.apple.mps.partition.mps_partitioner:MPSPartitioner",
+                    left_out={"compile_specs": "made of the option"},
+                ),
+                Constructor(
+                    "executorch.backends.apple.mps.mps_preprocess:MPSBackend.preprocess[spec.key]"
+                ),
             ),
         ),
-        cannot_run=lambda: "the runtime in ExecuTorch's wheels has no MPS delegate",
-        reasons=reasons.of_mps,
-        looks_into=frozenset(),
+        preprocessing=Preprocessing(
+            details="executorch.backends.apple.mps.mps_preprocess:MPSBackend"
+        ),
+        execution=Execution(
+            cannot_run=lambda: "the runtime in ExecuTorch's wheels has no MPS delegate"
+        ),
     ),
     Backend(
         name="mlx",
         backend_id="MLXBackend",
         summary="Apple silicon's GPUs, through MLX",
         options=MLXOptions,
-        make_partitioner=_mlx_partitioner,
-        constructors=(
-            Constructor(
-                "executorch.backends.mlx.partitioner:MLXPartitioner",
-                left_out={"compile_specs": "nothing reads them"},
+        lowering=Lowering(
+            make_partitioner=_mlx_partitioner,
+            reasons=_mlx_reasons,
+            control_flow=frozenset(),
+            constructors=(
+                Constructor(
+                    "executorch.backends.mlx.partitioner:MLXPartitioner",
+                    left_out={"compile_specs": "nothing reads them"},
+                ),
             ),
         ),
-        requirements=(
-            Requirement(
-                "executorch/data/bin/flatc, which ExecuTorch's wheels hold",
-                "pip install --force-reinstall --no-deps executorch",
-                _mlx_installed,
-            ),
+        preprocessing=Preprocessing(around=reproducible),
+        host=Host(
+            requirements=(
+                Requirement(
+                    "executorch/data/bin/flatc, which ExecuTorch's wheels hold",
+                    "pip install --force-reinstall --no-deps executorch",
+                    installed,
+                ),
+            )
         ),
-        around_preprocess=_mlx_reproducible,
-        cannot_run=on_a_mac("MLX"),
-        reasons=reasons.of_mlx,
-        looks_into=frozenset(),
+        execution=Execution(cannot_run=on_a_mac("MLX")),
     ),
 )

@@ -14,26 +14,28 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from io import StringIO
 from pathlib import Path
 from pkgutil import walk_packages
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from pipeline.backends.host import package_folders
+from pipeline.backends.patching import replaced
 from pipeline.store.errors import PipelineError
 
 _PACKAGE = "executorch.backends.mlx.serialization"
 
 
 def installed() -> bool:
-    """Whether everything is there to lower to MLX, without importing it."""
+    """Return whether everything is installed to lower to MLX, without importing it."""
     root = _root()
     return root is not None and (_is_whole(root) or _flatc(root).is_file())
 
 
 def provide() -> None:
-    """Makes `executorch.backends.mlx` importable, once in a process. Takes about 2 s.
+    """Make `executorch.backends.mlx` importable, once in a process. Takes about 2 s.
 
     Raises:
         PipelineError: flatc fails.
@@ -60,7 +62,7 @@ def provide() -> None:
 
 
 def _generate(path: Path, flatc: Path) -> None:
-    """What `main` of the generator does, without the C++ files, whose templates are missing."""
+    """Do what `main` of the generator does, without the C++ files, whose templates are missing."""
     spec = spec_from_file_location("pte_mlx_generate", path / "generate.py")
     assert spec is not None and spec.loader is not None
     generator = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses look there
@@ -82,26 +84,20 @@ def _generate(path: Path, flatc: Path) -> None:
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Within it, names of constants do not depend on where a model's source stands: upstream
-    begins them with a hash of the program's listing, in which comments name files and lines."""
+    """Keep, within the context, the place of a model's source out of the names of constants, which
+    upstream begins with a hash of the program's listing, whose comments name files and lines."""
     from executorch.backends.mlx import preprocess
 
     def sha256(listing: bytes) -> Any:
         lines = listing.splitlines(keepends=True)
         return hashlib.sha256(b"".join(x for x in lines if not x.lstrip().startswith(b"#")))
 
-    original = preprocess.hashlib
-    preprocess.hashlib = SimpleNamespace(sha256=sha256)
-    try:
+    with replaced(preprocess, "hashlib", lambda original: SimpleNamespace(sha256=sha256)):
         yield
-    finally:
-        preprocess.hashlib = original
 
 
 def _root() -> Path | None:
-    spec = find_spec("executorch")
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(places[0]) if places else None
+    return next(iter(package_folders("executorch")), None)
 
 
 def _serialization(root: Path) -> Path:

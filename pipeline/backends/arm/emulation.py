@@ -11,8 +11,9 @@ import os
 import shlex
 import sys
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
+
+from pipeline.backends.host import package_folders
 
 # Instance layers in the order in which calls go through them, and their folders' names.
 LAYERS = {"VK_LAYER_ML_Graph_Emulation": "graph", "VK_LAYER_ML_Tensor_Emulation": "tensor"}
@@ -21,8 +22,8 @@ _DRIVERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vu
 
 
 def missing() -> str:
-    """Why this machine can't run VGF, or "". Looks, and runs nothing: a driver that is too old
-    shows when a method is run."""
+    """Return why this machine can't run VGF, or "". Nothing is run: a driver that is too old shows
+    when a method is run."""
     with suppress(OSError):
         ctypes.CDLL("libvulkan.so.1")
         layers = os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)
@@ -45,7 +46,7 @@ def _driver() -> bool:
 
 
 def _manifests() -> set[str]:
-    """The names of the layers that the loader finds where it is told to look."""
+    """Return the names of the layers that the loader finds where it is told to look."""
     folders = [
         folder
         for variable in ("VK_LAYER_PATH", "VK_ADD_LAYER_PATH")
@@ -60,7 +61,7 @@ def _manifests() -> set[str]:
 
 
 def set_up(folder: Path) -> dict[str, str]:
-    """Writes the layers' manifests, each into a folder of its own, and gives the variables that
+    """Write the layers' manifests, each into a folder of its own, and return the variables that
     make the Vulkan loader use them.
 
     The wheel's manifests name their libraries without a folder, so that only LD_LIBRARY_PATH,
@@ -68,11 +69,10 @@ def set_up(folder: Path) -> dict[str, str]:
 
     Raises FileNotFoundError where the wheel is not installed.
     """
-    spec = find_spec("emulation_layer")
-    places = spec.submodule_search_locations if spec is not None else None
-    if not places:
+    folders = package_folders("emulation_layer")
+    if not folders:
         raise FileNotFoundError("no emulation layers: pip install 'pte-pipeline[vgf]'")
-    deployed = Path(next(iter(places))) / "deploy"
+    deployed = folders[0] / "deploy"
     for path in sorted((deployed / "share" / "vulkan" / "explicit_layer.d").glob("*.json")):
         manifest = json.loads(path.read_text(encoding="utf-8"))
         layer = manifest["layer"]

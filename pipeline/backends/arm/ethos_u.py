@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigParserError
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import AfterValidator, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.backends.arm import (
-    FLAG_SCHEMA,
-    TOSA_TOOLS,
-    ArmQuantize,
-    PassOptions,
-    backend,
-    constructors,
-    flag,
-    rule,
-)
-from pipeline.backends.entry import extra
-from pipeline.backends.options import Distinct, Options
+from pipeline.backends.arm.backend import arm_backend
+from pipeline.backends.arm.options import FLAG_SCHEMA, ArmQuantize, PassOptions, flag
+from pipeline.backends.entry import Execution
+from pipeline.backends.host import TOSA, Host, extra
+from pipeline.backends.options import Distinct, Options, rule
+from pipeline.backends.patching import wrapped
 from pipeline.backends.workspace_files import WorkspaceFiles
+from pipeline.store import digest
 from pipeline.store.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
 
 # vela's accelerator configurations: an NPU and its multiply-accumulates in a cycle.
 # fmt: off
@@ -58,33 +57,26 @@ _SECTIONS = {"system_config": "System_Config.", "memory_mode": "Memory_Mode."}
 VelaFlag = Annotated[
     str,
     flag(
-        (
-            "--accelerator-config",
-            "--config",
-            "--system-config",
-            "--memory-mode",
-            "--output-dir",
-            "--output-format",
-            "--list-config-files",
-            "--list-configs",
-            "--supported-ops-report",
-            "--help",
-            "--version",
-            "--api-version",
-        )
+        "accelerator-config config system-config memory-mode output-dir output-format "
+        "list-config-files list-configs supported-ops-report help version api-version"
     ),
     FLAG_SCHEMA,
 ]
 
 
 class _EthosUTarget(Options):
-    target: EthosUTarget = Field(
-        description="The NPU and its multiply-accumulates in a cycle, such as ethos-u55-128."
-    )
+    target: EthosUTarget
+    """The NPU and its multiply-accumulates in a cycle, such as ethos-u55-128."""
+
+    def make_spec(self) -> ArmCompileSpec:
+        from executorch.backends.arm.ethosu import EthosUCompileSpec
+
+        return EthosUCompileSpec(self.target)
 
 
 def _defined(names: Any) -> AfterValidator:
-    """A name that vela's own file defines, or any, where another file is named before it."""
+    """Return a check of a name: one that vela's own file defines, or any, where another file is
+    named before it."""
 
     def check(value: str | None, info: ValidationInfo) -> str | None:
         known = get_args(names)
@@ -100,8 +92,8 @@ def _suggested(names: Any) -> WithJsonSchema:
 
 
 def _undefined_sections(options: EthosUOptions, path: Path) -> Iterator[tuple[str, str, str]]:
-    """What options ask for and a file of the user's own does not define. vela prints so, and what
-    fails then is that ExecuTorch finds no output of it."""
+    """Yield what options ask for and a file of the user's own does not define. vela only prints so,
+    and then ExecuTorch fails as it finds no output."""
     ini = ConfigParser()
     try:
         ini.read_string(path.read_text(encoding="utf-8"))
@@ -126,25 +118,17 @@ class EthosUOptions(PassOptions, _EthosUTarget):
 
     config_ini: Annotated[
         str, WorkspaceFiles((".ini",), brought=(OWN_INI,), misfits=_undefined_sections)
-    ] = Field(
-        default=OWN_INI,
-        description="The file that defines systems and memory modes: Arm/vela.ini, which vela "
-        "brings, or one of your own, by its path in the workspace.",
-    )
-    system_config: Annotated[str | None, _defined(EthosUSystem), _suggested(EthosUSystem)] = Field(
-        default=None,
-        description="The system that vela compiles for, of those that config_ini defines. By "
-        "default Ethos_U55_High_End_Embedded, Ethos_U65_High_End or Ethos_U85_SYS_DRAM_Mid.",
-    )
-    memory_mode: Annotated[str | None, _defined(EthosUMemory), _suggested(EthosUMemory)] = Field(
-        default=None,
-        description="What the NPU's memories are used for, of what config_ini defines. By "
-        "default Shared_Sram for U55, Dedicated_Sram_384KB for U65, Sram_Only for U85.",
-    )
-    extra_flags: Distinct[VelaFlag] | None = Field(
-        default=None,
-        description="Further flags of vela, such as --optimise=Size or --arena-cache-size=400000.",
-    )
+    ] = OWN_INI
+    """The file that defines systems and memory modes: Arm/vela.ini, which vela brings, or one of
+    your own, by its path in the workspace."""
+    system_config: Annotated[str | None, _defined(EthosUSystem), _suggested(EthosUSystem)] = None
+    """The system that vela compiles for, of those that config_ini defines. By default
+    Ethos_U55_High_End_Embedded, Ethos_U65_High_End or Ethos_U85_SYS_DRAM_Mid."""
+    memory_mode: Annotated[str | None, _defined(EthosUMemory), _suggested(EthosUMemory)] = None
+    """What the NPU's memories are used for, of what config_ini defines. By default Shared_Sram for
+    U55, Dedicated_Sram_384KB for U65, Sram_Only for U85."""
+    extra_flags: Distinct[VelaFlag] | None = None
+    """Further flags of vela, such as --optimise=Size or --arena-cache-size=400000."""
 
     @field_validator("system_config")
     @classmethod
@@ -155,6 +139,17 @@ class EthosUOptions(PassOptions, _EthosUTarget):
             raise rule("must be a system with the target's NPU")
         return value
 
+    def make_spec(self) -> ArmCompileSpec:
+        from executorch.backends.arm.ethosu import EthosUCompileSpec
+
+        return EthosUCompileSpec(
+            self.target,
+            self.system_config,
+            self.memory_mode,
+            list(self.extra_flags) if self.extra_flags else None,
+            OWN_INI if self.config_ini == OWN_INI else _register_ini(Path(self.config_ini)),
+        )
+
 
 class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
     """Options of an `EthosUQuantizer`."""
@@ -163,31 +158,59 @@ class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
     partitioners_own = ("target", *ArmQuantize.partitioners_own)
 
 
+# Contents of users' own files for vela, by the names that compile specs have of them. A name is
+# made of the content: compile specs stand in the package, and no path of this machine may.
+_inis: dict[str, bytes] = {}
+
+
+def _register_ini(path: Path) -> str:
+    content = path.read_bytes()
+    name = f"{digest.hash_bytes(content)}.ini"
+    _inis[name] = content
+    return name
+
+
 @contextmanager
 def _with_own_inis() -> Iterator[None]:
-    from pipeline.backends.arm import build as arm_parts
+    """Let vela read users' own files, within the context, by the names that compile specs have of
+    them."""
+    from executorch.backends.arm.ethosu import backend
 
-    with arm_parts.own_inis():
+    def compile_with_inis(
+        original: Callable[..., bytes], tosa: bytes, flags: list[str], **more: Any
+    ) -> bytes:
+        with TemporaryDirectory() as folder:
+            return original(tosa, [_with_path(flag, Path(folder)) for flag in flags], **more)
+
+    with wrapped(backend, "vela_compile", compile_with_inis):
         yield
 
 
+def _with_path(flag: str, folder: Path) -> str:
+    name, _, value = flag.partition("=")
+    if name != "--config" or value not in _inis:
+        return flag
+    path = folder / value
+    path.write_bytes(_inis[value])
+    return f"{name}={path}"
+
+
 ENTRIES = (
-    backend(
-        name="ethos-u",
-        backend_id="EthosUBackend",
-        details="executorch.backends.arm.ethosu.backend:EthosUBackend",
+    arm_backend(
+        "ethos-u",
+        "ethosu",
+        "EthosU",
         summary="Ethos-U55, U65, U85: NPUs of microcontrollers, quantized operators only",
         options=EthosUOptions,
-        quantizer=EthosUQuantize,
-        distributions=(*TOSA_TOOLS, "ethos-u-vela"),
-        requirements=(extra("ethos-u", "ethosu", "tosa_serializer"),),
-        constructors=constructors(
-            "ethosu.compile_spec:EthosUCompileSpec",
-            "ethosu.partitioner:EthosUPartitioner",
-            "EthosUQuantizer(compile_spec)",
-            tools=("system_config", "memory_mode", "extra_flags", "config_ini"),
+        quantize=EthosUQuantize,
+        tools=("system_config", "memory_mode", "extra_flags", "config_ini"),
+        around=_with_own_inis,
+        host=Host(
+            requirements=(extra("ethos-u", "ethosu", "tosa_serializer"),),
+            distributions=(*TOSA, "ethos-u-vela"),
         ),
-        around_preprocess=_with_own_inis,
-        cannot_run=lambda: "it takes an Ethos-U NPU, and ExecuTorch has no model of one",
+        execution=Execution(
+            cannot_run=lambda: "it takes an Ethos-U NPU, and ExecuTorch has no model of one"
+        ),
     ),
 )

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
-
-from pipeline.backends.arm import (
-    TOSA_TOOLS,
-    ArmQuantize,
-    PassOptions,
-    TosaSpec,
-    backend,
-    constructors,
-)
-from pipeline.backends.entry import extra
+from pipeline.backends.arm.backend import arm_backend
+from pipeline.backends.arm.options import ArmQuantize, PassOptions, TosaSpec
+from pipeline.backends.entry import Execution
+from pipeline.backends.host import TOSA, Host, extra
 from pipeline.backends.options import Options
+
+if TYPE_CHECKING:
+    from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
 
 
 class _TosaTarget(Options):
-    tosa_spec: TosaSpec = Field(
-        description="The TOSA specification that is lowered to: version, one or both profiles (FP, "
-        "INT), extensions, such as TOSA-1.0+INT+int16+int4."
-    )
+    tosa_spec: TosaSpec
+    """The TOSA specification that is lowered to: version, one or both profiles (FP, INT),
+    extensions, such as TOSA-1.0+INT+int16+int4."""
+
+    def make_spec(self) -> ArmCompileSpec:
+        from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec
+
+        return TosaCompileSpec(self.tosa_spec)
 
 
 class TosaOptions(PassOptions, _TosaTarget):
@@ -37,20 +37,17 @@ class TosaQuantize(ArmQuantize, PassOptions, _TosaTarget):
 
 
 ENTRIES = (
-    backend(
-        name="tosa",
-        backend_id="TOSABackend",
-        details="executorch.backends.arm.tosa.backend:TOSABackend",
+    arm_backend(
+        "tosa",
+        "tosa",
+        "TOSA",
+        spec_parameter="compile_spec_or_tosa_spec",
         summary="TOSA itself, as compilers for other devices read it",
         options=TosaOptions,
-        quantizer=TosaQuantize,
-        distributions=TOSA_TOOLS,
-        requirements=(extra("tosa", "tosa_serializer"),),
-        constructors=constructors(
-            "tosa.compile_spec:TosaCompileSpec",
-            "tosa.partitioner:TOSAPartitioner",
-            "TOSAQuantizer(compile_spec_or_tosa_spec)",
+        quantize=TosaQuantize,
+        host=Host(requirements=(extra("tosa", "tosa_serializer"),), distributions=TOSA),
+        execution=Execution(
+            cannot_run=lambda: "TOSA is for other compilers, and ExecuTorch's runtime has none"
         ),
-        cannot_run=lambda: "TOSA is for other compilers, and ExecuTorch's runtime has none",
     ),
 )

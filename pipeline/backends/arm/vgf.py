@@ -4,59 +4,48 @@ executorch/backends/arm/vgf."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
-
-from pipeline.backends.arm import (
-    FLAG_SCHEMA,
-    TOSA_TOOLS,
-    ArmQuantize,
-    PassOptions,
-    TosaSpec,
-    backend,
-    constructors,
-    flag,
-)
-from pipeline.backends.entry import Requirement, extra
+from pipeline.backends.arm.backend import arm_backend
+from pipeline.backends.arm.emulation import missing
+from pipeline.backends.arm.options import FLAG_SCHEMA, ArmQuantize, PassOptions, TosaSpec, flag
+from pipeline.backends.entry import Execution
+from pipeline.backends.host import TOSA, Host, Requirement, extra, package_folders
 from pipeline.backends.options import Distinct, Options
 from pipeline.store import digest
 
+if TYPE_CHECKING:
+    from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
+
 ConverterFlag = Annotated[
     str,
-    flag(
-        (
-            "--input",
-            "--output",
-            "--tosa-flatbuffer",
-            "--tosa-flatbuffer-schema",
-            "--help",
-            "--version",
-        )
-    ),
+    flag("input output tosa-flatbuffer tosa-flatbuffer-schema help version"),
     FLAG_SCHEMA,
 ]
 
 
 class _VgfTarget(Options):
-    tosa_spec: TosaSpec = Field(
-        default="TOSA-1.0+FP+INT+int4+int16",
-        description="The TOSA specification that is lowered to: version, one or both profiles (FP, "
-        "INT), extensions.",
-    )
+    tosa_spec: TosaSpec = "TOSA-1.0+FP+INT+int4+int16"
+    """The TOSA specification that is lowered to: version, one or both profiles (FP, INT),
+    extensions."""
+
+    def make_spec(self, flags: Iterable[str] | None = None) -> ArmCompileSpec:
+        from executorch.backends.arm.vgf import VgfCompileSpec
+
+        return VgfCompileSpec(self.tosa_spec, list(flags or ()))
 
 
 class VgfOptions(PassOptions, _VgfTarget):
     """Options of `VgfPartitioner`: those of its `VgfCompileSpec`."""
 
-    compiler_flags: Distinct[ConverterFlag] | None = Field(
-        default=None,
-        description="Further flags of the model converter, such as --require-static-shape.",
-    )
+    compiler_flags: Distinct[ConverterFlag] | None = None
+    """Further flags of the model converter, such as --require-static-shape."""
+
+    def make_spec(self, flags: Iterable[str] | None = None) -> ArmCompileSpec:
+        return super().make_spec(flags or self.compiler_flags)
 
 
 class VgfQuantize(ArmQuantize, PassOptions, _VgfTarget):
@@ -70,7 +59,7 @@ _CONVERTER = "MODEL_CONVERTER_PATH"
 
 
 def _own_converter() -> str:
-    """The converter that executorch is told to call, or "" where it calls the wheel's."""
+    """Return the converter that the environment names, or ""."""
     return os.environ.get(_CONVERTER) or ""
 
 
@@ -79,19 +68,17 @@ def _executable(path: str) -> bool:
 
 
 def converter() -> str:
-    """The model converter's program. The wheel's own, which executorch would only find on PATH,
-    where a script of another digest calls it; a variable names another."""
+    """Return the model converter's program: the wheel's own, which executorch would only find on
+    PATH, where a script of another digest calls it, or the one that a variable names."""
     if _own_converter():
         return _own_converter()
-    spec = find_spec("model_converter")
-    folders = spec.submodule_search_locations if spec is not None else None
-    found = [Path(each) / "binaries" / "bin" / "model-converter" for each in folders or ()]
-    return str(found[0]) if found else ""
+    folders = package_folders("model_converter")
+    return str(folders[0] / "binaries" / "bin" / "model-converter") if folders else ""
 
 
 @contextmanager
 def _calling_the_converter() -> Iterator[None]:
-    """Has executorch call `converter()`."""
+    """Make executorch call `converter()`."""
     before = os.environ.get(_CONVERTER)
     os.environ[_CONVERTER] = converter()
     try:
@@ -103,43 +90,34 @@ def _calling_the_converter() -> Iterator[None]:
             os.environ[_CONVERTER] = before
 
 
-def _no_emulation() -> str:
-    from pipeline.backends.arm import emulation as arm_emulation
-
-    return arm_emulation.missing()
-
-
 def _vgf_facts() -> dict[str, str]:
     path = _own_converter()
-    return {"model converter": digest.of_file(Path(path))} if _executable(path) else {}
+    return {"model converter": digest.hash_file(Path(path))} if _executable(path) else {}
 
 
 ENTRIES = (
-    backend(
-        name="vgf",
-        backend_id="VgfBackend",
-        details="executorch.backends.arm.vgf.backend:VgfBackend",
+    arm_backend(
+        "vgf",
+        "vgf",
+        "Vgf",
         summary="GPUs and NPUs with Vulkan's ML extensions for tensors and data graphs",
         options=VgfOptions,
-        quantizer=VgfQuantize,
-        distributions=(*TOSA_TOOLS, "ai-ml-sdk-model-converter"),
-        requirements=(
-            extra("vgf", "model_converter", "tosa_serializer"),
-            Requirement(
-                f"an executable file where {_CONVERTER} points",
-                "unset it to use the installed one",
-                lambda: not _own_converter() or _executable(_own_converter()),
+        quantize=VgfQuantize,
+        tools=("compiler_flags",),
+        defaults={"tosa_spec": "what it takes where none is given"},
+        around=_calling_the_converter,
+        host=Host(
+            requirements=(
+                extra("vgf", "model_converter", "tosa_serializer"),
+                Requirement(
+                    f"an executable file where {_CONVERTER} points",
+                    "unset it to use the installed one",
+                    lambda: not _own_converter() or _executable(_own_converter()),
+                ),
             ),
+            distributions=(*TOSA, "ai-ml-sdk-model-converter"),
+            facts=_vgf_facts,
         ),
-        facts=_vgf_facts,
-        around_preprocess=_calling_the_converter,
-        constructors=constructors(
-            "vgf.compile_spec:VgfCompileSpec",
-            "vgf.partitioner:VgfPartitioner",
-            "VgfQuantizer(compile_spec)",
-            tools=("compiler_flags",),
-            defaults={"tosa_spec": "what it takes where none is given"},
-        ),
-        cannot_run=_no_emulation,
+        execution=Execution(cannot_run=missing),
     ),
 )

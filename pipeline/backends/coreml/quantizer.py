@@ -8,7 +8,7 @@ where all its operators are in the model, and these are found by tracing it, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,14 +21,15 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from pipeline.backends.coreml import CoreMLQuantize, CoreMLScheme
+from pipeline.backends.coreml.options import CoreMLQuantize, CoreMLScheme
+from pipeline.backends.patching import wrapped
 
 _MATCHERS = ("annotate_weighted_mod_pattern", "annotate_binary_op_act_pattern")
 _operators: dict[tuple[Any, ...], frozenset[Any]] = {}
 
 
 class QuickQuantizer(CoreMLQuantizer):
-    """Annotates what `CoreMLQuantizer` annotates."""
+    """A `CoreMLQuantizer` that exports only the patterns that the model can match."""
 
     def annotate(self, model: GraphModule) -> GraphModule:
         with _possible_patterns(model):
@@ -36,7 +37,7 @@ class QuickQuantizer(CoreMLQuantizer):
 
 
 class MixedQuantizer(QuickQuantizer):
-    """Annotates each node by its own scheme.
+    """A quantizer that annotates each node by its own scheme.
 
     Upstream's `module_name_configs` sees parameters as outside of any module, and lets the options
     of an outer module take what those of an inner one leave. A filter is exact.
@@ -66,8 +67,8 @@ class MixedQuantizer(QuickQuantizer):
 
 
 def _quantize_input(node: Node, config: AnnotationConfig) -> None:
-    """Upstream takes the input of a layer as quantized if whatever gives it is annotated, even with
-    weights alone."""
+    """Quantize the input of a layer, which upstream takes as quantized if whatever gives it is
+    annotated, even with weights alone."""
     annotation = node.meta.get(Q_ANNOTATION_KEY)
     if annotation is None or not node.args:
         return
@@ -87,38 +88,33 @@ def _config(scheme: CoreMLScheme) -> LinearQuantizerConfig:
 
 @contextmanager
 def _possible_patterns(model: GraphModule) -> Iterator[None]:
-    """Within it, patterns that hold an operator which the model lacks are not exported, and match
-    nothing."""
+    """Skip, within the context, patterns that hold an operator which the model lacks: they are not
+    exported, and match nothing."""
     model.graph.eliminate_dead_code()  # every match begins with this
     model.recompile()
     there = {node.target for node in model.graph.nodes}
-    names = ("_get_aten_graph_module", *_MATCHERS)
-    originals = {name: getattr(upstream, name) for name in names}
 
-    def export(pattern: torch.nn.Module, inputs: tuple[Any, ...], *rest: Any) -> GraphModule | None:
-        if not operators(pattern, inputs) <= there:
-            return None
-        return originals["_get_aten_graph_module"](pattern, inputs, *rest)
+    def export(
+        original: Callable[..., Any], pattern: torch.nn.Module, inputs: tuple[Any, ...], *rest: Any
+    ) -> Any:
+        possible = _find_operators(pattern, inputs) <= there
+        return original(pattern, inputs, *rest) if possible else None
 
-    def unless_none(match: Callable[..., Any]) -> Callable[..., Any]:
-        def annotate(model: GraphModule, pattern: GraphModule | None, *rest: Any) -> Any:
-            return match(model, pattern, *rest) if pattern is not None else []
+    def annotate(
+        original: Callable[..., Any], model: GraphModule, pattern: GraphModule | None, *rest: Any
+    ) -> Any:
+        return original(model, pattern, *rest) if pattern is not None else []
 
-        return annotate
-
-    upstream._get_aten_graph_module = export
-    for name in _MATCHERS:
-        setattr(upstream, name, unless_none(originals[name]))
-    try:
+    with ExitStack() as patches:
+        patches.enter_context(wrapped(upstream, "_get_aten_graph_module", export))
+        for name in _MATCHERS:
+            patches.enter_context(wrapped(upstream, name, annotate))
         yield
-    finally:
-        for name, original in originals.items():
-            setattr(upstream, name, original)
 
 
-def operators(pattern: torch.nn.Module, inputs: tuple[Any, ...]) -> frozenset[Any]:
-    """What an exported pattern calls. Patterns of upstream's differ in what their `forward` closes
-    over, functions and settings, and in the shapes of their inputs."""
+def _find_operators(pattern: torch.nn.Module, inputs: tuple[Any, ...]) -> frozenset[Any]:
+    """Return the operators that an exported pattern calls. Patterns of upstream's differ in what
+    their `forward` closes over, functions and settings, and in the shapes of their inputs."""
     function = pattern.forward.__func__  # type: ignore[attr-defined]
     closed = tuple(cell.cell_contents for cell in function.__closure__ or ())
     key = (function.__code__, closed, tuple(each.shape for each in inputs))

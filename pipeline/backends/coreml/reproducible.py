@@ -24,6 +24,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from pipeline.backends.patching import replaced
 from pipeline.store.errors import PipelineError
 
 _METADATA, _MANIFEST, _MODEL = "metadata.json", "Manifest.json", "*.mlmodel"
@@ -35,39 +36,39 @@ _REFERENCE = b"CMJR"  # begins a payload that names the model of several methods
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Within it, `CoreMLBackend` gives the same bytes for the same programs, and tells what it
-    can't do in words of a config."""
+    """Make `CoreMLBackend`, within the context, give the same bytes for the same programs, and name
+    what it can't do in words of a config."""
     from executorch.backends.apple.coreml.compiler import coreml_preprocess as upstream
 
-    backend = upstream.CoreMLBackend
-    original, flattener = vars(backend)["preprocess_multimethod"], upstream.executorchcoreml
     identifiers: dict[str, str] = {}
+    flattener = SimpleNamespace(flatten_directory_contents=partial(_flatten, identifiers))
 
-    def preprocess_multimethod(
-        cls: type[Any], programs: Mapping[str, Sequence[Any]], specs: Mapping[str, Sequence[Any]]
-    ) -> dict[str, list[Any]]:
-        _check_sharing(cls, programs, specs)
-        results = original.__func__(cls, programs, specs)
-        return {
-            method: [_renamed(result, identifiers) for result in made]
-            for method, made in results.items()
-        }
+    def make(original: Any) -> Any:
+        def preprocess_multimethod(
+            cls: type[Any],
+            programs: Mapping[str, Sequence[Any]],
+            specs: Mapping[str, Sequence[Any]],
+        ) -> dict[str, list[Any]]:
+            _check_sharing(cls, programs, specs)
+            results = original.__func__(cls, programs, specs)
+            return {
+                method: [_rename(result, identifiers) for result in made]
+                for method, made in results.items()
+            }
 
-    backend.preprocess_multimethod = classmethod(preprocess_multimethod)
-    upstream.executorchcoreml = SimpleNamespace(
-        flatten_directory_contents=partial(_flatten, identifiers)
-    )
-    try:
+        return classmethod(preprocess_multimethod)
+
+    with (
+        replaced(upstream.CoreMLBackend, "preprocess_multimethod", make),
+        replaced(upstream, "executorchcoreml", lambda original: flattener),
+    ):
         yield
-    finally:
-        backend.preprocess_multimethod = original
-        upstream.executorchcoreml = flattener
 
 
 def _check_sharing(
     backend: type[Any], programs: Mapping[str, Sequence[Any]], specs: Mapping[str, Sequence[Any]]
 ) -> None:
-    """Raises PipelineError where methods can't be joined in the way that their configs say.
+    """Raise PipelineError where methods can't be joined in the way that their configs say.
 
     Upstream takes the strategy of the first method for that of all, and raises the deployment
     target of joined methods to iOS 18 without a word.
@@ -80,7 +81,7 @@ def _check_sharing(
     }
     if len(set(strategies.values())) > 1:
         raise PipelineError(
-            f"coreml: {_OPTION} must be the same in every method: {_listed(strategies)}"
+            f"coreml: {_OPTION} must be the same in every method: {_list_values(strategies)}"
         )
     if "disabled" in strategies.values():
         return
@@ -88,22 +89,22 @@ def _check_sharing(
     if len(set(counts.values())) > 1:
         raise PipelineError(
             "coreml: methods share weights partition by partition, and these differ in how many "
-            f"they have: {_listed(counts)}; set `{_OPTION}: disabled` in every method"
+            f"they have: {_list_values(counts)}; set `{_OPTION}: disabled` in every method"
         )
     targets = {m: backend.min_deployment_target_from_compile_specs(s[0]) for m, s in specs.items()}
     if old := {m: t.name.lower() for m, t in targets.items() if t and t.name.lower() in _SINGLE}:
         raise PipelineError(
-            f"coreml: methods that share weights need ios18 or later: {_listed(old)}; raise "
+            f"coreml: methods that share weights need ios18 or later: {_list_values(old)}; raise "
             f"minimum_deployment_target, or set `{_OPTION}: disabled` in every method"
         )
 
 
-def _listed(values: Mapping[str, object]) -> str:
+def _list_values(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _renamed(result: Any, identifiers: Mapping[str, str]) -> Any:
-    """A result that refers to its model by the identifier that it has now."""
+def _rename(result: Any, identifiers: Mapping[str, str]) -> Any:
+    """Return a result that refers to its model by its new identifier."""
     data, payload = result.data_store_output, result.processed_bytes
     if data is None or not payload.startswith(_REFERENCE):
         return result
@@ -120,24 +121,24 @@ def _renamed(result: Any, identifiers: Mapping[str, str]) -> Any:
 
 
 def _flatten(identifiers: dict[str, str], path: str) -> bytes:
-    """Instead of `flatten_directory_contents`: a folder that holds a model and its metadata as one
-    payload. Notes which identifier took the place of which."""
+    """Return a folder that holds a model and its metadata as one payload, and note which identifier
+    took the place of which. Stands in for upstream's `flatten_directory_contents`."""
     folder = Path(path)
     for manifest in folder.rglob(_MANIFEST):
-        _steady_manifest(manifest)
+        _fix_manifest(manifest)
     for model in folder.rglob(_MODEL):
-        _steady_model(model)
+        _fix_model(model)
     metadata = json.loads((folder / _METADATA).read_text())
     random = metadata["identifier"]
     metadata["identifier"] = ""
     (folder / _METADATA).write_text(json.dumps(metadata))
-    metadata["identifier"] = identifiers[random] = f"executorch_{_content_id(folder)}"
+    metadata["identifier"] = identifiers[random] = f"executorch_{_hash_files(folder)}"
     (folder / _METADATA).write_text(json.dumps(metadata))
     return archive(folder)
 
 
-def _steady_manifest(path: Path) -> None:
-    """Gives the items of a model package ids that come from what they are."""
+def _fix_manifest(path: Path) -> None:
+    """Replace the random ids of a model package's items by ids made of their paths."""
     manifest = json.loads(path.read_text())
     items = sorted(manifest["itemInfoEntries"].items(), key=lambda item: item[1]["path"])
     ids = {old: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for old, item in items}
@@ -146,7 +147,7 @@ def _steady_manifest(path: Path) -> None:
     path.write_text(json.dumps(manifest, indent=4, sort_keys=True))
 
 
-def _steady_model(path: Path) -> None:
+def _fix_model(path: Path) -> None:
     from coremltools.proto import Model_pb2
 
     model = Model_pb2.Model()
@@ -155,8 +156,8 @@ def _steady_model(path: Path) -> None:
     path.write_bytes(model.SerializeToString(deterministic=True))
 
 
-def _content_id(folder: Path) -> uuid.UUID:
-    """Of the names and the bytes of all files, 122 bits."""
+def _hash_files(folder: Path) -> uuid.UUID:
+    """Hash the names and the bytes of all files to 122 bits."""
     hasher = blake3()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes()):
@@ -165,9 +166,9 @@ def _content_id(folder: Path) -> uuid.UUID:
 
 
 def archive(folder: Path) -> bytes:
-    """The files of a folder as Core ML's delegate reads them: one after another, and then, read
-    backwards, a JSON text of where each begins and which folder holds it, every child before its
-    folder (backends/apple/coreml/runtime/inmemoryfs/inmemory_filesystem.cpp)."""
+    """Return the files of a folder as Core ML's delegate reads them: one after another, and then,
+    read backwards, a JSON text of where each begins and which folder holds it, every child before
+    its folder (backends/apple/coreml/runtime/inmemoryfs/inmemory_filesystem.cpp)."""
     nodes: list[dict[str, Any]] = []
     data = bytearray()
 
@@ -180,14 +181,9 @@ def archive(folder: Path) -> bytes:
             content = path.read_bytes()
             region = {"offset": len(data), "size": len(content)}
             data.extend(content)
-        nodes.append(
-            {
-                "children": children,
-                "dataRegion": region,
-                "kind": int(path.is_dir()),
-                "name": path.name,
-            }
-        )
+        kind = int(path.is_dir())
+        node = {"children": children, "dataRegion": region, "kind": kind, "name": path.name}
+        nodes.append(node)
         return len(nodes) - 1
 
     add(folder)

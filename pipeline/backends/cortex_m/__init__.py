@@ -8,19 +8,16 @@ a method's edge program where others have partitioners; Cadence is refused at pl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 
-from pipeline.backends.arm import TOSA_TOOLS, rule
-from pipeline.backends.entry import Backend, Constructor, built, extra
-from pipeline.backends.options import Options
+from pipeline.backends.entry import Backend, Constructor, Execution, Lowering, Quantization
+from pipeline.backends.host import TOSA, Host, built, extra
+from pipeline.backends.options import Options, rule
 from pipeline.backends.quantize_options import QuantizeConfig, Static
-from pipeline.backends.vendors import NO_DYNAMIC
-from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
-    from executorch.exir.backend.partitioner import Partitioner
     from executorch.exir.pass_base import ExportedProgramPassBase
     from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -36,12 +33,10 @@ _WHOLE = ("linear", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "s
 class CortexMOptions(Options):
     """Fields of `CortexMTargetConfig`."""
 
-    cpu: Literal["M0", "M0PLUS", "M3", "M4", "M7", "M23", "M33", "M35P", "M55", "M85"] = Field(
-        default="M55", description="The core that the package runs on."
-    )
-    isa: Literal["SCALAR", "DSP", "MVE"] | None = Field(
-        default=None, description="The instructions it has, where its options are not the usual."
-    )
+    cpu: Literal["M0", "M0PLUS", "M3", "M4", "M7", "M23", "M33", "M35P", "M55", "M85"] = "M55"
+    """The core that the package runs on."""
+    isa: Literal["SCALAR", "DSP", "MVE"] | None = None
+    """The instructions it has, where its options are not the usual."""
 
     @field_validator("isa")
     @classmethod
@@ -58,14 +53,6 @@ class CortexMQuantize(QuantizeConfig):
 
     quantizer: Literal["cortex_m"]
     dynamic: Static = False
-
-
-class CadenceOptions(Options):
-    """No options."""
-
-
-def _no_partitioner(options: Any) -> Partitioner:
-    raise PipelineError("lowered by passes; there is no partitioner")
 
 
 def _passes(options: CortexMOptions) -> Sequence[ExportedProgramPassBase]:
@@ -86,35 +73,30 @@ ENTRIES = (
         backend_id="CortexMBackend",
         summary="Cortex-M cores, by CMSIS-NN kernels; quantized operators only",
         options=CortexMOptions,
-        quantizer=CortexMQuantize,
-        make_partitioner=_no_partitioner,
-        make_passes=_passes,
-        make_quantizer=_quantizer,
-        kernels="cortex_m",
-        preserve_ops=tuple(f"aten.{name}.default" for name in _WHOLE),
-        edge_operators=("aten.max_pool2d.default",),
-        distributions=TOSA_TOOLS,
-        requirements=(
-            extra("tosa", "tosa_serializer"),
-            built(
-                "executorch.backends.cortex_m.library._cmsis_nn.cmsis_nn",
-                "take a wheel of executorch that brings it, as those for Linux on x86-64 do",
+        lowering=Lowering(
+            make_passes=_passes,
+            kernels="cortex_m",
+            preserve_ops=tuple(f"aten.{name}.default" for name in _WHOLE),
+            edge_operators=("aten.max_pool2d.default",),
+            constructors=(
+                Constructor("executorch.backends.cortex_m.target_config:CortexMTargetConfig"),
             ),
         ),
-        cannot_run=lambda: "its kernels are for Cortex-M cores, and ExecuTorch's wheel has none",
-        constructors=(
-            Constructor("executorch.backends.cortex_m.target_config:CortexMTargetConfig"),
+        quantization=Quantization(
+            options=CortexMQuantize, make_quantizer=_quantizer, beyond={"dynamic": "always false"}
         ),
-        beyond=NO_DYNAMIC,
-    ),
-    Backend(
-        name="cadence",
-        backend_id="CadenceBackend",
-        summary="Xtensa DSPs",
-        options=CadenceOptions,
-        make_partitioner=_no_partitioner,
-        unsupported="is not supported: ExecuTorch lowers to it by graph passes "
-        "(executorch.backends.cadence.aot.compiler, which needs Python 3.12), and this package by "
-        "partitioners; use `partitioners: []`",
+        host=Host(
+            requirements=(
+                extra("tosa", "tosa_serializer"),
+                built(
+                    "executorch.backends.cortex_m.library._cmsis_nn.cmsis_nn",
+                    "take a wheel of executorch that brings it, as those for Linux on x86-64 do",
+                ),
+            ),
+            distributions=TOSA,
+        ),
+        execution=Execution(
+            cannot_run=lambda: "its kernels are for Cortex-M cores, and ExecuTorch's wheel has none"
+        ),
     ),
 )

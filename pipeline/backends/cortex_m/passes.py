@@ -1,4 +1,4 @@
-"""What lowers to Cortex-M: ExecuTorch's passes, as one pass over a method's edge program."""
+"""ExecuTorch's passes for Cortex-M, as one pass over a method's edge program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class LowerToCortexM(ExportedProgramPassBase):
         self.target = CortexMTargetConfig(cpu=CortexM[cpu], isa=backend)
 
     def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-        """Raises PipelineError for a program that is not quantized, or that a pass fails on."""
+        """Run the passes. Raises PipelineError for a program that is not quantized, or that a pass
+        fails on."""
         if not any(_is_quantized(node) for node in exported_program.graph.nodes):
             raise PipelineError(
                 "cortex_m takes quantized operators, and the method has none; say "

@@ -5,47 +5,50 @@ from __future__ import annotations
 import io
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
-from pipeline.backends import reasons
-from pipeline.backends.entry import Backend, Constructor, Sight, extra, importable
+from pipeline.backends.entry import (
+    Backend,
+    CacheScope,
+    Constructor,
+    Execution,
+    Lowering,
+    Preprocessing,
+    Quantization,
+    Why,
+)
+from pipeline.backends.host import EXECUTORCH, Host, extra, importable
 from pipeline.backends.openvino.quantizer import (
     OpenvinoQuantize,
     apply_quantizer,
+    describe_place,
     make_quantizer,
-    place_of,
 )
 from pipeline.backends.options import Distinct, Options
+from pipeline.backends.patching import wrapped
+from pipeline.backends.reasons import NOT_OF_THIS_TYPE
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
+    from torch.fx import Node
 
 
 class OpenvinoOptions(Options):
     """Options of `OpenvinoPartitioner` and of its compile specs."""
 
-    device: Literal["CPU", "GPU", "NPU"] = Field(
-        default="CPU",
-        description="What the package runs on. OpenVINO compiles for it on the machine that "
-        "builds, which must have one.",
-    )
-    op_types_to_skip: Distinct[str] | None = Field(
-        default=None,
-        description="Operators of the edge program that stay outside the delegate, such as "
-        "aten.relu.default.",
-    )
-    op_names_to_skip: Distinct[str] | None = Field(
-        default=None,
-        description="Nodes of the edge program that stay outside the delegate, such as "
-        "aten_relu_default_1.",
-    )
+    device: Literal["CPU", "GPU", "NPU"] = "CPU"
+    """What the package runs on. OpenVINO compiles for it on the machine that builds, which must
+    have one."""
+    op_types_to_skip: Distinct[str] | None = None
+    """Operators of the edge program that stay outside the delegate, such as aten.relu.default."""
+    op_names_to_skip: Distinct[str] | None = None
+    """Nodes of the edge program that stay outside the delegate, such as aten_relu_default_1."""
 
 
 def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
@@ -55,22 +58,16 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
     _check_device(options.device)
     types, names = set(options.op_types_to_skip or ()), set(options.op_names_to_skip or ())
 
-    class Support(partitioner.OpenvinoOperatorsSupport):
-        """Upstream asks what is to be skipped only of operators that it does not support."""
-
-        def is_node_supported(self, submodules: Any, node: Any) -> bool:
-            if getattr(node.target, "__name__", "") in types or node.name in names:
-                return False
-            return super().is_node_supported(submodules, node)
+    def skip(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
+        # Upstream asks what is to be skipped only of operators that it does not support.
+        if getattr(node.target, "__name__", "") in types or node.name in names:
+            return False
+        return original(checker, submodules, node)
 
     class Skipping(partitioner.OpenvinoPartitioner):  # type: ignore[misc]
         def partition(self, exported_program: Any) -> Any:
-            original = partitioner.OpenvinoOperatorsSupport
-            partitioner.OpenvinoOperatorsSupport = Support
-            try:
+            with wrapped(partitioner.OpenvinoOperatorsSupport, "is_node_supported", skip):
                 return super().partition(exported_program)
-            finally:
-                partitioner.OpenvinoOperatorsSupport = original
 
     return Skipping([CompileSpec("device", options.device.encode())], types, names)
 
@@ -87,16 +84,12 @@ def _check_device(device: str) -> None:
 
 
 def _refuse_scalars(partition: Any) -> None:
-    """ExecuTorch's runtime for OpenVINO fails when it runs a partition that gives a tensor without
-    dimensions (tests/test_backend_openvino.py has one).
-
-    Raises:
-        PipelineError: this one does.
-    """
+    """Raise PipelineError for a partition that returns a tensor without dimensions, which
+    ExecuTorch's runtime for OpenVINO fails to run (tests/backends/test_openvino.py has one)."""
     for node in partition.graph.find_nodes(op="output")[0].all_input_nodes:
         shape = getattr(node.meta.get("val"), "shape", None)
         if shape is not None and len(shape) == 0:
-            place = place_of(node)
+            place = describe_place(node)
             raise PipelineError(
                 f"openvino: a partition gives a tensor without dimensions, {node.name}{place}, "
                 "which ExecuTorch's runtime for it can't run; give it one (keepdim=True), or say "
@@ -106,15 +99,13 @@ def _refuse_scalars(partition: Any) -> None:
 
 @contextmanager
 def _around_preprocess() -> Iterator[None]:
-    """In it, names that OpenVINO counts through the life of a process do not get into blobs, and
-    partitions that can't be compiled or run are refused."""
+    """Keep, within the context, names that OpenVINO counts through the life of a process out of
+    blobs, and refuse partitions that can't be compiled or run."""
     from executorch.backends.openvino import preprocess
 
     from pipeline.backends.openvino.blob import without_counters
 
-    original = preprocess.openvino_compile
-
-    def compile_model(*args: Any, **kwargs: Any) -> Any:
+    def compile_model(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if any(type(each).__name__ == "SymInt" for each in args):
             raise PipelineError(
                 "openvino: a partition has a dynamic size among its inputs, which ExecuTorch's "
@@ -127,32 +118,49 @@ def _around_preprocess() -> Iterator[None]:
             blob = without_counters(blob)
         return SimpleNamespace(export_model=lambda: io.BytesIO(blob))
 
-    preprocess.openvino_compile = compile_model
-    try:
+    with wrapped(preprocess, "openvino_compile", compile_model):
         yield
-    finally:
-        preprocess.openvino_compile = original
 
 
-def _sight() -> Sight:
-    """A blob holds no debug handles."""
-    return Sight(remap=lambda payload, handles: payload)
+@contextmanager
+def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
+    """Note the operators that OpenVINO's frontend for PyTorch does not have; nothing asks about
+    their uses."""
+    from executorch.backends.openvino.partitioner import OpenvinoOperatorsSupport
+
+    found: Why = {}
+
+    def listen(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
+        taken = original(checker, submodules, node)
+        if not taken:
+            found.setdefault(node, NOT_OF_THIS_TYPE)
+        return taken
+
+    with wrapped(OpenvinoOperatorsSupport, "is_node_supported", listen):
+        yield found
+    names = partitioner._op_names_to_skip or ()  # type: ignore[attr-defined]
+    types = partitioner._op_types_to_skip or ()  # type: ignore[attr-defined]
+    for node in program.graph.nodes:
+        if node.name in names:
+            found[node] = "`op_names_to_skip` names it"
+        elif getattr(node.target, "__name__", "") in types:
+            found[node] = "`op_types_to_skip` names it"
 
 
 @cache
 def _facts() -> Mapping[str, str]:
-    """OpenVINO rewrites a model for the CPU that it runs on: for its instruction sets, and for as
+    """Describe this CPU, for which OpenVINO rewrites a model: for its instruction sets, and for as
     many threads as suit its caches and cores."""
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
         for line in info:
             name, _, value = line.partition(":")
             if not name.strip():
                 break  # the first core stands for all
-            told[name.strip()] = value.strip()
-    instructions = sorted(f for f in told.get("flags", "").split() if f.startswith(_INSTRUCTIONS))
+            fields[name.strip()] = value.strip()
+    instructions = sorted(f for f in fields.get("flags", "").split() if f.startswith(_INSTRUCTIONS))
     facts = {
-        "cpu": " ".join((told.get("vendor_id", ""), told.get("model name", ""))).strip(),
+        "cpu": " ".join((fields.get("vendor_id", ""), fields.get("model name", ""))).strip(),
         "cpus": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}"
         if hasattr(os, "sched_getaffinity")
         else str(os.cpu_count()),
@@ -170,57 +178,68 @@ def _cannot_run() -> str:
     return "" if importable("openvino") else "openvino, whose runtime it needs, is not installed"
 
 
+_OPENVINO = "executorch.backends.openvino."
+_COMPRESSION = "of nncf's get_weight_compression_configuration"
 ENTRIES = (
     Backend(
         name="openvino",
         backend_id="OpenvinoBackend",
-        details="executorch.backends.openvino.preprocess:OpenvinoBackend",
         summary="Intel CPUs, GPUs and NPUs",
         options=OpenvinoOptions,
-        quantizer=OpenvinoQuantize,
-        distributions=("executorch", "flatbuffers", "nncf", "openvino", "torch", "torchao"),
-        make_partitioner=_openvino_partitioner,
-        make_quantizer=make_quantizer,
-        apply_quantizer=apply_quantizer,
-        reasons=reasons.of_openvino,
-        looks_into=frozenset(),
-        make_sight=_sight,
-        constructors=(
-            Constructor(
-                "executorch.backends.openvino.partitioner:OpenvinoPartitioner",
-                left_out={"compile_spec": "made of `device`"},
+        lowering=Lowering(
+            make_partitioner=_openvino_partitioner,
+            reasons=_reasons,
+            control_flow=frozenset(),
+            edge_operators=("aten.bitwise_and.Scalar", "aten.bitwise_right_shift.Tensor_Scalar"),
+            constructors=(
+                Constructor(
+                    f"{_OPENVINO}partitioner:OpenvinoPartitioner",
+                    left_out={"compile_spec": "made of `device`"},
+                ),
             ),
-            Constructor(
-                "executorch.backends.openvino.quantizer.quantizer:OpenVINOQuantizer",
-                of="quantizer",
-                left_out={"kwargs": "NNCF's: `group_size` and `all_layers` go through it"},
-            ),
-            Constructor(
-                "executorch.backends.openvino.quantizer.quantizer:quantize_model",
-                of="quantizer",
-                left_out={
-                    "captured_model": "the program",
-                    "calibration_dataset": "the model's calibration inputs",
-                    "transform_fn": "the inputs are arguments already",
-                    "extra_quantizer_options": "for NNCF's own classes",
-                    "kwargs": "for NNCF's own classes",
-                },
-            ),
+            beyond={"device": "the compile spec of this name"},
         ),
-        beyond={
-            "device": "the compile spec of this name",
-            "dynamic": "always false",
-            "group_size": "of nncf's get_weight_compression_configuration",
-            "all_layers": "of nncf's get_weight_compression_configuration",
-            "awq": "of nncf's compress_pt2e",
-            "modules": "nncf's ignored scope",
-            "operators": "nncf's ignored scope",
-            "scale_estimation": "of nncf's compress_pt2e",
-        },
-        edge_operators=("aten.bitwise_and.Scalar", "aten.bitwise_right_shift.Tensor_Scalar"),
-        requirements=(extra("openvino", "openvino", "nncf"),),
-        facts=_facts,
-        around_preprocess=_around_preprocess,
-        cannot_run=_cannot_run,
+        quantization=Quantization(
+            options=OpenvinoQuantize,
+            make_quantizer=make_quantizer,
+            apply_quantizer=apply_quantizer,
+            constructors=(
+                Constructor(
+                    f"{_OPENVINO}quantizer.quantizer:OpenVINOQuantizer",
+                    left_out={"kwargs": "NNCF's: `group_size` and `all_layers` go through it"},
+                ),
+                Constructor(
+                    f"{_OPENVINO}quantizer.quantizer:quantize_model",
+                    left_out={
+                        "captured_model": "the program",
+                        "calibration_dataset": "the model's calibration inputs",
+                        "transform_fn": "the inputs are arguments already",
+                        "extra_quantizer_options": "for NNCF's own classes",
+                        "kwargs": "for NNCF's own classes",
+                    },
+                ),
+            ),
+            beyond={
+                "dynamic": "always false",
+                "group_size": _COMPRESSION,
+                "all_layers": _COMPRESSION,
+                "awq": "of nncf's compress_pt2e",
+                "modules": "nncf's ignored scope",
+                "operators": "nncf's ignored scope",
+                "scale_estimation": "of nncf's compress_pt2e",
+            },
+        ),
+        preprocessing=Preprocessing(
+            details=f"{_OPENVINO}preprocess:OpenvinoBackend",
+            around=_around_preprocess,
+            # A blob holds no debug handles.
+            make_cache_scope=lambda: CacheScope(remap=lambda payload, handles: payload),
+        ),
+        host=Host(
+            requirements=(extra("openvino", "openvino", "nncf"),),
+            distributions=(*EXECUTORCH, "nncf", "openvino"),
+            facts=_facts,
+        ),
+        execution=Execution(cannot_run=_cannot_run),
     ),
 )

@@ -9,7 +9,7 @@ they are numbered anew here, by their order in the model.
 A blob begins with six 64-bit numbers, the offset and the size of each of its three parts: a custom
 header, the constants, and the model as XML, encoded (openvino: src/core/dev_api/openvino/
 xml_util/xml_serialize_util.hpp and src/common/util/src/common_util.cpp, `codec_xor`). Found by
-comparing blobs; tests/test_backend_openvino.py holds what is written here to the installed version.
+comparing blobs; tests/backends/test_openvino.py holds this to the installed version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class UnknownBlobError(Exception):
 
 
 def without_counters(blob: bytes) -> bytes:
-    """The blob with its counted names numbered anew. Raises UnknownBlobError."""
+    """Return the blob with its counted names numbered anew. Raises UnknownBlobError."""
     try:
         offsets = _HEADER.unpack_from(blob)
     except struct.error as error:
@@ -43,33 +43,33 @@ def without_counters(blob: bytes) -> bytes:
     start, size = offsets[4:]
     if start + size != len(blob):
         raise UnknownBlobError("its header does not tell where the model is")
-    model = _coded(blob[start:])
+    model = _code(blob[start:])
     if not model.startswith(_XML):
         raise UnknownBlobError("its model is no XML")
-    renamed = _coded(_renumbered(model.decode()).encode())
+    renamed = _code(_renumber(model.decode()).encode())
     return _HEADER.pack(*offsets[:5], len(renamed)) + blob[_HEADER.size : start] + renamed
 
 
-def model_of(blob: bytes) -> str:
-    """The XML of the model in a blob."""
+def read_model(blob: bytes) -> str:
+    """Return the XML of the model in a blob."""
     start = _HEADER.unpack_from(blob)[4]
-    return _coded(blob[start:]).decode()
+    return _code(blob[start:]).decode()
 
 
-def _coded(text: bytes) -> bytes:
-    """Encodes what is plain and decodes what is encoded."""
+def _code(text: bytes) -> bytes:
+    """Encode plain bytes, or decode encoded ones."""
     key = (_CODEC * (len(text) // len(_CODEC) + 1))[: len(text)]
     return (int.from_bytes(text, "big") ^ int.from_bytes(key, "big")).to_bytes(len(text), "big")
 
 
-def _renumbered(model: str) -> str:
-    """Layers are numbered in their order. What is only remembered as fused into one comes after
-    them in the order in which it was made, since such lists are sorted by the old names."""
+def _renumber(model: str) -> str:
+    """Number layers in their order; names of what was fused into one follow in the order in
+    which it was made, since such lists are sorted by the old names."""
     numbers: dict[str, int] = {}
     for layer in _LAYER.finditer(model):
-        for name in _counted(layer.group(2)):
+        for name in _find_counted(layer.group(2)):
             numbers.setdefault(name, len(numbers))
-    fused = {name for each in _FUSED.finditer(model) for name in _counted(each.group(2))}
+    fused = {name for each in _FUSED.finditer(model) for name in _find_counted(each.group(2))}
     for name in sorted(fused - numbers.keys(), key=_age):
         numbers[name] = len(numbers)
 
@@ -87,7 +87,7 @@ def _renumbered(model: str) -> str:
     return _FUSED.sub(fused_names, _LAYER.sub(layer_name, model))
 
 
-def _counted(text: str) -> Iterator[str]:
+def _find_counted(text: str) -> Iterator[str]:
     return (found.group(0) for found in _COUNTED.finditer(text))
 
 

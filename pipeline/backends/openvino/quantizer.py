@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
 
-from pipeline.backends.options import ModuleName, Options
+from pipeline.backends.options import ModuleName, Options, rule
 from pipeline.backends.quantize_options import MixedQuantize, Static
-from pipeline.program.operators import modules_of
+from pipeline.program.module_paths import innermost_module
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -21,14 +20,9 @@ if TYPE_CHECKING:
 
 # The members of executorch's QuantizationMode, by value.
 OpenvinoMode = Literal[
-    "int8_sym",
-    "int8_mixed",
-    "int8_transformer",
-    "int8wo_sym",
-    "int8wo_asym",
-    "int4wo_sym",
-    "int4wo_asym",
-]
+    "int8_sym", "int8_mixed", "int8_transformer",
+    "int8wo_sym", "int8wo_asym", "int4wo_sym", "int4wo_asym",
+]  # fmt: skip
 
 
 def _for_modes(prefix: str, kind: str) -> AfterValidator:
@@ -36,9 +30,7 @@ def _for_modes(prefix: str, kind: str) -> AfterValidator:
         mode = info.data.get("mode")
         weight_only = mode is not None and "wo" in mode
         if mode is not None and not (mode.startswith(prefix) and weight_only == ("wo" in kind)):
-            raise PydanticCustomError(
-                "rule", "which mode {mode} does not have; {kind} do", {"mode": mode, "kind": kind}
-            )
+            raise rule(f"which mode {mode} does not have; {kind} do")
         return value
 
     return AfterValidator(check)
@@ -68,53 +60,35 @@ class OpenvinoQuantize(MixedQuantize):
 
     quantizer: Literal["openvino"]
     dynamic: Static = False
-    mode: OpenvinoMode = Field(
-        default="int8_sym",
-        description="int8_sym: weights and activations symmetric; int8_mixed: activations "
-        "asymmetric; int8_transformer: for transformers; int8wo_ and int4wo_: weights only.",
-    )
-    smooth_quant: Annotated[bool, _OBSERVING] = Field(
-        default=False, description="Move the spread of activations into weights (SmoothQuant)."
-    )
-    fast_bias_correction: Annotated[bool, _OBSERVING] = Field(
-        default=True,
-        description="Correct biases by a quick estimate. If false, by running the model again "
-        "for every layer: slower and more accurate.",
-    )
-    subset_size: Annotated[int, _OBSERVING] = Field(
-        default=300, ge=1, description="How many calibration inputs are observed at most."
-    )
-    group_size: Annotated[int, _WEIGHT_ONLY_INT4] = Field(
-        default=128,
-        ge=-1,
-        description="How many weights of a channel share a scale; -1: the whole channel.",
-    )
-    all_layers: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
-        default=False,
-        description="Give embeddings and the last layer int4 as well, instead of int8.",
-    )
-    awq: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
-        default=False, description="Scale weights by their activations first (AWQ)."
-    )
-    scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = Field(
-        default=False, description="Choose scales by the outputs on calibration inputs."
-    )
+    mode: OpenvinoMode = "int8_sym"
+    """int8_sym: weights and activations symmetric; int8_mixed: activations asymmetric;
+    int8_transformer: for transformers; int8wo_ and int4wo_: weights only."""
+    smooth_quant: Annotated[bool, _OBSERVING] = False
+    """Move the spread of activations into weights (SmoothQuant)."""
+    fast_bias_correction: Annotated[bool, _OBSERVING] = True
+    """Correct biases by a quick estimate. If false, by running the model again for every layer:
+    slower and more accurate."""
+    subset_size: Annotated[int, _OBSERVING] = Field(300, ge=1)
+    """How many calibration inputs are observed at most."""
+    group_size: Annotated[int, _WEIGHT_ONLY_INT4] = Field(128, ge=-1)
+    """How many weights of a channel share a scale; -1: the whole channel."""
+    all_layers: Annotated[bool, _WEIGHT_ONLY_INT4] = False
+    """Give embeddings and the last layer int4 as well, instead of int8."""
+    awq: Annotated[bool, _WEIGHT_ONLY_INT4] = False
+    """Scale weights by their activations first (AWQ)."""
+    scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = False
+    """Choose scales by the outputs on calibration inputs."""
 
-    modules: dict[ModuleName, Literal["none"]] = Field(
-        default={},
-        description="`none` leaves the operators of a module, by its qualified name, as they are.",
-    )
-    operators: dict[OpenvinoOperator, Literal["none"]] = Field(
-        default={}, description="`none` leaves operators of a type as they are."
-    )
+    modules: dict[ModuleName, Literal["none"]] = Field({})
+    """`none` leaves the operators of a module, by its qualified name, as they are."""
+    operators: dict[OpenvinoOperator, Literal["none"]] = Field({})
+    """`none` leaves operators of a type as they are."""
 
     @field_validator("modules", "operators")
     @classmethod
     def _is_left_alone(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if overrides and info.data.get("smooth_quant"):
-            raise PydanticCustomError(
-                "rule", "can't stand beside smooth_quant, which changes what they leave as well"
-            )
+            raise rule("can't stand beside smooth_quant, which changes what they leave as well")
         return overrides
 
     @property
@@ -127,7 +101,7 @@ class OpenvinoQuantize(MixedQuantize):
 
 
 def make_quantizer(config: OpenvinoQuantize, **given: Any) -> Quantizer:
-    _say_nothing_to_the_vendor()
+    _disable_telemetry()
     from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
 
     if config.mode.startswith("int4"):
@@ -136,8 +110,8 @@ def make_quantizer(config: OpenvinoQuantize, **given: Any) -> Quantizer:
 
 
 def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
-    """What NNCF leaves as it is, if anything. It does not find what it fuses before it looks, such
-    as batch norms, which is no mistake."""
+    """Return the scope that NNCF leaves as it is, if any. It does not find what it fuses before it
+    looks, such as batch norms, which is no mistake."""
     import nncf
 
     calls = (node for node in module.graph.nodes if node.op == "call_function")
@@ -146,16 +120,16 @@ def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
 
 
 def apply_quantizer(
-    module: GraphModule, config: OpenvinoQuantize, batches: Sequence[tuple[Any, ...]]
+    module: GraphModule, config: OpenvinoQuantize, batches: Iterable[tuple[Any, ...]]
 ) -> GraphModule:
-    """NNCF's own flow: what `convert_pt2e` leaves, OpenVINO's frontend does not take.
+    """Quantize by NNCF's own flow: what `convert_pt2e` leaves, OpenVINO's frontend does not take.
 
     Raises:
         PipelineError: the method has control flow, or its sizes are computed with while it is
             observed.
     """
     _refuse_control_flow(module)
-    _say_nothing_to_the_vendor()
+    _disable_telemetry()
     import nncf
     import torch
     from executorch.backends.openvino.quantizer import QuantizationMode, quantize_model
@@ -181,18 +155,18 @@ def apply_quantizer(
         )
 
 
-def place_of(node: Node) -> str:
-    """` in module decoder.loop`, as far as it is known."""
-    name = next(reversed(modules_of(node)), "")
+def describe_place(node: Node) -> str:
+    """Return text such as " in module decoder.loop", or "" where no module is known."""
+    name = innermost_module(node)
     return f" in module {name}" if name else ""
 
 
 def _refuse_control_flow(module: GraphModule) -> None:
-    """NNCF takes a branch for a constant, and asks for its shape."""
+    """Raise PipelineError for control flow: NNCF takes a branch for a constant with a shape."""
     branches = {name for name, each in module.named_modules() if name and hasattr(each, "graph")}
     for node in module.graph.nodes:
         if any(n.op == "get_attr" and n.target in branches for n in node.all_input_nodes):
-            place = place_of(node)
+            place = describe_place(node)
             raise PipelineError(
                 f"openvino: NNCF quantizes no method with control flow, and it has {node.target}"
                 f"{place}; leave out `quantize` for it, or take another quantizer"
@@ -201,7 +175,7 @@ def _refuse_control_flow(module: GraphModule) -> None:
 
 @contextmanager
 def _observing_tensors_only() -> Iterator[None]:
-    """Raises PipelineError where NNCF would observe a size, a number, as if it were a tensor."""
+    """Raise PipelineError where NNCF would observe a size, a number, as if it were a tensor."""
     try:
         yield
     except NotImplementedError as error:
@@ -213,7 +187,6 @@ def _observing_tensors_only() -> Iterator[None]:
         ) from error
 
 
-def _say_nothing_to_the_vendor() -> None:
-    """NNCF reports what it is used for to its maker unless it is told, before its import, that it
-    runs in CI."""
+def _disable_telemetry() -> None:
+    """Keep NNCF from reporting its use to its maker: before its import, say that it runs in CI."""
     os.environ.setdefault("NNCF_CI", "1")

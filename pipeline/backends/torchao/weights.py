@@ -20,13 +20,13 @@ from torchao.utils import unwrap_tensor_subclass
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.backends.torchao import EmbeddingOptions, TorchaoQuantize
+    from pipeline.backends.torchao.options import EmbeddingOptions, TorchaoQuantize
 
 _DTYPES = {"int4": torch.int4, "int8": torch.int8}
 
 
 def quantize_weights(program: ExportedProgram, config: TorchaoQuantize) -> GraphModule:
-    """An ATen module in which linears and embeddings compute with quantized weights.
+    """Return an ATen module in which linears and embeddings compute with quantized weights.
 
     Raises:
         PipelineError: there is nothing that the config would quantize.
@@ -57,7 +57,7 @@ class _Linear(torch.nn.Linear):
 
 
 def _weights(module: GraphModule, operator: Any, place: int) -> dict[str, list[Node]]:
-    """The calls of an operator by the attribute that their argument at `place` is."""
+    """Return the calls of an operator by the attribute that their argument at `place` is."""
     calls: dict[str, list[Node]] = {}
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target is operator:
@@ -90,7 +90,8 @@ def _linear_config(config: TorchaoQuantize) -> Any:
 
 
 def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
-    """Each quantized weight gets a module of its own, since embeddings may share the old one."""
+    """Quantize linears and return how many. Each weight gets a module of its own, since embeddings
+    may share the old one."""
     recipe = _linear_config(config)
     found = 0
     for target, calls in _weights(module, torch.ops.aten.linear.default, 1).items():
@@ -121,8 +122,9 @@ def _free_name(module: GraphModule, target: str) -> str:
 
 
 def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
-    """Each lookup becomes that of ExecuTorch's quantized kernels, which take a row's values and
-    scales and give floats; of 4 bits, two values stand in a byte."""
+    """Quantize embeddings and return how many. Each lookup becomes that of ExecuTorch's quantized
+    kernels, which take a row's values and scales and give floats; of 4 bits, two values stand in a
+    byte."""
     dtype = _DTYPES[f"int{config.bits}"]
     least, greatest = -(2 ** (config.bits - 1)), 2 ** (config.bits - 1) - 1
     lookup = (

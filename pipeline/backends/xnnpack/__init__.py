@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from pipeline.backends import reasons
-from pipeline.backends.entry import Backend, Constructor, Sight
-from pipeline.backends.options import Distinct, ModuleName, Options
-from pipeline.backends.quantize_options import OF_MODULES, OF_OPERATORS, MixedQuantize
+from pipeline.backends.entry import (
+    Backend,
+    Constructor,
+    Lowering,
+    Preprocessing,
+    Quantization,
+    Why,
+    lazy,
+)
+from pipeline.backends.options import Distinct, Greatest, Least, Options, rule
+from pipeline.backends.quantize_options import ByModule, ByOperator, MixedQuantize
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
+    from torch.fx import Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 # The names of executorch's ALL_PARTITIONER_CONFIGS, in its order.
@@ -39,22 +50,14 @@ XnnpackPrecision = Literal["fp32", "static_quant", "dynamic_quant"]
 class XnnpackOptions(Options):
     """Options of `XnnpackPartitioner`."""
 
-    per_op_mode: bool = Field(
-        default=False,
-        description="Give every operator a partition of its own, instead of merging them.",
-    )
-    config_precisions: Distinct[XnnpackPrecision] | None = Field(
-        default=None,
-        description="Delegate only operators that compute in one of these; by default in any.",
-    )
-    configs: Distinct[XnnpackConfigName] | None = Field(
-        default=None,
-        description="Delegate only what these partitioner configs match; by default all of them.",
-    )
-    force_non_static_weights_for_f32_linear: bool = Field(
-        default=False,
-        description="Leave the weights of float32 linears outside the delegate, as its inputs.",
-    )
+    per_op_mode: bool = False
+    """Give every operator a partition of its own, instead of merging them."""
+    config_precisions: Distinct[XnnpackPrecision] | None = None
+    """Delegate only operators that compute in one of these; by default in any."""
+    configs: Distinct[XnnpackConfigName] | None = None
+    """Delegate only what these partitioner configs match; by default all of them."""
+    force_non_static_weights_for_f32_linear: bool = False
+    """Leave the weights of float32 linears outside the delegate, as its inputs."""
 
 
 # The operators that XNNPACKQuantizer annotates, one of its patterns each or more.
@@ -68,36 +71,27 @@ class XnnpackScheme(Options):
     """Options of `get_symmetric_quantization_config`, for an `XNNPACKQuantizer`: int8 activations
     and symmetric int8 weights."""
 
-    dynamic: bool = Field(
-        default=False,
-        description="Quantize activations as they come. If false, their ranges are observed on "
-        "calibration inputs.",
-    )
-    per_channel: bool = Field(
-        default=True, description="Give each output channel of a weight a scale of its own."
-    )
-    weight_qmin: int = Field(
-        default=-127, ge=-128, le=-1, description="The least quantized weight."
-    )
-    weight_qmax: int = Field(
-        default=127, ge=1, le=127, description="The greatest quantized weight."
-    )
-    act_qmin: int = Field(
-        default=-128, ge=-128, le=-1, description="The least quantized activation."
-    )
-    act_qmax: int = Field(
-        default=127, ge=1, le=127, description="The greatest quantized activation."
-    )
+    dynamic: bool = False
+    """Quantize activations as they come. If false, their ranges are observed on calibration
+    inputs."""
+    per_channel: bool = True
+    """Give each output channel of a weight a scale of its own."""
+    weight_qmin: Least = -127
+    """The least quantized weight."""
+    weight_qmax: Greatest = 127
+    """The greatest quantized weight."""
+    act_qmin: Least = -128
+    """The least quantized activation."""
+    act_qmax: Greatest = 127
+    """The greatest quantized activation."""
 
     @model_validator(mode="after")
     def _ranges_are_of_static_activations(self) -> Self:
         given = sorted({"act_qmin", "act_qmax"} & self.model_fields_set)
         if self.dynamic and given:
-            raise PydanticCustomError(
-                "rule",
-                "must not hold `{name}`: XNNPACK itself chooses the range of activations that are "
-                "quantized as they come",
-                {"name": given[0]},
+            raise rule(
+                f"must not hold `{given[0]}`: XNNPACK itself chooses the range of activations that "
+                "are quantized as they come"
             )
         return self
 
@@ -110,102 +104,117 @@ class XnnpackQuantize(XnnpackScheme, MixedQuantize):
     fusing: ClassVar[frozenset[str]] = frozenset(get_args(XnnpackOperator))
 
     quantizer: Literal["xnnpack"]
-    modules: dict[ModuleName, XnnpackScheme | Literal["none"]] = Field(
-        default={}, description=OF_MODULES
-    )
-    operators: dict[XnnpackOperator, XnnpackScheme | Literal["none"]] = Field(
-        default={}, description=OF_OPERATORS
-    )
+    modules: ByModule[XnnpackScheme] = Field({})
+    operators: ByOperator[XnnpackOperator, XnnpackScheme] = Field({})
 
 
-def _xnnpack_partitioner(options: XnnpackOptions) -> Partitioner:
+def _make_partitioner(options: XnnpackOptions) -> Partitioner:
     from executorch.backends.xnnpack.partition import config, xnnpack_partitioner
     from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
 
-    configs = {each.__name__: each for each in config.ALL_PARTITIONER_CONFIGS}
-    return xnnpack_partitioner.XnnpackPartitioner(
-        configs=[configs[name] for name in options.configs] if options.configs else None,
-        config_precisions=[ConfigPrecisionType[name.upper()] for name in options.config_precisions]
-        if options.config_precisions
-        else None,
-        per_op_mode=options.per_op_mode,
-        force_non_static_weights_for_f32_linear=options.force_non_static_weights_for_f32_linear,
-    )
+    given = options.model_dump()
+    if options.configs:
+        configs = {each.__name__: each for each in config.ALL_PARTITIONER_CONFIGS}
+        given["configs"] = [configs[name] for name in options.configs]
+    if options.config_precisions:
+        precisions = [ConfigPrecisionType[name.upper()] for name in options.config_precisions]
+        given["config_precisions"] = precisions
+    return xnnpack_partitioner.XnnpackPartitioner(**given)
 
 
-def _xnnpack_quantizer(config: XnnpackQuantize) -> Quantizer:
-    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-        XNNPACKQuantizer,
-        get_symmetric_quantization_config,
-    )
-    from torchao.quantization.pt2e.quantizer import ComposableQuantizer
+def _make_quantizer(config: XnnpackQuantize) -> Quantizer:
+    from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
 
-    def quantizer(scheme: XnnpackScheme) -> XNNPACKQuantizer:
-        ranges = {"act_qmin": scheme.act_qmin, "act_qmax": scheme.act_qmax}
-        quantization = get_symmetric_quantization_config(
-            is_per_channel=scheme.per_channel,
-            is_dynamic=scheme.dynamic,
-            weight_qmin=scheme.weight_qmin,
-            weight_qmax=scheme.weight_qmax,
-            **({} if scheme.dynamic else ranges),
+    def make(scheme: XnnpackScheme) -> Quantizer:
+        values = scheme.model_dump(exclude={"act_qmin", "act_qmax"} if scheme.dynamic else None)
+        dynamic, per_channel = values.pop("dynamic"), values.pop("per_channel")
+        return xnnpack.XNNPACKQuantizer().set_global(
+            xnnpack.get_symmetric_quantization_config(per_channel, is_dynamic=dynamic, **values)
         )
-        return XNNPACKQuantizer().set_global(quantization)
 
-    if not config.mixed:
-        return quantizer(config)
-    # `set_module_name` takes no "none", sees parameters as outside of any module, and lets an
-    # outer module or the method take what its own options don't cover; a filter is exact.
-    return ComposableQuantizer(
-        [quantizer(each).set_filter_function(config.takes(each)) for each in config.schemes()]
+    return config.compose(make)
+
+
+@contextmanager
+def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
+    """Collect what each partitioner config says to `WhyNoPartition`; the others are asked for by
+    the name of the operator."""
+    from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+    from executorch.exir.backend.canonical_partitioners.config_partitioner import (
+        format_target_name,
     )
 
+    listen = reasons.reported_by("executorch.exir.backend.utils:WhyNoPartition", "__call__")
+    with listen(partitioner, program) as found:
+        yield found
+    taken = partitioner.target_partitioner_configs  # type: ignore[attr-defined]
+    known = {config.target_name for config in ALL_PARTITIONER_CONFIGS}
+    for node in program.graph.nodes:
+        name = format_target_name(getattr(node.target, "__name__", ""))
+        if node.op != "call_function":
+            continue
+        if node in found:
+            found[node] += _list_dtypes(node) if found[node] == "invalid dtype" else ""
+        elif name in taken:
+            found[node] = (
+                "its partitioner takes such operators, but not this one, and does not say why"
+            )
+        elif name in known:
+            found[node] = "`configs` leaves its config out"
+        else:
+            found[node] = reasons.NOT_OF_THIS_TYPE
 
-def _xnnpack_sight() -> Sight:
-    from pipeline.backends.xnnpack import cache_key as sight
 
-    return Sight(
-        names_count=sight.names_count,
-        unread=sight.UNREAD,
-        read=sight.read,
-        remap=sight.remap_handles,
-        fixed_handles=sight.FIXED_HANDLES,
-    )
+def _list_dtypes(node: Node) -> str:
+    """Return the dtypes of a node's tensors, in the order of its arguments, and of its value."""
+    import torch
+
+    values = [each.meta.get("val") for each in (*node.all_input_nodes, node)]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+    return f": {', '.join(dtypes)}" if dtypes else ""
 
 
+_XNNPACK = "executorch.backends.xnnpack."
 ENTRIES = (
     Backend(
         name="xnnpack",
         backend_id="XnnpackBackend",
-        details="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend",
         summary="CPUs: Arm, x86-64, RISC-V",
         options=XnnpackOptions,
-        quantizer=XnnpackQuantize,
-        make_partitioner=_xnnpack_partitioner,
-        make_quantizer=_xnnpack_quantizer,
-        make_sight=_xnnpack_sight,
-        constructors=(
-            Constructor(
-                "executorch.backends.xnnpack.partition.xnnpack_partitioner:XnnpackPartitioner",
-                left_out={
-                    "verbose": "prints what it does; a build prints its own",
-                    "kwargs": "for each config: `force_non_static_weights_for_f32_linear`",
-                },
-            ),
-            Constructor(
-                "executorch.backends.xnnpack.partition.config.xnnpack_config:"
-                "XNNPartitionerConfig[kwargs]"
-            ),
-            Constructor(
-                "executorch.backends.xnnpack.quantizer.xnnpack_quantizer:"
-                "get_symmetric_quantization_config",
-                of="quantizer",
-                renamed={"per_channel": "is_per_channel", "dynamic": "is_dynamic"},
-                left_out={"is_qat": "programs come here trained"},
-                defaults={"per_channel": "as ExecuTorch's recipes for XNNPACK have it"},
+        lowering=Lowering(
+            make_partitioner=_make_partitioner,
+            reasons=_reasons,
+            control_flow=frozenset(),
+            constructors=(
+                Constructor(
+                    f"{_XNNPACK}partition.xnnpack_partitioner:XnnpackPartitioner",
+                    left_out={
+                        "verbose": "prints what it does; a build prints its own",
+                        "kwargs": "for each config: `force_non_static_weights_for_f32_linear`",
+                    },
+                ),
+                Constructor(
+                    f"{_XNNPACK}partition.config.xnnpack_config:XNNPartitionerConfig[kwargs]"
+                ),
             ),
         ),
-        names_count=False,
-        reasons=reasons.of_xnnpack,
-        looks_into=frozenset(),
+        quantization=Quantization(
+            options=XnnpackQuantize,
+            make_quantizer=_make_quantizer,
+            constructors=(
+                Constructor(
+                    f"{_XNNPACK}quantizer.xnnpack_quantizer:get_symmetric_quantization_config",
+                    renamed={"per_channel": "is_per_channel", "dynamic": "is_dynamic"},
+                    left_out={"is_qat": "programs come here trained"},
+                    defaults={"per_channel": "as ExecuTorch's recipes for XNNPACK have it"},
+                ),
+            ),
+        ),
+        preprocessing=Preprocessing(
+            details=f"{_XNNPACK}xnnpack_preprocess:XnnpackBackend",
+            make_cache_scope=lazy("pipeline.backends.xnnpack.cache_key:make_scope"),
+            names_count=False,
+        ),
     ),
 )

@@ -1,7 +1,8 @@
-"""What XNNPACK's preprocess function sees of a partition, and where a payload has debug handles.
+"""The part of a partition that XNNPACK's preprocess function reads, and payloads' debug handles.
 
 Found by reading executorch/backends/xnnpack and by changing partitions one thing at a time;
-tests/test_partitions.py holds both to it. Nothing here outlives a new ExecuTorch untested.
+tests/compile/preprocess/test_key.py holds both to it. Nothing here outlives a new ExecuTorch
+untested.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 from flatbuffers import number_types
 from flatbuffers.table import Table
 from torch.export import ExportedProgram
+
+from pipeline.backends.entry import CacheScope
 
 # Metadata that passes copy and that nothing reads, but for what `read` finds in it.
 UNREAD = frozenset(
@@ -35,7 +38,7 @@ FIXED_HANDLES = frozenset({0, 65535})
 
 
 def read(nodes: Sequence[torch.fx.Node]) -> list[Any]:
-    """What it reads of `UNREAD`, node by node.
+    """Return what it reads of `UNREAD`, node by node.
 
     `get_source_partitions` groups the nodes of each linear layer, by a name of which only
     equality counts; `tensor_meta` stands in for a missing `val` (exir/pass_base.py).
@@ -43,7 +46,7 @@ def read(nodes: Sequence[torch.fx.Node]) -> list[Any]:
     layers: dict[str, int] = {}
     return [
         [
-            [layers.setdefault(name, len(layers)), _described(source)]
+            [layers.setdefault(name, len(layers)), _qualified_name(source)]
             for name, source in _sources(node)
             if _linear(source)
         ]
@@ -61,13 +64,13 @@ def _sources(node: torch.fx.Node) -> list[tuple[str, Any]]:
 
 
 def _linear(source: Any) -> bool:
-    """Whether it may be taken for a linear layer; what only sounds like one counts too."""
+    """Return whether it may be taken for a linear layer; what only sounds like one counts too."""
     if isinstance(source, type) and issubclass(source, torch.nn.Linear):
         return True
-    return "linear" in _described(source).lower()
+    return "linear" in _qualified_name(source).lower()
 
 
-def _described(source: Any) -> str:
+def _qualified_name(source: Any) -> str:
     if isinstance(source, str):
         return source
     bases = source.__mro__ if isinstance(source, type) else (source,)
@@ -78,7 +81,7 @@ _MADE = ("_fused_bn", "_bias_fused_bn", "_decomposed_bn_weight", "_decomposed_bn
 
 
 def names_count(program: ExportedProgram) -> bool:
-    """Whether names can matter: where batch norm is folded into other weights.
+    """Return whether names can matter: where batch norm is folded into other weights.
 
     The new weights are named after the old ones with dots made underscores, and one whose name is
     taken is not made (backends/transforms/utils.py, `create_constant_placeholder`).
@@ -102,8 +105,8 @@ _DEBUG_HANDLE = 4 + 2 * 2  # of XNode
 
 
 def remap_handles(payload: bytes, handles: Mapping[int, int]) -> bytes | None:
-    """The payload with other debug handles, byte for byte as if it had been made with them; None
-    where that can't be promised."""
+    """Return the payload with other debug handles, byte for byte as if it had been made with them,
+    or None where that can't be promised."""
     patched = bytearray(payload)
     if payload[_MAGIC] != b"XH00":
         return None
@@ -117,7 +120,7 @@ def remap_handles(payload: bytes, handles: Mapping[int, int]) -> bytes | None:
 
 
 def _handles(payload: bytes) -> list[tuple[int | None, int]]:
-    """Place and value of every node's debug handle; one that is 0 has no place."""
+    """Return place and value of every node's debug handle; one that is 0 has no place."""
     start = int.from_bytes(payload[_START], "little")
     graph = Table(payload, start)
     graph.Pos = graph.Indirect(start)
@@ -132,3 +135,7 @@ def _handles(payload: bytes) -> list[tuple[int | None, int]]:
         value = node.Get(number_types.Uint32Flags, place) if place is not None else 0
         found.append((place, value))
     return found
+
+
+def make_scope() -> CacheScope:
+    return CacheScope(names_count, UNREAD, read, remap_handles, FIXED_HANDLES)

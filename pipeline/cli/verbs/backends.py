@@ -1,9 +1,9 @@
-"""What `doit backends` prints: the catalogue as a table, or one entry in full."""
+"""`doit backends`: the catalogue as a table, or one entry in full."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.backends import (
@@ -16,6 +16,7 @@ from pipeline.backends import (
     Requirement,
 )
 from pipeline.cli.columns import columns
+from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.toolchain import version_of
 
@@ -23,7 +24,17 @@ _WIDTH = 100
 _SUMMARY = 38  # what the other columns of the table leave of it
 
 
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """List the catalogue, or describe the named backends. Raises PipelineError."""
+    if not words:
+        yield from list_backends()
+    for number, name in enumerate(words):
+        yield from [""] if number else []
+        yield from describe_backend(name)
+
+
 def list_backends() -> Iterator[str]:
+    """Yield the lines of a table of all backends."""
     rows = [("backend", "for", "lowers", "runs", "methods", "quantizer", "same bytes")]
     for backend in BACKENDS.values():
         summary, *more = textwrap.wrap(backend.summary, _SUMMARY) or [""]
@@ -31,11 +42,11 @@ def list_backends() -> Iterator[str]:
             (
                 backend.name,
                 summary,
-                "no" if _obstacles(backend) else "yes",
+                "no" if any(backend.host.missing()) else "yes",
                 _runs(backend),
-                "" if backend.unsupported else "together" if backend.joint else "apart",
-                "yes" if backend.quantizer is not None else "",
-                "" if backend.unsupported else "no" if backend.unreproducible else "yes",
+                "together" if backend.preprocessing.joint else "apart",
+                "yes" if backend.quantization is not None else "",
+                _same_bytes(backend).removeprefix("not known").partition(":")[0].partition(",")[0],
             )
         )
         rows += [("", each, "", "", "", "", "") for each in more]
@@ -49,49 +60,46 @@ def list_backends() -> Iterator[str]:
     yield "doit backends <name> tells of one what it needs and all of its options."
 
 
-def tell_backend(name: str) -> Iterator[str]:
-    """Raises PipelineError for one that is not there."""
+def describe_backend(name: str) -> Iterator[str]:
+    """Describe a backend, or a quantizer without one. Raises PipelineError for an unknown name."""
     known = [*BACKENDS, *(each for each in QUANTIZERS if each not in BACKENDS)]
     if name not in known:
         raise PipelineError(f"no backend '{name}'; {did_you_mean(name, known)}")
     if name not in BACKENDS:
         entry = QUANTIZERS[name]
         yield f"{name}: a quantizer without a partitioner of its own"
-        needs = "; ".join(_needs(entry.missing())) or "yes"
-        yield from _facts({"works here": needs, "versions": _versions(entry.distributions)})
+        needs = "; ".join(_needs(entry.host.missing())) or "yes"
+        yield from _facts({"works here": needs, "versions": _versions(entry.host.distributions)})
         yield ""
         yield from _quantizer(name)
         return
     backend = BACKENDS[name]
     yield f"{backend.name}: {backend.summary}"
+    kernels, joint = backend.lowering.kernels, backend.preprocessing.joint
     facts = {
-        "delegate": f"none; kernels {backend.kernels}::" if backend.kernels else backend.backend_id,
-        "lowers here": "; ".join(_obstacles(backend)) or "yes",
+        "delegate": f"none; kernels {kernels}::" if kernels else backend.backend_id,
+        "lowers here": "; ".join(_needs(backend.host.missing())) or "yes",
+        "runs here": _cannot_run(backend) or _runs(backend) or "not known",
+        "methods": "lowered together, in one call" if joint else "each lowered by itself",
+        "preprocess": _preprocess(backend),
+        "same bytes": _same_bytes(backend),
+        "versions": _versions(backend.host.distributions),
+        "from": backend.plugin,
     }
-    if not backend.unsupported:
-        methods = "lowered together, in one call" if backend.joint else "each lowered by itself"
-        facts |= {
-            "runs here": _cannot_run(backend) or _runs(backend) or "not known",
-            "methods": methods,
-            "preprocess": _preprocess(backend),
-            "same bytes": _same_bytes(backend),
-        }
-    yield from _facts(
-        {**facts, "versions": _versions(backend.distributions), "from": backend.plugin}
-    )
+    yield from _facts(facts)
     yield ""
     yield f"partitioners: [{{{backend.name}: {{...}}}}]"
     yield from _options(backend.options)
     yield from _options(PartitionerSpec, ("modules",))
-    if backend.quantizer is not None:
+    if backend.quantization is not None:
         yield ""
         yield from _quantizer(name)
 
 
 def _preprocess(backend: Backend) -> str:
-    """What makes its payloads, and what does not though it is there."""
-    both = backend.preprocess and backend.details
-    return (backend.preprocess or backend.details) + (f", not {backend.details}" if both else "")
+    """Describe what makes its payloads, and what does not though it is there."""
+    function, details = backend.preprocessing.function, backend.preprocessing.details
+    return (function or details) + (f", not {details}" if function and details else "")
 
 
 def _facts(facts: Mapping[str, str]) -> Iterator[str]:
@@ -105,7 +113,7 @@ def _versions(distributions: Collection[str]) -> str:
 
 
 def _same_bytes(backend: Backend) -> str:
-    why = backend.unreproducible
+    why = backend.preprocessing.unreproducible
     return (why if why.startswith("not known") else f"no: {why}") if why else "yes, every time"
 
 
@@ -118,20 +126,13 @@ def _runs(backend: Backend) -> str:
     """Empty where that can't be told, since nothing can be lowered to it."""
     if _cannot_run(backend):
         return "no"
-    if _obstacles(backend):
+    if any(backend.host.missing()):
         return ""
-    return "in Python" if backend.make_runtime is not None else "yes"
-
-
-def _obstacles(backend: Backend) -> list[str]:
-    """Why nothing can be lowered to it here."""
-    if backend.unsupported:
-        return [f"no: it {backend.unsupported}"]
-    return _needs(backend.missing())
+    return "in Python" if backend.execution.make_runtime is not None else "yes"
 
 
 def _needs(missing: Iterable[Requirement]) -> list[str]:
-    """What is needed, by what is to be done about it."""
+    """Describe what is needed, with its remedy."""
     by_remedy: dict[str, list[str]] = {}
     for need in missing:
         by_remedy.setdefault(need.remedy, []).append(need.what)
@@ -139,7 +140,8 @@ def _needs(missing: Iterable[Requirement]) -> list[str]:
 
 
 def _cannot_run(backend: Backend) -> str:
-    return backend.cannot_run() if backend.cannot_run is not None else ""
+    cannot_run = backend.execution.cannot_run
+    return cannot_run() if cannot_run is not None else ""
 
 
 def _options(model: type[Options], only: Collection[str] = ()) -> Iterator[str]:
@@ -179,7 +181,7 @@ def _name_in(reference: Mapping[str, Any]) -> str:
 
 
 def _kind(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """What can stand there, in words of YAML."""
+    """Describe the values of an option, in words of YAML."""
     if "$ref" in part:
         return _kind(definitions[_name_in(part)], definitions)
     if "anyOf" in part:

@@ -5,42 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from pipeline.cli.verbs import known_packages
 from pipeline.plan.plan import Plan
-from pipeline.plan.status import damage_of, link_status
-from pipeline.report.files import REPORT, read_record
-from pipeline.store.digest import of_json
-from pipeline.store.errors import ConfigErrors, PipelineError, did_you_mean
-from pipeline.store.files import write_atomically
+from pipeline.plan.status import find_damage, link_status
+from pipeline.report.records import read_record
+from pipeline.store.digest import hash_json
+from pipeline.store.errors import ConfigErrors, PipelineError
+from pipeline.store.files import MANIFEST, REPORT, write_atomically
 from pipeline.store.sizes import human_size
 from pipeline.store.workspace import BASELINES
-from pipeline.validate.gates.baseline import baseline_text, read_baseline, settled
-from pipeline.validate.gates.builds import build_in
+from pipeline.validate.gates.baseline import format_baseline, keep_accepted, read_baseline
+from pipeline.validate.gates.builds import read_build
 from pipeline.validate.gates.figures import Figures
 
 
-def accept(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
-    """Writes the baselines of these packages, or of all, a line for each.
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Write the baselines of packages, by default all, and yield a line for each.
 
     Raises:
         PipelineError: for those that can't be accepted, after the others were; a line for each.
     """
-    for package in packages:
-        if package not in plan.packages:
-            raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
     refused = []
-    for package in packages or plan.packages:
+    for package in known_packages(plan, words):
         try:
             yield f"{BASELINES}/{package}.yaml: {_accept(plan, package)}"
         except PipelineError as error:
             refused.append(str(error))
-    if not packages:
-        yield from gone(plan)
+    if not words:
+        yield from unused_baselines(plan)
     if refused:
         raise PipelineError("\n".join(refused))
 
 
-def gone(plan: Plan) -> Iterator[str]:
-    """A line for each baseline of a package that no config makes."""
+def unused_baselines(plan: Plan) -> Iterator[str]:
+    """Yield a line for each baseline of a package that no config makes."""
     for path in sorted((plan.workspace.root / BASELINES).glob("*.yaml")):
         if path.stem not in plan.packages:
             yield f"{BASELINES}/{path.name}: there is no package '{path.stem}'; remove the file"
@@ -51,21 +49,21 @@ def _accept(plan: Plan, package: str) -> str:
     path = plan.workspace.baseline(package)
     before = None
     with suppress(ConfigErrors):  # one that can't be read is replaced
-        before = read_baseline(plan.workspace, package)
-    text = baseline_text(package, settled(now, before)).encode()
+        before = read_baseline(plan.workspace.baseline(package))
+    text = format_baseline(package, keep_accepted(now, before)).encode()
     there = path.read_bytes() if path.is_file() else None
     if there == text:
         return "unchanged"
     write_atomically(path, text)
     if before is None:
         what = "replaced, since it could not be read" if there else "new"
-        return f"{what}; {human_size(now['size'])}"
-    was, size = before["size"], now["size"]
+        return f"{what}; {human_size(now.size)}"
+    was, size = before.size, now.size
     return "changed; " + (f"size {was} -> {size} bytes" if was != size else "of the same size")
 
 
 def _present(plan: Plan, package: str) -> Figures:
-    """The figures of a package that is current and proved. Raises PipelineError for any other."""
+    """Return the figures of a package that is current and proved. Raises PipelineError."""
     plan.check(package)
     first = f"run `doit validate:{package}` first"
     lowered = link_status(plan, package)
@@ -73,9 +71,9 @@ def _present(plan: Plan, package: str) -> Figures:
         raise PipelineError(f"{package}: not built as it is asked for ({lowered.reason}); {first}")
     action = plan.validate(package)
     recorded = plan.workspace.state(package).get("validate", {})
-    if action is None or recorded.get("measured") != of_json(action.key["measured"]):
+    if action is None or recorded.get("measured") != hash_json(action.key["measured"]):
         raise PipelineError(f"{package}: not validated as it is now; {first}")
-    damage = damage_of(plan, package, recorded["files"])
+    damage = find_damage(plan, package, recorded["files"])
     if damage:
         raise PipelineError(f"{package}: {damage}; {first}")
     folder = plan.workspace.package(package)
@@ -83,7 +81,7 @@ def _present(plan: Plan, package: str) -> Figures:
         report = read_record(folder / REPORT) or {}
         failures = "".join(f": {each}" for each in report.get("failures", ())[:1])
         raise PipelineError(f"{package}: is not what its source is{failures}")
-    build = build_in(folder)
+    build = read_build(folder / MANIFEST)
     if build is None:
         raise PipelineError(f"{package}: its manifest can't be read; {first}")
     return build.figures

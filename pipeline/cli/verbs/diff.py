@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from pipeline.cli.columns import columns
-from pipeline.cli.revisions import checked_out, commit_of
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
-from pipeline.report.files import CONTENTS, MANIFEST, REPORT
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
+from pipeline.store.files import CONTENTS, MANIFEST, REPORT
 from pipeline.store.maintenance import earlier_keys
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import BASELINES
 from pipeline.validate.gates.baseline import read_baseline
-from pipeline.validate.gates.builds import Build, build_at, build_in, build_of
-from pipeline.validate.gates.comparison import Comparison, as_markdown, as_text, compared, verdict
-from pipeline.validate.gates.figures import Figures, MethodFigures
+from pipeline.validate.gates.builds import Build, make_build, read_build
+from pipeline.validate.gates.comparison import Comparison, compare_builds
+from pipeline.validate.gates.figures import Figures
 
 
 class Other(NamedTuple):
-    """What a package is compared with, what to call it, and what is to be said of it."""
+    """A build that a package is compared with, its name, and notes on it."""
 
     build: Build
     name: str
     notes: tuple[str, ...] = ()
 
 
-# Of a package. Raises PipelineError where there is nothing to compare with.
+# Returns the other build of a package. Raises PipelineError where there is none.
 Find = Callable[[str], Other]
 
 
-def diff(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[str]:
-    """Lines for each package.
+def run(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[str]:
+    """Compare packages, and yield lines for each.
 
     Args:
         words: packages, by default all, and at most one other: a manifest, or a folder with some;
@@ -47,9 +48,9 @@ def diff(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[s
     Raises:
         PipelineError: for those that can't be compared, after the others were; a line for each.
     """
-    packages, against = _understood(plan, words)
+    packages, against = _parse_words(plan, words)
     with ExitStack() as stack:
-        find, packages = _finder(plan, against, packages, stack)
+        find, packages = _choose_finder(plan, against, packages, stack)
         refused, first = [], True
         for package in packages:
             try:
@@ -60,22 +61,22 @@ def diff(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[s
             if not first and (markdown or not comparison.same):
                 yield ""
             first = False
-            yield from as_markdown(comparison) if markdown else _text(comparison)
+            yield from comparison.markdown() if markdown else _text(comparison)
         if refused:
             raise PipelineError("\n".join(refused))
 
 
 def _text(comparison: Comparison) -> Iterator[str]:
-    yield verdict(comparison)
+    yield comparison.verdict
     for note in comparison.notes:
         yield f"  {note}"
     if not comparison.same:
-        rows = [("", "before", "after", "change"), *as_text(comparison)]
+        rows = [("", "before", "after", "change"), *comparison.rows()]
         yield from columns(rows, right=(1, 2))
 
 
 def _compared(plan: Plan, package: str, find: Find) -> Comparison:
-    new = build_in(plan.workspace.package(package))
+    new = read_build(plan.workspace.package(package) / MANIFEST)
     if new is None:
         raise PipelineError(f"{package}: is not built; run `doit lower:{package}`")
     other = find(package)
@@ -84,15 +85,15 @@ def _compared(plan: Plan, package: str, find: Find) -> Comparison:
         status = link_status(plan, package)
         if not status.current:
             notes.append(f"build/{package} is not what its sources ask for: {status.reason}")
-    if not any(method["sqnr_db"] for method in new.figures["methods"].values()):
+    if not any(method.sqnr_db for method in new.figures.methods.values()):
         notes.append(f"numerics are left out: build/{package} has not been validated as it is")
-    return compared(package, other.build, new, other.name, notes)
+    return compare_builds(package, other.build, new, other.name, notes)
 
 
 # What to compare with
 
 
-def _understood(plan: Plan, words: Sequence[str]) -> tuple[list[str], str]:
+def _parse_words(plan: Plan, words: Sequence[str]) -> tuple[list[str], str]:
     packages = [word for word in words if word in plan.packages]
     others = [word for word in words if word not in plan.packages]
     if len(others) > 1:
@@ -101,41 +102,41 @@ def _understood(plan: Plan, words: Sequence[str]) -> tuple[list[str], str]:
     return packages, others[0] if others else ""
 
 
-def _finder(
+def _choose_finder(
     plan: Plan, against: str, packages: list[str], stack: ExitStack
 ) -> tuple[Find, list[str]]:
-    """How to find the other side, and the packages that are meant."""
+    """Return how to find the other side, and the packages that are meant."""
     if not against:
-        return lambda package: _accepted(plan, package), packages or list(plan.packages)
+        return lambda package: _find_accepted(plan, package), packages or list(plan.packages)
     path = plan.workspace.root / against
     if path.exists():
-        return _beside(plan, path, against, packages)
-    commit = commit_of(plan.workspace.root, against)
+        return _find_in_folder(plan, path, against, packages)
+    commit = find_commit(plan.workspace.root, against)
     if commit is None:
         known = did_you_mean(against, plan.packages)
         raise PipelineError(f"'{against}' is no package, file or revision of git's; {known}")
-    root = stack.enter_context(checked_out(plan.workspace.root, commit))
+    root = stack.enter_context(check_out(plan.workspace.root, commit))
     there = Plan(replace(plan.workspace, root=root))
     name = against if commit.startswith(against) else f"{against} ({commit[:12]})"
     wanted = packages or [p for p in plan.packages if p in there.packages]
-    return lambda package: _at_revision(there, package, name), wanted
+    return lambda package: _find_at_revision(there, package, name), wanted
 
 
-def _accepted(plan: Plan, package: str) -> Other:
-    """With all that the store still knows of the build that was accepted."""
-    figures = read_baseline(plan.workspace, package)
+def _find_accepted(plan: Plan, package: str) -> Other:
+    """Return the accepted build, with all that the store still knows of it."""
+    figures = read_baseline(plan.workspace.baseline(package))
     if figures is None:
         what = f"there is no {BASELINES}/{package}.yaml"
         raise PipelineError(f"{package}: {what}; `doit baseline {package}` accepts a build")
     name = "the accepted baseline"
-    now = build_in(plan.workspace.package(package))
-    if now is not None and now.figures["digest"] == figures["digest"]:
+    now = read_build(plan.workspace.package(package) / MANIFEST)
+    if now is not None and now.figures.digest == figures.digest:
         return Other(Build(figures), name)
     for action, key in earlier_keys(plan.workspace.store, "link"):
         if key["package"] != package:
             continue
-        found = _stored(plan.workspace.store, action)
-        if found is not None and found.figures["digest"] == figures["digest"]:
+        found = _load_build(plan.workspace.store, action)
+        if found is not None and found.figures.digest == figures.digest:
             return Other(_with_numerics(found, figures), name)
     note = "the build that was accepted is not in the store, so options are left out"
     return Other(Build(figures), name, (note,))
@@ -143,33 +144,32 @@ def _accepted(plan: Plan, package: str) -> Other:
 
 def _with_numerics(build: Build, figures: Figures) -> Build:
     methods = {
-        name: cast(
-            MethodFigures,
-            {**method, **{key: accepted[key] for key in ("sqnr_db", "max_abs")}}  # type: ignore[literal-required]
-            if (accepted := figures["methods"].get(name))
-            else method,
-        )
-        for name, method in build.figures["methods"].items()
+        name: method.model_copy(update={"sqnr_db": known.sqnr_db, "max_abs": known.max_abs})
+        if (known := figures.methods.get(name))
+        else method
+        for name, method in build.figures.methods.items()
     }
-    return replace(build, figures={**build.figures, "methods": methods})
+    return replace(build, figures=build.figures.model_copy(update={"methods": methods}))
 
 
-def _stored(store: Store, link: Digest, report: Any = None) -> Build | None:
-    """What the store knows of a package that was linked."""
-    result = store.result(link)
-    if result is None or MANIFEST not in result["files"]:
+def _load_build(store: Store, link: Digest, report: Any = None) -> Build | None:
+    """Return what the store knows of a package that was linked."""
+    entry = store.get(link)
+    if entry is None or MANIFEST not in entry.result["files"]:
         return None
-    files = result["files"]
+    files = entry.result["files"]
     try:
         manifest = json.loads(store.read(files[MANIFEST]))
         contents = json.loads(store.read(files[CONTENTS])) if CONTENTS in files else None
     except (MissingBlobError, ValueError):
         return None
-    return build_of(manifest, contents, report)
+    return make_build(manifest, contents, report)
 
 
-def _beside(plan: Plan, path: Path, against: str, packages: list[str]) -> tuple[Find, list[str]]:
-    """A manifest, the folder of a package, or one that holds such folders."""
+def _find_in_folder(
+    plan: Plan, path: Path, against: str, packages: list[str]
+) -> tuple[Find, list[str]]:
+    """Find builds by a manifest, the folder of a package, or a folder with such folders."""
     if path.is_dir() and not (path / MANIFEST).exists():
         here = [p for p in plan.packages if (path / p / MANIFEST).exists()]
         if not here and not packages:
@@ -181,20 +181,20 @@ def _beside(plan: Plan, path: Path, against: str, packages: list[str]) -> tuple[
 
 
 def _read(path: Path, name: str) -> Other:
-    build = build_at(path)
+    build = read_build(path)
     if build is None:
         raise PipelineError(f"{name}: {path.name} is no manifest that can be read")
     return Other(build, name)
 
 
-def _at_revision(there: Plan, package: str, name: str) -> Other:
-    """Nothing is built: it is in the store, or its baseline is in the revision."""
+def _find_at_revision(there: Plan, package: str, name: str) -> Other:
+    """Find the build of a revision in the store, or its baseline in the revision; build nothing."""
     reason = f"{name} has no such package"
     if package in there.packages:
-        build, reason = _built_at(there, package)
+        build, reason = _find_stored(there, package)
         if build is not None:
             return Other(build, name)
-        figures = read_baseline(there.workspace, package)
+        figures = read_baseline(there.workspace.baseline(package))
         if figures is not None:
             note = f"{reason} at {name}, so this is the baseline of that revision"
             return Other(Build(figures), f"the baseline of {name}", (note,))
@@ -203,8 +203,8 @@ def _at_revision(there: Plan, package: str, name: str) -> Other:
     raise PipelineError(f"{package}: {reason}")
 
 
-def _built_at(there: Plan, package: str) -> tuple[Build | None, str]:
-    """The build, or why there is none."""
+def _find_stored(there: Plan, package: str) -> tuple[Build | None, str]:
+    """Return the build that the store has of a package, or why there is none."""
     problems = there.problems(package)
     if problems:
         return None, f"its config has mistakes ({problems[0]})"
@@ -215,16 +215,53 @@ def _built_at(there: Plan, package: str) -> tuple[Build | None, str]:
         return None, f"its model can't be read ({error})"
     if link is None or methods is None:
         return None, f"its model {there.model(package)} is not exported in this store"
-    result = store.result(link.digest)
-    build = _stored(store, link.digest)
-    if result is None or build is None:
+    entry = store.get(link.digest)
+    build = _load_build(store, link.digest)
+    if entry is None or build is None:
         return None, "it is not in this store as the present tools would build it"
-    files = {n: blob for n, blob in result["files"].items() if n.endswith((".pte", ".ptd"))}
-    proved = store.result(there.validation_of(package, files, methods).digest)
-    if proved is not None and REPORT in proved["files"]:
+    files = {n: blob for n, blob in entry.result["files"].items() if n.endswith((".pte", ".ptd"))}
+    proved = store.get(there.make_validation(package, files, methods).digest)
+    if proved is not None and REPORT in proved.result["files"]:
         try:
-            report = json.loads(store.read(proved["files"][REPORT]))
+            report = json.loads(store.read(proved.result["files"][REPORT]))
         except (MissingBlobError, ValueError):
             return build, ""
-        build = _stored(store, link.digest, report) or build
+        build = _load_build(store, link.digest, report) or build
     return build, ""
+
+
+# Another revision
+
+
+def find_commit(root: Path, revision: str) -> str | None:
+    """Return the commit that a revision of git's names; None where it names none."""
+    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    found = _git(root, *asked)
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+@contextmanager
+def check_out(root: Path, commit: str) -> Iterator[Path]:
+    """Yield the root of a workspace as it was at a commit, in a worktree of git's that goes at the
+    end of the block. No hook runs. Raises PipelineError."""
+    inside = _git(root, "rev-parse", "--show-prefix").stdout.strip()
+    with tempfile.TemporaryDirectory(prefix="pte-pipeline-") as folder:
+        place = Path(folder) / "checkout"
+        quiet = ("-c", "core.hooksPath=/dev/null", "worktree")
+        made = _git(root, *quiet, "add", "--quiet", "--detach", str(place), commit)
+        if made.returncode:
+            lines = made.stderr.strip().splitlines() or ["git worktree failed"]
+            raise PipelineError(f"{commit[:12]} cannot be checked out: {lines[-1]}")
+        try:
+            yield place / inside
+        finally:
+            _git(root, *quiet, "remove", "--force", str(place))
+
+
+def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise PipelineError("git is not installed, and a revision was asked for") from error

@@ -13,38 +13,41 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.cli.console import progress_on
+from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action
-from pipeline.plan.key_diff import differences, shown_value
+from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
-from pipeline.plan.status import Status, link_status
-from pipeline.report.files import MANIFEST, read_record
-from pipeline.run.batch import Batch, Waiting, Wanted
-from pipeline.run.pool import Pool
-from pipeline.run.steps import Step
+from pipeline.plan.status import link_status
+from pipeline.report.records import read_record
+from pipeline.run import pool as pools
+from pipeline.run.batch import Batch
 from pipeline.run.worker import log_path
 from pipeline.store import digest
-from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import MANIFEST
+from pipeline.store.json_diff import diff_json, show_value
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
-_MOST = 5  # differences of a manifest that are told
+_MOST = 5  # differences of a manifest that are shown
 _PIECE = 1 << 20
 _PREFIX = ".rebuild-"
 
 
-def rebuild(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Builds packages, by default all, again; a line for each, and more where bytes differ.
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Build packages, by default all, again; yield a line for each, and more where bytes differ.
 
     Raises:
         PipelineError: where bytes differ, where a package can't be built again, and for packages
             that are not current: then nothing is built.
     """
-    packages = _current(plan, words)
-    with _folder(plan.workspace.build) as folder:
+    packages = _current_packages(plan, words)
+    with _temporary_folder(plan.workspace.build) as folder:
         build = folder / "build"
         workspace = replace(plan.workspace, store=Store(folder / "store"), build_folder=build)
         build.mkdir()
@@ -54,7 +57,7 @@ def rebuild(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             if package in failed:
                 continue
             names = list(plan.workspace.state(package)["link"]["files"])
-            lines = list(compared(plan.workspace.package(package), build / package, names))
+            lines = list(compare_folders(plan.workspace.package(package), build / package, names))
             if lines:
                 differing.append(package)
                 yield f"{package}: built again, it is another package"
@@ -70,9 +73,9 @@ def rebuild(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 
 @contextmanager
-def _folder(parent: Path) -> Iterator[Path]:
-    """One that goes at the end of the block. It is locked, so that those of killed processes, which
-    go now, are known."""
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    """Yield a folder that goes at the end of the block. It is locked, so that those of killed
+    processes are known, and go now."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError), open(path / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its process lives
@@ -86,14 +89,12 @@ def _folder(parent: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _current(plan: Plan, words: Sequence[str]) -> list[str]:
-    """The packages that are meant. Raises PipelineError for those that are not built as they would
-    be now, with which there is nothing to compare."""
-    packages = list(words or plan.packages)
+def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
+    """Return the packages that are meant. Raises PipelineError for those that are not built as they
+    would be now, with which there is nothing to compare."""
+    packages = known_packages(plan, words)
     stale = []
     for package in packages:
-        if package not in plan.packages:
-            raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
         plan.check(package)
         status = link_status(plan, package)
         if not status.current:
@@ -113,57 +114,50 @@ class _Rebuild:
         self._failed: dict[str, str] = {}  # by the digest of an action
 
     def run(self, packages: Sequence[str]) -> dict[str, str]:
-        """What went wrong, by package."""
+        """Build the packages, and return what went wrong, by package."""
         plan = self._plan
-        told: dict[str, str] = {}
-        pool = Pool(self._workspace, self._workspace.jobs, always=False)
-        batch = Batch(plan, pool, _progress, lambda kind, usage: None)
+        wrong: dict[str, str] = {}
+        pool = pools.Pool(self._workspace, self._workspace.jobs, always=False)
+        batch = Batch(plan, pool, partial(progress_on, sys.stdout))
         try:
             exports = [model for model in map(plan.exporter, packages) if model is not None]
-            self._do(batch, [(plan.models.export(m), Step(plan, "export", m)) for m in exports])
+            self._run(batch, [plan.models.export(model) for model in exports])
             for model in exports:
                 plan.forget(model)
             for kind in ("quantize", "compile", "link"):
-                steps = [step for p in packages if p not in told for step in self._steps(kind, p)]
-                self._do(batch, steps)
-                for action, step in steps:
+                left = [package for package in packages if package not in wrong]
+                actions = [(p, action) for p in left for action in self._actions(kind, p)]
+                self._run(batch, [action for _, action in actions])
+                for package, action in actions:
                     if action.digest in self._failed:
-                        told.setdefault(str(step.package), self._failed[action.digest])
+                        wrong.setdefault(package, self._failed[action.digest])
         finally:
             pool.close()
-        return told
+        return wrong
 
-    def _steps(self, kind: str, package: str) -> Iterator[tuple[Action, Step]]:
+    def _actions(self, kind: str, package: str) -> list[Action]:
         plan = self._plan
-        if kind == "link":
-            link = plan.link(package)
-            yield from [(link, Step(plan, kind, plan.model(package), package))] if link else []
-            return
-        found: Iterable[Action] = (
-            (plan.quantizes(package) or {}).values()
-            if kind == "quantize"
-            else plan.compiles(package) or ()
-        )
-        for action in found:
-            unit = tuple(str(action.method).split("+"))
-            yield action, Step(plan, kind, plan.model(package), package, unit)
+        units: dict[str, Sequence[tuple[str, ...]]] = {
+            "quantize": [(method,) for method in plan.quantized(package)],
+            "compile": plan.units(package),
+            "link": [()],
+        }
+        found = (KINDS[kind].action(plan, package, unit) for unit in units[kind])
+        return [action for action in found if action is not None]
 
-    def _do(self, batch: Batch, steps: Iterable[tuple[Action, Step]]) -> None:
+    def _run(self, batch: Batch, actions: Iterable[Action]) -> None:
         """Raises PipelineError where a model can't be exported, on which all else rests."""
-        wanted: dict[str, Wanted] = {}
-        for action, step in steps:
-            each = wanted.setdefault(action.digest, Wanted(action, []))
-            each.tasks.append(Waiting(None, step, Status("stale", "built again")))
-        for each, report in batch.run(list(wanted.values())):
-            if not report.error:
+        different = {action.digest: action for action in actions}
+        for action, event in batch.run(list(different.values())):
+            if not event.error:
                 continue
-            what = f"{each.action.title} failed: {report.error}{self._log(each.action)}"
-            if each.action.kind == "export":
+            what = f"{action.title} failed: {event.error}{self._log(action)}"
+            if action.kind == "export":
                 raise PipelineError(what)
-            self._failed[each.action.digest] = what
+            self._failed[action.digest] = what
 
     def _log(self, action: Action) -> str:
-        """Where the log of a failure is, which would go with the folder."""
+        """Copy the log of a failure, which would go with the folder, and return where it is now."""
         there = log_path(action, self._workspace)
         here = log_path(action, self._ours)
         here = here.with_name(f"rebuild-{here.name}")
@@ -174,19 +168,19 @@ class _Rebuild:
         return ""
 
 
-def _progress(actions: Sequence[Action], steps: Any) -> Any:
-    return progress_on(sys.stdout, actions, steps)
+def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[str]:
+    """Compare two folders of a package, and yield a line for each file, object and value of the
+    manifest that differs.
 
-
-def compared(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[str]:
-    """What differs between two folders of a package, the files of these names in ours: lines for
-    files, then for the objects of methods, then for the manifests."""
+    Args:
+        names: the package's files in `ours`.
+    """
     rebuilt = {path.name for path in theirs.iterdir()} if theirs.is_dir() else set()
     manifests = [read_record(folder / MANIFEST) or {} for folder in (ours, theirs)]
     for name in sorted({*names, *rebuilt}):
         if name not in rebuilt or not (ours / name).is_file():
             yield f"{name} is {'made no more' if name not in rebuilt else 'new'}"
-        elif digest.of_file(ours / name) != digest.of_file(theirs / name):
+        elif digest.hash_file(ours / name) != digest.hash_file(theirs / name):
             sizes = [(folder / name).stat().st_size for folder in (ours, theirs)]
             place = first_difference(ours / name, theirs / name)
             yield f"{name}: {sizes[0]} bytes, now {sizes[1]}; differs from byte {place} on"
@@ -195,13 +189,13 @@ def compared(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[str]:
         {key: value for key, value in manifest.items() if key not in ("objects", "files")}
         for manifest in manifests
     )
-    told = [
-        f"manifest: {'.'.join(each.path)}: {shown_value(each.old)}, now {shown_value(each.new)}"
-        for each in differences(before, after)
+    lines = [
+        f"manifest: {'.'.join(each.path)}: {show_value(each.old)}, now {show_value(each.new)}"
+        for each in diff_json(before, after)
     ]
-    yield from told[:_MOST]
-    if len(told) > _MOST:
-        yield f"manifest: and {len(told) - _MOST} more differences"
+    yield from lines[:_MOST]
+    if len(lines) > _MOST:
+        yield f"manifest: and {len(lines) - _MOST} more differences"
 
 
 def _objects(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
@@ -228,7 +222,7 @@ def _parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
 
 
 def first_difference(one: Path, other: Path) -> int:
-    """The offset of the first byte in which two files differ, or at which the shorter one ends."""
+    """Return the offset of the first byte in which two files differ, or where the shorter ends."""
     place = 0
     with open(one, "rb") as a, open(other, "rb") as b:
         while True:

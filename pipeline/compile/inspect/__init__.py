@@ -1,1 +1,1 @@
-"""What every byte of a package is."""
+"""Describes what every byte of a package is, and what was delegated."""

@@ -1,4 +1,4 @@
-"""What the constants of a program are called, by the digests of their bytes.
+"""Describes the constants of a program: their names, by the digests of their bytes.
 
 A package holds bytes. Which parameter they are is known while a method is compiled: from its
 program, from the lowered one, and from what each delegate took over. Where backends lay a tensor
@@ -7,21 +7,21 @@ out in another way, the digests of those forms lead to it too.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from executorch.exir.lowered_backend_module import LoweredBackendModule, get_lowered_submodules
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
-from pipeline.program.graphs import graph_modules
-from pipeline.program.operators import modules_of
-from pipeline.store.digest import Digest, of_bytes
+from pipeline.program.graphs import called_delegate, iter_nodes
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import base_name
+from pipeline.store.digest import Digest, hash_bytes
 
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _SMALL = 64  # bytes; in smaller ones only the plain form is looked for
@@ -40,9 +40,9 @@ class _Tensor:
     forms: set[Digest] = field(default_factory=set)
 
     def to_json(self) -> dict[str, Any]:
-        told = {name for name in self.names if not _made_up(name)}
+        given = {name for name in self.names if not _is_made_up(name)}
         return {
-            "names": sorted(told or self.names),
+            "names": sorted(given or self.names),
             "dtype": self.dtype,
             "shape": self.shape,
             "size": self.size,
@@ -51,8 +51,8 @@ class _Tensor:
         }
 
 
-def constants_of(source: ExportedProgram, lowered: ExportedProgram) -> dict[str, Any]:
-    """The constants of a method.
+def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> dict[str, Any]:
+    """Describe the constants of a method.
 
     Args:
         source: as it was given to lowering.
@@ -82,7 +82,7 @@ def constants_of(source: ExportedProgram, lowered: ExportedProgram) -> dict[str,
     add(source)
     add(lowered)
     for delegate in _delegates(lowered):
-        payload = of_bytes(delegate.processed_bytes)
+        payload = hash_bytes(delegate.processed_bytes)
         consumed.setdefault(payload, set()).update(add(delegate.original_module))
         for name, tensor in _folded(delegate.original_module):
             base = _add(known, tensor)
@@ -96,7 +96,7 @@ def constants_of(source: ExportedProgram, lowered: ExportedProgram) -> dict[str,
 
 
 def _add(known: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
-    """The digest of a tensor's logical bytes; None where it has none of its own, as a subclass."""
+    """Add a tensor; return the digest of its logical bytes, None where it has none of its own."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         return None
     if tensor.device.type == "meta":
@@ -114,11 +114,11 @@ def _add(known: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
 
 def _digest(tensor: torch.Tensor) -> Digest:
     flat = tensor.contiguous().reshape(-1)
-    return of_bytes(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    return hash_bytes(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
 
 
 def _forms(tensor: torch.Tensor, plain: torch.Tensor) -> Iterator[torch.Tensor]:
-    """As backends and ExecuTorch's emitter lay a tensor out, in the logical order of each."""
+    """Yield a tensor as backends and ExecuTorch's emitter lay it out, in logical order."""
     if plain.numel() * plain.element_size() < _SMALL:
         return
     if not tensor.is_contiguous() and tensor.ndim:  # in the order of its strides, as it is emitted
@@ -137,7 +137,7 @@ def _forms(tensor: torch.Tensor, plain: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _packed(plain: torch.Tensor) -> torch.Tensor | None:
-    """Values of four bits, two to a byte, the first one low, raised by 8 (XNNPACK's qc4w)."""
+    """Pack four-bit values, two to a byte, the first one low, raised by 8 (XNNPACK's qc4w)."""
     if plain.dtype != torch.int8 or plain.ndim != 2 or not -8 <= plain.min() <= plain.max() <= 7:
         return None
     if plain.shape[1] % 2:
@@ -147,12 +147,11 @@ def _packed(plain: torch.Tensor) -> torch.Tensor | None:
 
 
 def _delegates(program: ExportedProgram) -> Iterator[LoweredBackendModule]:
-    for graph_module in graph_modules(program.graph_module):
-        yield from (delegate for _, delegate, _ in get_lowered_submodules(graph_module))
+    return filter(None, map(called_delegate, iter_nodes(program)))
 
 
 def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:
-    """By placeholder: the qualified name and the value of each constant."""
+    """Return the qualified name and the value of each constant by its placeholder."""
     targets = {
         spec.arg.name: spec.target
         for spec in program.graph_signature.input_specs
@@ -168,9 +167,12 @@ def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]
 
 
 def _name(target: str, node: Node) -> str:
-    """A qualified name. One that torch made up, as `_frozen_param0` of a quantized weight, gives
-    way to the module that it serves, or the operator, and how: `decoder.fc.weight`."""
-    if not _made_up(target):
+    """Return a constant's qualified name.
+
+    One that torch made up, such as `_frozen_param0` of a quantized weight, gives way to the module
+    that it serves, or the operator, and how: `decoder.fc.weight`.
+    """
+    if not _is_made_up(target):
         return target
     path: list[str] = []
     while node.users:
@@ -184,20 +186,18 @@ def _name(target: str, node: Node) -> str:
             path = [part for part in path if part not in ("", "input", "self")]
             node = user
             continue
-        modules = modules_of(user)
-        owner = modules[-1] if modules and modules[-1] else operation
-        return ".".join([owner, *path])
+        return ".".join([innermost_module(user) or operation, *path])
     return target
 
 
-def _made_up(name: str) -> bool:
-    """Whether torch or torchao called a tensor so, rather than the model."""
+def _is_made_up(name: str) -> bool:
+    """Tell whether torch or torchao made a name up, rather than the model."""
     plain = name.startswith(("_", "lifted_tensor", "c_lifted")) and "." not in name
     return plain or ".parametrizations." in name
 
 
 def _argument(user: Node, node: Node) -> str:
-    """What an operator calls an argument of its."""
+    """Return the name of an operator's parameter that a node is given for."""
     names = [argument.name for argument in user.target._schema.arguments]
     for name, value in [*zip(names, user.args, strict=False), *user.kwargs.items()]:
         if value is node:
@@ -206,14 +206,16 @@ def _argument(user: Node, node: Node) -> str:
 
 
 def _folded(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights of convolutions and linear layers with the batch norm behind them folded in, as
-    XNNPACK stores them (backends/xnnpack/_passes/fuse_batch_norm.py), under their own names."""
+    """Yield the weights of convolutions and linear layers with a batch norm folded in, and names.
+
+    XNNPACK stores them so (backends/xnnpack/_passes/fuse_batch_norm.py).
+    """
     values = _constants(program)
     for node in program.graph.nodes:
         before = node.args[0] if node.args else None
-        if _called(node) not in _NORMS or not isinstance(before, Node):
+        if base_name(node) not in _NORMS or not isinstance(before, Node):
             continue
-        kind = _called(before)
+        kind = base_name(before)
         if kind not in ("convolution", "linear") or len(before.users) != 1:
             continue
         weight, bias = before.args[1], before.args[2] if len(before.args) > 2 else None
@@ -235,11 +237,3 @@ def _folded(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _value(values: Mapping[Node, tuple[str, torch.Tensor]], node: Any) -> torch.Tensor | None:
     return values[node][1] if isinstance(node, Node) and node in values else None
-
-
-def _called(node: Node) -> str:
-    """The name of an edge operator, as `convolution`."""
-    if node.op != "call_function" or node.target is operator.getitem:
-        return ""
-    parts = getattr(node.target, "__name__", "").split(".")
-    return parts[-2] if len(parts) > 1 else ""

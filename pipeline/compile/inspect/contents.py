@@ -1,7 +1,7 @@
-"""What is in a package: which bytes of its files are what, for whom, under what name, how often.
+"""Describes the contents of a package: which bytes of its files are what, and who uses them.
 
 Everything is read off the files themselves, each mapped into memory and gone through once. Names
-of tensors come from the compile actions, by the digests of their bytes (constant_names.py).
+of tensors come from the compile actions, by the digests of their bytes (constants.py).
 """
 
 from __future__ import annotations
@@ -10,50 +10,62 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.compile.inspect.package_view import File, View, by_segment, listed
-from pipeline.compile.inspect.stored_tensors import shared, tensors_of, twice
+from pipeline.compile.inspect.package_view import (
+    PackageFile,
+    PackageView,
+    group_by_segment,
+    join_names,
+)
+from pipeline.compile.inspect.stored_tensors import (
+    find_duplicates,
+    find_shared,
+    find_stored_tensors,
+)
 from pipeline.program.flatbuffer import Span
 from pipeline.program.pte import PlanFacts, ProgramFile
-from pipeline.report.records import ContentsRecord, MethodContents, SegmentKind, SegmentRecord
 from pipeline.store.errors import PipelineError
 
+if TYPE_CHECKING:  # shapes, which change nothing that is done
+    from pipeline.report.records import ContentsRecord, MethodContents, SegmentKind, SegmentRecord
 
-def contents_of(
+
+def describe_contents(
     files: Mapping[str, Path],
     constants: Mapping[str, Mapping[str, Any]] | None = None,
     keys: Mapping[str, Collection[str]] | None = None,
 ) -> ContentsRecord:
-    """What is in a package of these files, one `.pte` and any number of `.ptd`, by their names.
+    """Describe the contents of a package of these files, by name: one `.pte`, any number of `.ptd`.
 
     Args:
-        constants: by method, what `constant_names.constants_of` tells of its program.
+        constants: by method, what `describe_constants` returned for its program.
         keys: by method, the keys of the named data that its delegates use.
 
     Raises:
         PipelineError: a file is not what it should be; the first line says which, and how.
     """
-    package = View(files, constants or {}, keys or {})
+    package = PackageView(files, constants or {}, keys or {})
     segments = [segment for file in package.files for segment in _segments(package, file)]
-    tensors = tensors_of(package)
+    tensors = find_stored_tensors(package)
     return {
         "size": sum(len(file.data) for file in package.files),
         "segments": segments,
-        "methods": {plan.name: _method(package, plan) for plan in package.plans},
+        "methods": {plan.name: _describe_method(package, plan) for plan in package.plans},
         "tensors": [tensor.record for tensor in tensors],
-        "shared": list(shared(package, tensors)),
-        "twice": list(twice(tensors)),
+        "shared": list(find_shared(package, tensors)),
+        "twice": list(find_duplicates(tensors)),
     }
 
 
-def contents_bytes(contents: ContentsRecord) -> bytes:
+def serialize_contents(contents: ContentsRecord) -> bytes:
+    """Return contents as the bytes of their JSON file."""
     return (json.dumps(contents, indent=1, sort_keys=True) + "\n").encode()
 
 
 @dataclass
 class _Claim:
-    """What a stretch of a file is for."""
+    """The use of a part of a file."""
 
     kind: SegmentKind
     names: set[str] = field(default_factory=set)
@@ -61,8 +73,8 @@ class _Claim:
     backends: set[str] = field(default_factory=set)
 
 
-def _segments(view: View, file: File) -> Iterator[SegmentRecord]:
-    """Those of a file, which cover it. Raises PipelineError where two overlap."""
+def _segments(view: PackageView, file: PackageFile) -> Iterator[SegmentRecord]:
+    """Yield the segments of a file, which cover it. Raises PipelineError where two overlap."""
     claims = _claims(view, file)
     end = 0
     for span, claim in sorted(claims.items()):
@@ -70,14 +82,14 @@ def _segments(view: View, file: File) -> Iterator[SegmentRecord]:
             raise PipelineError(
                 f"{file.name}: is corrupt: what is at {span.offset} overlaps what ends at {end}"
             )
-        yield from _between(view, file, Span(end, span.offset - end))
+        yield from _fill_gap(view, file, Span(end, span.offset - end))
         yield _segment(view, file, span, claim)
         end = span.end
-    yield from _between(view, file, Span(end, len(file.data) - end))
+    yield from _fill_gap(view, file, Span(end, len(file.data) - end))
 
 
-def _between(view: View, file: File, gap: Span) -> Iterator[SegmentRecord]:
-    """What nothing claims: the flatbuffer, around the data within it, and padding."""
+def _fill_gap(view: PackageView, file: PackageFile, gap: Span) -> Iterator[SegmentRecord]:
+    """Yield the segments of a gap between claims: the flatbuffer around its data, and padding."""
     if not gap.size:
         return
     inside = max(0, min(gap.end, file.layout.program.end) - gap.offset)
@@ -89,7 +101,7 @@ def _between(view: View, file: File, gap: Span) -> Iterator[SegmentRecord]:
         yield _segment(view, file, rest, _Claim("padding", {"unused"} if unused else set()))
 
 
-def _segment(view: View, file: File, span: Span, claim: _Claim) -> SegmentRecord:
+def _segment(view: PackageView, file: PackageFile, span: Span, claim: _Claim) -> SegmentRecord:
     named = claim.names
     if claim.kind == "named_data":
         known = view.lookup(file.digest(span), claim.methods)
@@ -97,7 +109,7 @@ def _segment(view: View, file: File, span: Span, claim: _Claim) -> SegmentRecord
     return {
         "file": file.name,
         "kind": claim.kind,
-        "name": listed(named),
+        "name": join_names(named),
         "offset": span.offset,
         "size": span.size,
         "digest": "" if claim.kind == "padding" else file.digest(span),
@@ -106,7 +118,7 @@ def _segment(view: View, file: File, span: Span, claim: _Claim) -> SegmentRecord
     }
 
 
-def _claims(view: View, file: File) -> dict[Span, _Claim]:
+def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
     claims: dict[Span, _Claim] = {}
 
     def claim(span: Span, kind: SegmentKind, methods: Iterable[str] = (), name: str = "") -> _Claim:
@@ -115,7 +127,7 @@ def _claims(view: View, file: File) -> dict[Span, _Claim]:
         own.names.update([name] if name else [])
         return own
 
-    for segment, keys in by_segment(file.layout).items():
+    for segment, keys in group_by_segment(file.layout).items():
         for key in keys:
             span = file.layout.segments[segment]
             claim(span, "named_data", view.users.get(key, ()), key)
@@ -141,7 +153,7 @@ def _claims(view: View, file: File) -> dict[Span, _Claim]:
     return {span: own for span, own in claims.items() if span.size}
 
 
-def _method(view: View, plan: PlanFacts) -> MethodContents:
+def _describe_method(view: PackageView, plan: PlanFacts) -> MethodContents:
     external = {key for key, methods in view.external.items() if plan.name in methods}
     payloads = {each.payload for each in plan.delegates if each.payload is not None}
     constants = sum(
@@ -151,7 +163,7 @@ def _method(view: View, plan: PlanFacts) -> MethodContents:
     )
     delegated = sum(payload.size for payload in payloads)
     for file in view.files:
-        for segment, keys in by_segment(file.layout).items():
+        for segment, keys in group_by_segment(file.layout).items():
             size = file.layout.segments[segment].size
             if external.intersection(keys):
                 constants += size

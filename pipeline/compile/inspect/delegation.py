@@ -1,4 +1,4 @@
-"""How much of a lowered method its delegates run, and what they leave; over control flow too.
+"""Describes the delegation of a lowered method: what its delegates run, and what they leave.
 
 ExecuTorch's `get_delegation_info` reads the top-level graph only and counts `getitem`, which moves
 no data. Here a node is a call of an operator, in a delegate or out of one.
@@ -6,31 +6,35 @@ no data. Here a node is a call of an operator, in a delegate or out of one.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import count
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import torch
-from executorch.exir.graph_module import get_control_flow_submodules
-from executorch.exir.lowered_backend_module import get_lowered_submodules
-from executorch.exir.memory import alloc
-from torch._ops import HigherOrderOperator
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
 
-from pipeline.compile.inspect.borders import Border, border_of
-from pipeline.compile.inspect.reasons import reason_of
-from pipeline.program.graphs import graph_modules
-from pipeline.program.operators import modules_of
+from pipeline.backends import PartitionerSpec
+from pipeline.compile.inspect.boundaries import Boundary, measure_boundary
+from pipeline.compile.inspect.reasons import format_reason
+from pipeline.program.graphs import (
+    NodePlaces,
+    called_delegate,
+    control_flow_bodies,
+    graph_modules,
+    iter_nodes,
+)
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import operator_name
 from pipeline.program.source_lines import source_line
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one backend runs: operator calls, distinct operators, delegate calls."""
+class BackendShare:
+    """The operator calls, distinct operators and delegate calls that one backend runs."""
 
     nodes: int
     operators: int
@@ -38,12 +42,12 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftCall:
     """A call that is left to portable kernels.
 
-    `place` is that of its node in the source program (`Places`), None where lowering or quantizing
-    made it; `module` the innermost that it is from, "" for the method itself; `reason` goes on from
-    "it is left because", and is "" where nobody tells.
+    `place` is that of its node in the source program (`NodePlaces`), None where lowering or
+    quantizing made it; `module` the innermost that it is from, "" for the method itself; `reason`
+    goes on from "it is left because", and is "" where no partitioner gave one.
     """
 
     operator: str
@@ -53,14 +57,28 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Delegation:
-    """Of one method: calls of operators (`nodes`) and distinct operators, without `getitem` and
-    constants. What the bodies of control flow call is counted once; there are `subgraphs` of them.
+class Segment:
+    """Calls of operators in a row, by name.
 
-    `delegated_operators` are those with no call outside of delegates. `partitions` are calls of
-    delegates by backend; `kernels` the calls of each operator that is a backend's own kernel, by
-    backend: neither delegated nor left to portable kernels. Those are in `undelegated`, by
-    operator, and one by one in `left`, in the order of the graphs.
+    They are those of one delegate, of kernels of one backend, or, where `backend` is None, of
+    portable kernels.
+    """
+
+    backend: str | None
+    nodes: int
+    operators: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Delegation:
+    """The delegation of a method: calls of operators (`nodes`) and distinct operators.
+
+    `getitem` and constants do not count, and what the bodies of control flow call, of which there
+    are `subgraphs`, counts once. `delegated_operators` are those with no call outside of delegates.
+    `partitions` are calls of delegates by backend; `kernels` the calls of each operator that is a
+    backend's own kernel, by backend: neither delegated nor left to portable kernels. Those are in
+    `undelegated`, by operator, and one by one in `left`, in the order of the graph. Every call is
+    in one of the segments (`stretches` in records), once.
     """
 
     nodes: int
@@ -70,158 +88,169 @@ class Delegation:
     partitions: dict[str, int] = field(default_factory=dict)
     undelegated: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, dict[str, int]] = field(default_factory=dict)
-    backends: dict[str, Share] = field(default_factory=dict)
+    backends: dict[str, BackendShare] = field(default_factory=dict)
     subgraphs: int = 0
-    left: list[Left] = field(default_factory=list)
-    border: Border = field(default_factory=Border)
+    left: list[LeftCall] = field(default_factory=list)
+    border: Boundary = field(default_factory=Boundary)
+    stretches: list[Segment] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Without `kernels` where there are none."""
+        """Return the record, without `kernels` where there are none."""
         return {name: value for name, value in asdict(self).items() if name != "kernels" or value}
 
 
-class Places:
-    """Where the nodes of a lowered program come from: places in the program before lowering, which
-    are numbers among `nodes_of` it.
+@dataclass(frozen=True)
+class _Call:
+    """A call of a delegate or of an operator, which is then a backend's own kernel or portable."""
 
-    A place holds for every export of the same program, as a compiled method does, where the line
-    that a node stands on may be another by then.
-
-    Args:
-        origins: of a program that was quantized, what `origins_of` says of it; places are then
-            those in the program before that.
-    """
-
-    def __init__(
-        self, program: ExportedProgram, origins: Sequence[Mapping[str, int]] | None = None
-    ) -> None:
-        self._known: dict[tuple[str, int], int] = {}
-        numbers = count()
-        for number, module in enumerate(graph_modules(program.graph_module)):
-            for node in module.graph.nodes:
-                place = next(numbers) if origins is None else origins[number].get(node.name)
-                if place is not None:
-                    self._known[node.name, id(module.graph)] = place
-
-    def of(self, node: torch.fx.Node) -> int | None:
-        """None for what was made on the way."""
-        ancestors = list(node.meta.get("from_node") or ())
-        while ancestors:
-            ancestor = ancestors.pop()
-            place = self._known.get((ancestor.name, ancestor.graph_id))
-            if place is not None:
-                return place
-            ancestors += ancestor.from_node
-        return None
+    node: Node
+    module: str
+    backend: str | None
+    operators: Counter[str]
+    delegate: LoweredBackendModule | None = None
 
 
-def origins_of(quantized: ExportedProgram, program: ExportedProgram) -> list[dict[str, int]]:
-    """For each graph of a quantized program the places of its nodes, by name, in the program that
-    it was made of. Names outlive being saved and loaded; the number of nodes need not."""
-    places = Places(program)
-    return [
-        {node.name: place for node in own.graph.nodes if (place := places.of(node)) is not None}
-        for own in graph_modules(quantized.graph_module)
-    ]
-
-
-def origin_places(
-    quantized: ExportedProgram, origins: Sequence[Mapping[str, int]]
-) -> dict[int, int]:
-    """By the place of a node of a quantized program, that of the node that it was made of."""
-    names = (
-        (number, node.name)
-        for number, own in enumerate(graph_modules(quantized.graph_module))
-        for node in own.graph.nodes
-    )
-    return {
-        place: origins[number][name]
-        for place, (number, name) in enumerate(names)
-        if name in origins[number]
-    }
-
-
-def nodes_of(program: ExportedProgram) -> Iterator[torch.fx.Node]:
-    """Those of its graph, then those of its control flow."""
-    for graph_module in graph_modules(program.graph_module):
-        yield from graph_module.graph.nodes
-
-
-def count_delegation(
+def describe_delegation(
     program: ExportedProgram,
-    namespaces: Mapping[str, str] | None = None,
-    places: Places | None = None,
-    otherwise: str = "",
+    partitioners: Sequence[PartitionerSpec] | None = None,
+    places: NodePlaces | None = None,
 ) -> Delegation:
-    """Counts over a program in edge dialect that has been lowered.
+    """Describe the delegation of a program in edge dialect that has been lowered.
 
     Args:
-        namespaces: of operators that are a backend's own kernels, each with the backend's id.
-        places: those of the method's nodes; without it, no place is told.
-        otherwise: why a call is left of which no partitioner said anything.
+        partitioners: those that the method was lowered with, where they are known. They name the
+            operators that are a backend's own kernels, and say why calls are left.
+        places: of the method's nodes; without it, calls that are left have no place.
     """
-    owners = namespaces or {}
-    calls: list[tuple[str, torch.fx.Node, str]] = []
-    inside: dict[str, Counter[str]] = {}
-    partitions: Counter[str] = Counter()
-    graphs = 0
-    for graph_module, around in _with_modules(program.graph_module):
-        graphs += 1
-        calls += ((name, node, around) for name, node in _calls(graph_module.graph))
-        for _, delegate, _ in get_lowered_submodules(graph_module):
-            partitions[delegate.backend_id] += 1
-            own = list(graph_modules(delegate.original_module.graph_module))
-            graphs += len(own) - 1
-            names = (name for each in own for name, _ in _calls(each.graph))
-            inside.setdefault(delegate.backend_id, Counter()).update(names)
-    outside = Counter(name for name, _, _ in calls)
-    delegated = sum(inside.values(), Counter())
-    kernels: dict[str, dict[str, int]] = {}
-    for name, number in sorted(outside.items()):
-        owner = owners.get(name.partition(".")[0])
-        if owner is not None:
-            kernels.setdefault(owner, {})[name] = number
-    ours = {name for each in kernels.values() for name in each}
+    kernels = {s.backend.lowering.kernels: s.backend.backend_id for s in partitioners or ()}
+    calls = list(_iter_calls(program.graph_module, kernels))
+    delegates = [each for each in calls if each.delegate is not None]
+    outside = _sum(each for each in calls if each.delegate is None)
+    delegated = _sum(delegates)
+    left = [each for each in calls if each.backend is None]
+    own = {each.backend for each in calls if each.delegate is None and each.backend is not None}
     return Delegation(
         nodes=outside.total() + delegated.total(),
         delegated_nodes=delegated.total(),
         operators=len(outside.keys() | delegated.keys()),
         delegated_operators=len(delegated.keys() - outside.keys()),
-        partitions=dict(sorted(partitions.items())),
-        undelegated={name: n for name, n in sorted(outside.items()) if name not in ours},
-        kernels=kernels,
-        backends={
-            backend: Share(own.total(), len(own), partitions[backend])
-            for backend, own in sorted(inside.items())
+        partitions=_sort(Counter(each.backend for each in delegates)),
+        undelegated=_sort(_sum(left)),
+        kernels={
+            backend: _sort(_sum(c for c in calls if c.delegate is None and c.backend == backend))
+            for backend in sorted(own)
         },
-        subgraphs=graphs - 1,
+        backends=_backend_shares(delegates),
+        subgraphs=_count_subgraphs(program.graph_module, delegates),
         left=[
-            Left(
-                name,
-                places.of(node) if places is not None else None,
-                _module_of(node) or around,
-                reason_of(node) or otherwise,
+            LeftCall(
+                operator_name(each.node),
+                places.find(each.node) if places is not None else None,
+                each.module,
+                format_reason(each.node) or _general_reason(partitioners),
             )
-            for name, node, around in calls
-            if name not in ours
+            for each in left
         ],
-        border=border_of(program.graph_module),
+        border=measure_boundary(program.graph_module),
+        stretches=list(_join_segments(calls)),
     )
 
 
-def told_delegation(
+def _sum(calls: Iterable[_Call]) -> Counter[str]:
+    return sum((each.operators for each in calls), Counter())
+
+
+def _sort(counts: Mapping[Any, int]) -> dict[str, int]:
+    return dict(sorted(counts.items()))
+
+
+def _backend_shares(delegates: Sequence[_Call]) -> dict[str, BackendShare]:
+    shares = {}
+    for backend in sorted({str(each.backend) for each in delegates}):
+        own = [each for each in delegates if each.backend == backend]
+        operators = _sum(own)
+        shares[backend] = BackendShare(operators.total(), len(operators), len(own))
+    return shares
+
+
+def _count_subgraphs(module: GraphModule, delegates: Iterable[_Call]) -> int:
+    inside = (each.delegate.original_module.graph_module for each in delegates if each.delegate)
+    return sum(len([*graph_modules(each)]) - 1 for each in (module, *inside))
+
+
+def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
+    """Return why calls are left of which no partitioner said anything."""
+    by_passes = [spec.name for spec in partitioners or () if spec.backend.lowering.make_passes]
+    if by_passes:
+        return f"the passes of {', '.join(by_passes)} made no kernel of it"
+    return (
+        "portable only: the config says so" if partitioners is not None and not partitioners else ""
+    )
+
+
+def _join_segments(calls: Iterable[_Call]) -> Iterator[Segment]:
+    """Yield each delegate, and calls in a row that one backend's, or portable, kernels run."""
+    joined = groupby(calls, key=lambda each: (each.backend, each.delegate and each.node))
+    for (backend, _), row in joined:
+        operators = _sum(row)
+        yield Segment(backend, operators.total(), dict(operators))
+
+
+def _iter_calls(
+    module: GraphModule, kernels: Mapping[str, str], around: str = ""
+) -> Iterator[_Call]:
+    """Yield the calls of a graph in its order; bodies of control flow stand where it is called.
+
+    Args:
+        kernels: namespaces of operators that are a backend's own kernels, with the backend's id.
+        around: the module that the graph stands in; torch.export gives none to nodes of a branch.
+    """
+    bodies = control_flow_bodies(module)
+    for node in module.graph.nodes:
+        place = innermost_module(node) or around
+        delegate = called_delegate(node)
+        if delegate is not None:
+            inside = _iter_calls(delegate.original_module.graph_module, {})
+            yield _Call(node, place, delegate.backend_id, _sum(inside), delegate)
+        elif name := operator_name(node):
+            backend = kernels.get(name.partition(".")[0])
+            yield _Call(node, place, backend, Counter([name]))
+        for body in bodies.get(node, ()):
+            yield from _iter_calls(body, kernels, place)
+
+
+def find_debug_handles(
+    lowered: ExportedProgram, places: NodePlaces, backends: Collection[str]
+) -> list[tuple[int, int]]:
+    """Return the debug handles of what delegates of these backends run, sorted, with their places.
+
+    Handles of nodes that lowering made are left out.
+    """
+    found: dict[int, int] = {}
+    for call in _iter_calls(lowered.graph_module, {}):
+        if call.delegate is not None and call.backend in backends:
+            for node in iter_nodes(call.delegate.original_module):
+                handle, place = node.meta.get("debug_handle"), places.find(node)
+                if type(handle) is int and place is not None:
+                    found[handle] = place
+    return sorted(found.items())
+
+
+def add_source_lines(
     delegation: Mapping[str, Any], program: ExportedProgram, root: Path
 ) -> dict[str, Any]:
-    """What a manifest says of a method's delegation as reports have it: with `line`, such as
-    `x + y  # models/small.py:12, in Small.forward` or "", in place of each `place`.
+    """Return a manifest's record of a delegation as reports have it, with lines for places.
+
+    `line`, such as `x + y  # models/small.py:12, in Small.forward` or "", stands instead of each
+    `place`.
 
     Args:
         program: the method as its source gives it, not quantized.
         root: the workspace.
     """
-    nodes = list(nodes_of(program))
+    nodes = list(iter_nodes(program))
 
-    def told(left: Mapping[str, Any]) -> dict[str, str]:
+    def replace_place(left: Mapping[str, Any]) -> dict[str, str]:
         line = None if left["place"] is None else source_line(nodes[left["place"]], root)
         return {
             "operator": left["operator"],
@@ -230,47 +259,4 @@ def told_delegation(
             "reason": left["reason"],
         }
 
-    return {**delegation, "left": [told(each) for each in delegation["left"]]}
-
-
-def handle_positions(
-    lowered: ExportedProgram, places: Places, backends: Collection[str]
-) -> list[tuple[int, int]]:
-    """The debug handles of what delegates of these backends run, each with the place of the node
-    that it comes from. Handles of nodes that lowering made are left out. Sorted by handle."""
-    found: dict[int, int] = {}
-    for graph_module in graph_modules(lowered.graph_module):
-        for _, delegate, _ in get_lowered_submodules(graph_module):
-            if delegate.backend_id not in backends:
-                continue
-            for node in nodes_of(delegate.original_module):
-                handle, place = node.meta.get("debug_handle"), places.of(node)
-                if type(handle) is int and place is not None:
-                    found[handle] = place
-    return sorted(found.items())
-
-
-def _with_modules(
-    module: torch.fx.GraphModule, around: str = ""
-) -> Iterator[tuple[torch.fx.GraphModule, str]]:
-    """A graph and those of its control flow, each with the module that it stands in: torch.export
-    does not tell it of the nodes of a branch."""
-    yield module, around
-    for _, body, flow in get_control_flow_submodules(module):
-        yield from _with_modules(body, _module_of(flow) or around)
-
-
-def _module_of(node: torch.fx.Node) -> str:
-    """The innermost."""
-    return (modules_of(node) or [""])[-1]
-
-
-def _calls(graph: torch.fx.Graph) -> Iterator[tuple[str, torch.fx.Node]]:
-    """With names like `aten.linear.default`. Control flow itself is instructions, not operators,
-    and scratch memory is planned, not called for."""
-    for node in graph.nodes:
-        target = node.target
-        moves = target in (operator.getitem, alloc) or isinstance(target, HigherOrderOperator)
-        if node.op == "call_function" and not moves:
-            named = hasattr(target, "name")
-            yield target.name().replace("::", ".") if named else target.__name__, node
+    return {**delegation, "left": [replace_place(each) for each in delegation["left"]]}

@@ -1,9 +1,9 @@
-"""A package's files, mapped into memory: what stands where, who uses it, what it is called."""
+"""A package's files, mapped into memory, with the users and names of their parts."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,15 +11,15 @@ from typing import Any
 
 from pipeline.program.flatbuffer import CorruptError, Span
 from pipeline.program.pte import DataFile, ProgramFile, TensorType, read_data, read_program
-from pipeline.store.digest import Digest, of_bytes
-from pipeline.store.errors import PipelineError
+from pipeline.store.digest import Digest, hash_bytes
+from pipeline.store.errors import PipelineError, listed
 
 _MOST_NAMES = 3
 
 
 @dataclass(eq=False)
-class File:
-    """One of them; its digests are computed when they are first asked for."""
+class PackageFile:
+    """A file of a package; digests of its parts are computed when they are first asked for."""
 
     name: str
     data: memoryview
@@ -28,13 +28,13 @@ class File:
 
     def digest(self, span: Span) -> Digest:
         if span not in self._digests:
-            self._digests[span] = of_bytes(self.data[span.offset : span.end])
+            self._digests[span] = hash_bytes(self.data[span.offset : span.end])
         return self._digests[span]
 
 
 @dataclass(frozen=True)
-class Known:
-    """A tensor of a method's program; `base` tells equal tensors in different layouts."""
+class KnownTensor:
+    """A tensor of a method's program; `base` is the same for equal tensors in any layout."""
 
     names: tuple[str, ...]
     dtype: str
@@ -43,8 +43,8 @@ class Known:
     base: Digest
 
 
-def open_file(name: str, path: Path) -> File:
-    """Raises PipelineError for what cannot be read as what it is called."""
+def _open_file(name: str, path: Path) -> PackageFile:
+    """Map a file into memory. Raises PipelineError if it is not what its name says."""
     try:
         with open(path, "rb") as file:
             if not path.stat().st_size:
@@ -55,11 +55,11 @@ def open_file(name: str, path: Path) -> File:
         raise PipelineError(f"{name}: is corrupt: {error}") from None
     except OSError as error:
         raise PipelineError(f"{name}: cannot be read: {error.strerror}") from None
-    return File(name, data, layout)
+    return PackageFile(name, data, layout)
 
 
-class View:
-    """The files of a package, as `contents_of` takes them. Raises PipelineError."""
+class PackageView:
+    """The files of a package, as `describe_contents` takes them. Raises PipelineError."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class View:
         constants: Mapping[str, Mapping[str, Any]],
         keys: Mapping[str, Collection[str]],
     ) -> None:
-        self.files = [open_file(name, path) for name, path in sorted(files.items())]
+        self.files = [_open_file(name, path) for name, path in sorted(files.items())]
         programs = [(f, f.layout) for f in self.files if isinstance(f.layout, ProgramFile)]
         if len(programs) != 1:
             raise PipelineError(f"a package has one .pte, this one has {len(programs)}")
@@ -76,11 +76,9 @@ class View:
         self.constants = constants
         self.keys = keys
 
-    # Who uses what.
-
     @cached_property
     def users(self) -> dict[str, set[str]]:
-        """Methods by key of named data, those of tensors in `.ptd` files among them."""
+        """The methods that use each key of named data, also of tensors in `.ptd` files."""
         found: dict[str, set[str]] = {key: set(own) for key, own in self.external.items()}
         for method, own in self.keys.items():
             for key in own:
@@ -89,7 +87,7 @@ class View:
 
     @cached_property
     def external(self) -> dict[str, set[str]]:
-        """Methods by key of tensors of portable operators that are not in the `.pte`."""
+        """The methods that use each key of tensors of portable operators outside of the `.pte`."""
         found: dict[str, set[str]] = {}
         for plan in self.plans:
             for tensor in plan.tensors:
@@ -98,8 +96,11 @@ class View:
         return found
 
     def indices(self, planned: bool) -> dict[int, tuple[TensorType, set[str]]]:
-        """By index of a constant, or of mutable data: the type of its largest tensor, and the
-        methods that use it."""
+        """Return the type of the largest tensor of each constant, and the methods that use it.
+
+        Args:
+            planned: whether indices are those of mutable data instead of constants.
+        """
         found: dict[int, tuple[TensorType, set[str]]] = {}
         for plan in self.plans:
             for tensor in plan.tensors:
@@ -113,7 +114,7 @@ class View:
 
     @cached_property
     def payloads(self) -> dict[Span, list[tuple[str, int, str]]]:
-        """The delegates of each payload: method, number and backend."""
+        """The delegates that share each payload: method, number and backend."""
         found: dict[Span, list[tuple[str, int, str]]] = {}
         for plan in self.plans:
             for number, delegate in enumerate(plan.delegates):
@@ -122,11 +123,8 @@ class View:
                     found.setdefault(delegate.payload, []).append(user)
         return found
 
-    # What tensors are called.
-
-    def lookup(self, digest: Digest, methods: Collection[str]) -> Known | None:
-        """The tensor of these bytes in the programs of these methods, or of any where none is
-        given; None where they have none."""
+    def lookup(self, digest: Digest, methods: Collection[str]) -> KnownTensor | None:
+        """Find the tensor of these bytes in the programs of methods; of any if none is given."""
         found = [
             known
             for method in sorted(methods or self.constants)
@@ -136,48 +134,46 @@ class View:
             return None
         names = {name for known in found for name in known.names}
         first = found[0]
-        return Known(tuple(sorted(names)), first.dtype, first.shape, first.size, first.base)
+        return KnownTensor(tuple(sorted(names)), first.dtype, first.shape, first.size, first.base)
 
     @cached_property
-    def _names(self) -> dict[str, dict[Digest, Known]]:
-        return {method: _by_form(record) for method, record in self.constants.items()}
+    def _names(self) -> dict[str, dict[Digest, KnownTensor]]:
+        return {method: _index_forms(record) for method, record in self.constants.items()}
 
-    def consumed(self, method: str, payload: Digest) -> list[Known]:
-        """The tensors of a method that went into a payload."""
+    def consumed(self, method: str, payload: Digest) -> list[KnownTensor]:
+        """Return the tensors of a method that went into a payload."""
         record = self.constants.get(method)
         if record is None:
             return []
-        every = _each(record)
+        every = _parse_tensors(record)
         return [every[number] for number in record["consumed"].get(payload, ())]
 
 
-def by_segment(layout: ProgramFile | DataFile) -> dict[int, list[str]]:
-    """The keys of each segment of named data, sorted."""
+def group_by_segment(layout: ProgramFile | DataFile) -> dict[int, list[str]]:
+    """Return the keys of each segment of named data, sorted."""
     found: dict[int, list[str]] = {}
     for key, segment in sorted((entry[0], entry[1]) for entry in layout.named):
         found.setdefault(segment, []).append(key)
     return dict(sorted(found.items()))
 
 
-def _each(record: Mapping[str, Any]) -> list[Known]:
-    """In the order that numbers in `consumed` go by."""
+def _parse_tensors(record: Mapping[str, Any]) -> list[KnownTensor]:
+    """Return the tensors of a record in the order that the numbers in `consumed` refer to."""
     return [
-        Known(tuple(t["names"]), t["dtype"], tuple(t["shape"]), t["size"], Digest(base))
+        KnownTensor(tuple(t["names"]), t["dtype"], tuple(t["shape"]), t["size"], Digest(base))
         for base, t in sorted(record["tensors"].items())
     ]
 
 
-def _by_form(record: Mapping[str, Any]) -> dict[Digest, Known]:
-    """By the digest of every form."""
+def _index_forms(record: Mapping[str, Any]) -> dict[Digest, KnownTensor]:
+    """Return the tensors of a record by the digest of each of their forms."""
     return {
         Digest(digest): known
-        for known in _each(record)
+        for known in _parse_tensors(record)
         for digest in (known.base, *record["tensors"][known.base]["forms"])
     }
 
 
-def listed(names: set[str]) -> str:
-    """Names in a row, the first few of many."""
-    ranked = sorted(names)
-    more = len(ranked) - _MOST_NAMES
-    return ", ".join(ranked[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def join_names(names: Iterable[str]) -> str:
+    """Join names with commas, the first few of many."""
+    return listed(sorted(names), _MOST_NAMES)

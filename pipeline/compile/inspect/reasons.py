@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from executorch.exir.backend.partitioner import Partitioner
-from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import Backend
-from pipeline.program.operators import NOTES
+from pipeline.program.graphs import control_flow_bodies
+from pipeline.program.operators import NOTES, control_flow_name
 
 _TAG = "delegation_tag"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -32,65 +32,69 @@ _SYMBOL = re.compile(r"\b[su]\d+\b")
 _NOT_LOOKED_AT = "it stands in control flow, which its partitioner does not look into"
 
 
-def listening(
+def record_reasons(
     backend: Backend | None, partitioner: Partitioner, program: ExportedProgram
 ) -> AbstractContextManager[dict[Node, str]]:
-    """A context for one call of a partitioner, with why it leaves nodes."""
-    if backend is None or backend.reasons is None:
+    """Return a context around one call of a partitioner that gathers why it leaves nodes."""
+    if backend is None or backend.lowering.reasons is None:
         return nullcontext({})
-    return backend.reasons(partitioner, program)
+    return backend.lowering.reasons(partitioner, program)
 
 
-def note(
+def note_reasons(
     backend: Backend | None,
     program: ExportedProgram,
     why: Mapping[Node, str],
     outside: Mapping[Node, str],
 ) -> None:
-    """Notes why a partitioner, of which `program` has the tags, left nodes.
+    """Note in the nodes that a partitioner left why it left them. `program` has its tags.
 
     Args:
-        why: reasons of the partitioner's own.
-        outside: nodes that the config keeps from it, with what it says.
+        why: the partitioner's own reasons.
+        outside: nodes that the config keeps from it, with the config's words.
     """
     name = "" if backend is None else backend.name
-    for node, unseen in _left(program.graph_module, _unseen_by(backend)):
-        reason = outside.get(node) or (unseen and _NOT_LOOKED_AT) or _told(why.get(node, ""), node)
+    looks_into = None if backend is None else backend.lowering.control_flow
+    for node, unseen in _iter_left(program.graph_module, looks_into):
+        reason = (
+            outside.get(node) or (unseen and _NOT_LOOKED_AT) or _neutralize(why.get(node, ""), node)
+        )
         given = node.meta.get(NOTES, ())
         if (name, reason) not in given:
             node.meta[NOTES] = (*given, (name, reason))
 
 
-def reason_of(node: Node) -> str:
-    """What was noted: one partitioner's reason, or those of several, each with its name."""
+def format_reason(node: Node) -> str:
+    """Return the noted reason of one partitioner, or those of several, each with its name."""
     notes = node.meta.get(NOTES, ())
     if len({name for name, _ in notes}) < 2:
         return "; ".join(reason for _, reason in notes if reason)
     return "; ".join(f"{name}: {reason}" for name, reason in notes if reason)
 
 
-def _unseen_by(backend: Backend | None) -> frozenset[str] | None:
-    """The control flow whose bodies its partitioner looks into; None where nothing is known."""
-    return None if backend is None else backend.looks_into
-
-
-def _left(
+def _iter_left(
     module: GraphModule, looks_into: frozenset[str] | None, unseen: bool = False
 ) -> Iterator[tuple[Node, bool]]:
-    """The calls that no partitioner took yet, each with whether it could not be seen."""
+    """Yield the calls that no partitioner took yet, each with whether it could not be seen.
+
+    Args:
+        looks_into: the control flow whose bodies the partitioner sees; None if that is unknown.
+    """
     for node in module.graph.nodes:
         if node.op == "call_function" and _TAG not in node.meta:
             yield node, unseen
-    for _, body, flow in get_control_flow_submodules(module):
-        if _TAG not in flow.meta:
-            hidden = looks_into is not None and flow.target.name() not in looks_into  # type: ignore[union-attr]
-            yield from _left(body, looks_into, unseen or hidden)
+    for flow, bodies in control_flow_bodies(module).items():
+        hidden = looks_into is not None and control_flow_name(flow) not in looks_into
+        for body in bodies if _TAG not in flow.meta else ():
+            yield from _iter_left(body, looks_into, unseen or hidden)
 
 
-def _told(reason: str, node: Node) -> str:
-    """A partitioner's words, without what changes between equal programs or processes: names of
-    nodes, the numbers of symbols, addresses, the order of sets; and without schemas, which are
-    long."""
+def _neutralize(reason: str, node: Node) -> str:
+    """Return a partitioner's words without what differs between equal programs or processes.
+
+    That is the names of nodes, the numbers of symbols, addresses, and the order of sets. Schemas,
+    which are long, are left out as well.
+    """
     reason = _OPERATOR.sub(r"\1", reason.partition(_TRACE)[0])
     reason = _FUNCTION.sub(r"\1", _ADDRESS.sub("", reason))
     for each in (node, *node.all_input_nodes):

@@ -1,24 +1,36 @@
-"""The tensors of a package, what its methods share of them, and what it holds twice."""
+"""Finds the tensors of a package, those that methods share, and those that it holds twice."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pipeline.compile.inspect.package_view import File, Known, View, by_segment, listed
+from pipeline.compile.inspect.package_view import (
+    KnownTensor,
+    PackageFile,
+    PackageView,
+    group_by_segment,
+    join_names,
+)
 from pipeline.program.flatbuffer import Span
 from pipeline.program.pte import DataFile, TensorType
-from pipeline.report.records import SharedRecord, TensorRecord, TwiceRecord
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
-_LEAST = 64  # bytes of what is told as stored twice: scalars are equal by chance
+if TYPE_CHECKING:  # shapes, which change nothing that is done
+    from pipeline.report.records import SharedRecord, TensorRecord, TwiceRecord
+
+_LEAST = 64  # bytes of tensors that count as stored twice: scalars are equal by chance
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A tensor in a file, or one that went into the payload of a delegate. `place` tells where it
-    stands from any other place, `portable` whether portable operators use it or delegates do."""
+class StoredTensor:
+    """A tensor in a file, or one that went into the payload of a delegate.
+
+    `place` is unlike that of any tensor that is stored elsewhere; `portable` means that portable
+    operators use it, and not delegates.
+    """
 
     record: TensorRecord
     names: frozenset[str]
@@ -29,8 +41,8 @@ class Stored:
     backend: str = ""
 
 
-def tensors_of(view: View) -> list[Stored]:
-    """The largest first."""
+def find_stored_tensors(view: PackageView) -> list[StoredTensor]:
+    """Return the tensors of a package, the largest first."""
     found = [*_in_plans(view, False), *_in_plans(view, True), *_named(view)]
     stored = {
         (method, name)
@@ -43,7 +55,7 @@ def tensors_of(view: View) -> list[Stored]:
     return sorted(found, key=_rank)
 
 
-def _in_plans(view: View, planned: bool) -> Iterator[Stored]:
+def _in_plans(view: PackageView, planned: bool) -> Iterator[StoredTensor]:
     spans = view.layout.mutable if planned else view.layout.constants
     where = "mutable" if planned else "constants"
     for index, (known, methods) in sorted(view.indices(planned).items()):
@@ -58,30 +70,30 @@ def _in_plans(view: View, planned: bool) -> Iterator[Stored]:
         yield _stored(view, view.pte, content, where, methods, known)
 
 
-def _named(view: View) -> Iterator[Stored]:
+def _named(view: PackageView) -> Iterator[StoredTensor]:
     for file in view.files:
         layouts: dict[int, TensorType] = {}
         if isinstance(file.layout, DataFile):
             layouts = {s: known for _, s, known in file.layout.named if known is not None}
-        for segment, keys in by_segment(file.layout).items():
+        for segment, keys in group_by_segment(file.layout).items():
             users = {method for key in keys for method in view.users.get(key, ())}
             span, known = file.layout.segments[segment], layouts.get(segment)
             if known is not None and known.item and known.size <= span.size:
                 span = Span(span.offset, known.size)
-            key = listed(set(keys))
+            key = join_names(set(keys))
             yield _stored(view, file, span, "named_data", users, known, key, keys)
 
 
 def _stored(
-    view: View,
-    file: File,
+    view: PackageView,
+    file: PackageFile,
     span: Span,
     where: str,
     methods: Collection[str],
     known: TensorType | None,
     key: str = "",
     keys: Sequence[str] = (),
-) -> Stored:
+) -> StoredTensor:
     found = view.lookup(file.digest(span), methods)
     # The key of a tensor of portable operators is its name.
     own = [each for each in keys if each in view.external]
@@ -92,7 +104,7 @@ def _stored(
     elif found is not None:
         dtype, shape = found.dtype, found.shape
     record: TensorRecord = {
-        "name": listed(set(names)),
+        "name": join_names(set(names)),
         "key": key,
         "dtype": dtype,
         "shape": list(shape),
@@ -106,14 +118,17 @@ def _stored(
     users = f" ({', '.join(sorted(methods))})" if methods else ""
     place = (file.name, span.offset)
     portable = where != "named_data" or bool(own)
-    return Stored(record, frozenset(names), base, place, what + users, portable)
+    return StoredTensor(record, frozenset(names), base, place, what + users, portable)
 
 
-def _in_delegates(view: View, stored: Collection[tuple[str, str]]) -> Iterator[Stored]:
-    """What went into payloads. A backend that keeps weights as named data keeps all there."""
+def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Iterator[StoredTensor]:
+    """Yield tensors that went into payloads.
+
+    A backend that keeps weights as named data keeps all there.
+    """
     for span, users in view.payloads.items():
         payload = view.pte.digest(span)
-        consumed: dict[Digest, tuple[Known, set[str]]] = {}
+        consumed: dict[Digest, tuple[KnownTensor, set[str]]] = {}
         for method in sorted({method for method, _, _ in users}):
             own = view.consumed(method, payload)
             if any((method, name) in stored for known in own for name in known.names):
@@ -123,7 +138,7 @@ def _in_delegates(view: View, stored: Collection[tuple[str, str]]) -> Iterator[S
         method, number, backend = users[0]
         for known, methods in consumed.values():
             record: TensorRecord = {
-                "name": listed(set(known.names)),
+                "name": join_names(set(known.names)),
                 "key": "",
                 "dtype": known.dtype,
                 "shape": list(known.shape),
@@ -134,10 +149,11 @@ def _in_delegates(view: View, stored: Collection[tuple[str, str]]) -> Iterator[S
             }
             where = f"delegate {number} of {method} ({backend})"
             names = frozenset(known.names)
-            yield Stored(record, names, known.base, (payload, 0), where, backend=backend)
+            yield StoredTensor(record, names, known.base, (payload, 0), where, backend=backend)
 
 
-def shared(view: View, tensors: Sequence[Stored]) -> Iterator[SharedRecord]:
+def find_shared(view: PackageView, tensors: Sequence[StoredTensor]) -> Iterator[SharedRecord]:
+    """Yield tensors and payloads that several methods use, the largest first."""
     found: list[SharedRecord] = [
         {"what": _label(t.record), "size": t.record["size"], "methods": t.record["methods"]}
         for t in tensors
@@ -146,13 +162,14 @@ def shared(view: View, tensors: Sequence[Stored]) -> Iterator[SharedRecord]:
     for span, users in view.payloads.items():
         methods = sorted({method for method, _, _ in users})
         if len(methods) > 1:
-            what = f"payload of {listed({backend for _, _, backend in users})}"
+            what = f"payload of {join_names({backend for _, _, backend in users})}"
             found.append({"what": what, "size": span.size, "methods": methods})
     yield from sorted(found, key=lambda s: (-s["size"], s["what"], s["methods"]))
 
 
-def twice(tensors: Sequence[Stored]) -> Iterator[TwiceRecord]:
-    groups: dict[Digest, dict[tuple[str, int], Stored]] = {}
+def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[TwiceRecord]:
+    """Yield tensors that are stored more than once, those that waste most first."""
+    groups: dict[Digest, dict[tuple[str, int], StoredTensor]] = {}
     for tensor in tensors:
         if tensor.record["size"] >= _LEAST:
             groups.setdefault(tensor.base, {}).setdefault(tensor.place, tensor)
@@ -170,18 +187,18 @@ def twice(tensors: Sequence[Stored]) -> Iterator[TwiceRecord]:
     yield from sorted(found, key=lambda t: (-t["size"] * (t["times"] - 1), t["what"]))
 
 
-def _rank(tensor: Stored) -> tuple[int, str, str, tuple[str, int]]:
+def _rank(tensor: StoredTensor) -> tuple[int, str, str, tuple[str, int]]:
     return (-tensor.record["size"], tensor.record["name"], tensor.record["key"], tensor.place)
 
 
 def _label(tensor: TensorRecord) -> str:
-    """A tensor in a sentence."""
+    """Return what sentences call a tensor."""
     kind = f"{tensor['dtype']}{tensor['shape']}" if tensor["dtype"] else "bytes"
     name = tensor["name"] or (f"named data {tensor['key'][:16]}" if tensor["key"] else "unnamed")
     return f"{name} {kind}"
 
 
-def _advice(places: Sequence[Stored]) -> str:
+def _advice(places: Sequence[StoredTensor]) -> str:
     backends = sorted({tensor.backend for tensor in places if tensor.backend})
     if len({tensor.portable for tensor in places}) > 1:
         return (

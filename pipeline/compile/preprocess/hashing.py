@@ -1,7 +1,7 @@
-"""A canonical, prefix-free spelling of the values in a program, fed to a hasher.
+"""Hashes the values in a program in a canonical form, in which no value begins another.
 
 Fields are length-prefixed; nothing goes through `repr` of unknown objects, `hash`, pickle or set
-order. What can't be spelled exactly is refused.
+order. What can't be hashed exactly is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 class UndescribableError(Exception):
-    """The partition holds something of which a digest would have to guess."""
+    """A partition holds something that a digest would have to guess."""
 
 
-class Spelling:
-    """What is numbered instead of named gets the number of its first appearance, so that it still
-    counts what is the same as what. Nodes are numbered by whoever has the graph."""
+class CanonicalHasher:
+    """Hashes values; what has no lasting name gets the number of its first appearance.
+
+    So it still counts what is the same as what. Nodes are numbered by the caller.
+    """
 
     def __init__(self, keep_names: bool) -> None:
         self.hasher = blake3()
@@ -107,8 +109,10 @@ class Spelling:
         self.expression(expression, node.shape_env)
 
     def expression(self, expression: sympy.Basic, environment: ShapeEnv | None) -> None:
-        """A symbol counts with its range, and with the size that it had at export: passes take
-        that for a size without an upper bound (exir/sym_util.py)."""
+        """Hash an expression; a symbol counts with its range and the size that it had at export.
+
+        Passes take that size where there is no upper bound (exir/sym_util.py).
+        """
         found = [s for s in sympy.preorder_traversal(expression) if isinstance(s, sympy.Symbol)]
         names = {s: sympy.Symbol(f"s{number(self.symbols, s)}", **s.assumptions0) for s in found}
         renamed = expression if self.keep_names else expression.xreplace(names)
@@ -118,10 +122,10 @@ class Spelling:
         for symbol in names:
             if symbol not in self._known:
                 self._known.add(symbol)
-                self.value(_facts(symbol, environment))
+                self.value(_symbol_facts(symbol, environment))
 
     def mode(self, mode: Any) -> None:
-        """Of how sizes of new tensors are made up."""
+        """Hash the fake-tensor mode: how it makes up the sizes of new tensors."""
         if mode not in self._modes:
             environment = mode.shape_env
             self.value([mode.static_shapes, None if environment is None else environment.settings])
@@ -139,8 +143,10 @@ class Spelling:
         self.field("storage", number(self.storages, tensor.untyped_storage()._cdata))
 
     def content(self, tensor: Any) -> None:
-        """With all of its storage, which XNNPACK takes for the content (operators/node_visitor.py,
-        `get_serialized_buffer_index`)."""
+        """Hash a tensor with all of its storage, which XNNPACK takes for the content.
+
+        See operators/node_visitor.py, `get_serialized_buffer_index`.
+        """
         kind = type(tensor)
         if kind not in _TENSORS or tensor.layout is not torch.strided or tensor.is_quantized:
             raise UndescribableError(f"a constant of type {kind.__qualname__}")
@@ -151,11 +157,11 @@ class Spelling:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.contents:
             flat = torch.empty(0, dtype=torch.uint8).set_(storage)
-            self.contents[storage._cdata] = digest.of_bytes(memoryview(flat.numpy()))
+            self.contents[storage._cdata] = digest.hash_bytes(memoryview(flat.numpy()))
         self.field("content", self.contents[storage._cdata])
 
 
-def _facts(symbol: sympy.Symbol, environment: ShapeEnv) -> list[Any]:
+def _symbol_facts(symbol: sympy.Symbol, environment: ShapeEnv) -> list[Any]:
     limits = environment.var_to_range.get(symbol)
     try:
         hint = int(environment.guarding_hint_or_throw(symbol))
@@ -165,4 +171,5 @@ def _facts(symbol: sympy.Symbol, environment: ShapeEnv) -> list[Any]:
 
 
 def number(numbers: dict[Any, int], key: Any) -> int:
+    """Return the number of a key, the next one if it is new."""
     return numbers.setdefault(key, len(numbers))

@@ -1,9 +1,9 @@
-"""The digest of a partition: all that a backend's preprocess function can see of it.
+"""The digest of a partition: all of it that a backend's preprocess function depends on.
 
 A partition is a program in edge dialect. Its digest covers operators with their schemas, the whole
 wiring of arguments, metadata, signature, sizes and the content of constants. What the backend's
-`Sight` says that it does not see is left out, and its debug handles are numbered. What can't be
-described has no digest.
+`CacheScope` leaves out is left out, and its debug handles are numbered. What can't be described has
+no digest.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
-from pipeline.backends import Sight
-from pipeline.compile.preprocess.hashing import Spelling, UndescribableError, number
+from pipeline.backends import CacheScope
+from pipeline.compile.preprocess.hashing import CanonicalHasher, UndescribableError, number
 from pipeline.program.operators import NOTES
 from pipeline.store import digest
 from pipeline.store.digest import Digest
@@ -31,8 +31,11 @@ _VOLATILE = frozenset({"delegation_tag", "from_node", "seq_nr", "stack_trace", N
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """What names a partition. `handles` are the debug handles that the digest leaves out, each
-    once, in the order of the graph; `facts` are for people who ask why two partitions differ."""
+    """The digest of a partition, and what it leaves out.
+
+    `handles` are the debug handles that the digest leaves out, each once, in the order of the
+    graph; `facts` are for people who ask why two partitions differ.
+    """
 
     digest: Digest
     handles: tuple[int, ...]
@@ -43,11 +46,17 @@ class Partition:
 
 
 def describe(
-    program: ExportedProgram, compile_specs: Iterable[CompileSpec], sight: Sight
+    program: ExportedProgram, compile_specs: Iterable[CompileSpec], scope: CacheScope
 ) -> Partition:
-    """Two partitions with the same digest give the same, but for their handles, with one backend,
-    one toolchain and the same compile specs. Raises UndescribableError."""
-    writer = _Writer(sight, sight.names_count(program))
+    """Describe a partition by its digest.
+
+    Two partitions with the same digest become the same payload, but for their handles, with one
+    backend, one toolchain and the same compile specs.
+
+    Raises:
+        UndescribableError: it holds something that can't be hashed exactly.
+    """
+    writer = _PartitionHasher(scope, scope.names_count(program))
     writer.graph_module(program.graph_module)
     writer.signature(program)
     writer.ranges(program)
@@ -61,19 +70,21 @@ def describe(
         "nodes": len(program.graph.nodes),
         "operators": dict(operators),
         "constants": writer.constants_digest(),
-        "compile_specs": [[spec.key, digest.of_bytes(bytes(spec.value))] for spec in compile_specs],
+        "compile_specs": [
+            [spec.key, digest.hash_bytes(bytes(spec.value))] for spec in compile_specs
+        ],
     }
     return Partition(Digest(writer.hasher.hexdigest()), tuple(writer.handles), facts)
 
 
-class _Writer(Spelling):
-    """Spells a program, as far as a backend sees it."""
+class _PartitionHasher(CanonicalHasher):
+    """Hashes a program, as far as a backend depends on it."""
 
-    def __init__(self, sight: Sight, keep_names: bool) -> None:
+    def __init__(self, scope: CacheScope, keep_names: bool) -> None:
         super().__init__(keep_names)
         self.handles: dict[int, int] = {}
         self.objects: dict[str, int] = {}
-        self._sight = sight
+        self._scope = scope
         self.value(keep_names)
 
     def graph_module(self, module: torch.fx.GraphModule) -> None:
@@ -82,7 +93,7 @@ class _Writer(Spelling):
         self.value(module.meta)
         for node in nodes:
             number(self.nodes, node)
-        read = self._sight.read(nodes)
+        read = self._scope.read(nodes)
         for node, seen in zip(nodes, read, strict=True):
             self.field(node.op)
             self.name(node.name)
@@ -109,8 +120,8 @@ class _Writer(Spelling):
             self.value(node.target)
 
     def metadata(self, node: torch.fx.Node) -> None:
-        left_out = _VOLATILE | self._sight.unread
-        if self._sight.remap is not None:
+        left_out = _VOLATILE | self._scope.unread
+        if self._scope.remap is not None:
             left_out |= {"debug_handle"}
             if node.op not in ("placeholder", "output"):  # those have the handles of other nodes
                 self.handle(node.meta.get("debug_handle", "none"))
@@ -120,17 +131,17 @@ class _Writer(Spelling):
         self.value(seen)
 
     def modules(self, stack: Mapping[str, Any] | None) -> list[Any]:
-        """With numbers for the ids of objects by which strict export tells modules apart."""
-        told = []
+        """Return a stack with numbers for the ids of objects, by which strict export keys it."""
+        numbered = []
         for key, module in (stack or {}).items():
             identity, call, turn = str(key).partition("@")
             if identity.isdecimal():
                 identity = f"object {number(self.objects, identity)}"
-            told.append([identity + call + turn, list(module)])
-        return told
+            numbered.append([identity + call + turn, list(module)])
+        return numbered
 
     def handle(self, handle: Any) -> None:
-        if type(handle) is int and handle not in self._sight.fixed_handles:
+        if type(handle) is int and handle not in self._scope.fixed_handles:
             self.field("handle", number(self.handles, handle))
         else:
             self.value(handle)
@@ -166,7 +177,7 @@ class _Writer(Spelling):
             self.value(None if limits is None else [str(limits.lower), str(limits.upper)])
 
     def constants(self, program: ExportedProgram) -> None:
-        """In the order of the inputs that they are for; others are seen by their names only."""
+        """Hash constants in the order of their inputs; others are found by their names only."""
         specs = program.graph_signature.input_specs
         names = dict.fromkeys(spec.target for spec in specs if spec.target is not None)
         tables = (program.state_dict, program.constants)
@@ -180,4 +191,4 @@ class _Writer(Spelling):
                     self.constant(table[name])
 
     def constants_digest(self) -> Digest:
-        return digest.of_json([self.contents[storage] for storage in self.storages])
+        return digest.hash_json([self.contents[storage] for storage in self.storages])

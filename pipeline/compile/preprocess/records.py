@@ -1,4 +1,4 @@
-"""Results of preprocessing as blobs of the store and JSON, and with other debug handles."""
+"""Records of preprocessing results: blobs of the store and JSON, and other debug handles."""
 
 from __future__ import annotations
 
@@ -10,59 +10,70 @@ from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.backend.backend_details import PreprocessResult
 
-from pipeline.backends import Sight
-from pipeline.compile.objects import NamedBlob, layout_from_tuple, named_blobs, named_from_json, put
+from pipeline.backends import CacheScope
+from pipeline.compile.objects import (
+    NamedBlob,
+    layout_from_tuple,
+    list_named_blobs,
+    parse_named_blobs,
+    put_blob,
+)
 from pipeline.store.store import Store
 
 
 def to_json(
-    result: PreprocessResult, handles: Sequence[int], sight: Sight, store: Store
+    result: PreprocessResult, handles: Sequence[int], scope: CacheScope, store: Store
 ) -> dict[str, Any] | None:
-    """The record of a result for a partition with these debug handles; None if it has none: JSON
-    can't hold it, or its debug handles are not those of the partition."""
+    """Return the record of a result for a partition with these debug handles.
+
+    It is None if JSON can't hold the result, or its debug handles are not those of the partition.
+    """
     data = result.data_store_output
     if (
         result._delegate_info_meta is not None
-        or with_handles(result, handles, handles, sight) is None
+        or with_handles(result, handles, handles, scope) is None
     ):
         return None
-    named = [put(store, buffer) for buffer in data.buffers] if data is not None else []
+    named = [put_blob(store, buffer) for buffer in data.buffers] if data is not None else []
     known = result.debug_handle_map
     return {
         "handles": list(handles),
-        "processed_bytes": put(store, result.processed_bytes).digest,
+        "processed_bytes": put_blob(store, result.processed_bytes).digest,
         "debug_handles": None if known is None else [[k, list(v)] for k, v in known.items()],
-        "named": None if data is None else [e.to_json() for e in named_blobs(data.pte_data, named)],
+        "named": None
+        if data is None
+        else [e.to_json() for e in list_named_blobs(data.pte_data, named)],
         "named_external": {
-            tag: [entry.to_json() for entry in named_blobs(entries, named)]
+            tag: [entry.to_json() for entry in list_named_blobs(entries, named)]
             for tag, entries in (data.external_data.items() if data is not None else ())
         },
     }
 
 
 def from_json(
-    record: Mapping[str, Any], handles: Sequence[int], sight: Sight, store: Store
+    record: Mapping[str, Any], handles: Sequence[int], scope: CacheScope, store: Store
 ) -> PreprocessResult | None:
-    """The result that a partition with these debug handles has, or None if the record can't give
-    it. Raises MissingBlobError."""
+    """Return the result for a partition with these debug handles; None if the record has none.
+
+    Raises MissingBlobError.
+    """
     known = record["debug_handles"]
     result = PreprocessResult(
         processed_bytes=store.read(record["processed_bytes"]),
         debug_handle_map=None if known is None else {k: tuple(v) for k, v in known},
         data_store_output=None if record["named"] is None else _named_data(record, store),
     )
-    return with_handles(result, record["handles"], handles, sight)
+    return with_handles(result, record["handles"], handles, scope)
 
 
 def with_handles(
-    result: PreprocessResult, old: Sequence[int], new: Sequence[int], sight: Sight
+    result: PreprocessResult, old: Sequence[int], new: Sequence[int], scope: CacheScope
 ) -> PreprocessResult | None:
-    """The result with each of the old debug handles exchanged for the new one in its place, or
-    None if it holds others."""
-    if sight.remap is None:
+    """Return a result with the new debug handles for the old; None if it has others."""
+    if scope.remap is None:
         return result
-    handles = dict(zip(old, new, strict=True)) | {each: each for each in sight.fixed_handles}
-    payload = sight.remap(result.processed_bytes, handles)
+    handles = dict(zip(old, new, strict=True)) | {each: each for each in scope.fixed_handles}
+    payload = scope.remap(result.processed_bytes, handles)
     known = result.debug_handle_map
     if payload is None or not handles.keys() >= {
         each for v in (known or {}).values() for each in v
@@ -83,9 +94,9 @@ def _named_data(record: Mapping[str, Any], store: Store) -> NamedDataStoreOutput
         layout = layout_from_tuple(named.layout)
         return DataEntry(places[named.blob.digest], named.alignment, layout)
 
-    pte = {named.key: entry(named) for named in named_from_json(record["named"])}
+    pte = {named.key: entry(named) for named in parse_named_blobs(record["named"])}
     external = {
-        tag: {named.key: entry(named) for named in named_from_json(entries)}
+        tag: {named.key: entry(named) for named in parse_named_blobs(entries)}
         for tag, entries in record["named_external"].items()
     }
     return NamedDataStoreOutput(buffers, pte, external)

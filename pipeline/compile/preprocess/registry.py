@@ -6,7 +6,7 @@ no class that ExecuTorch knows. A backend has its function from one of three pla
 knows it:
 
 1. `register_preprocess`, in this process;
-2. its entry in the catalogue, which names one (`Backend.preprocess`);
+2. its entry in the catalogue, which names one (`Preprocessing.function`);
 3. a `BackendDetails` class, as ExecuTorch's backends ship.
 
 Importing this module, registering and asking import no torch; `preprocess_function` imports what it
@@ -16,7 +16,7 @@ gives.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -45,7 +45,7 @@ class RegisteredTwiceError(PipelineError, ValueError):
 
 
 def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
-    """Gives a backend its preprocess function, in this process.
+    """Give a backend its preprocess function, in this process.
 
     A backend that ships a `BackendDetails` class is preprocessed by the function from then on. What
     the function makes is not cached, since nothing is known of what it depends on; a backend whose
@@ -77,7 +77,7 @@ def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
 
 
 def unregister_preprocess(backend_id: str) -> None:
-    """Takes back what `register_preprocess` did. Raises UnknownBackendError if it did nothing."""
+    """Undo `register_preprocess`. Raises UnknownBackendError if there is nothing to undo."""
     if backend_id not in _registered:
         raise UnknownBackendError(
             f"no preprocess function was registered for {backend_id}; "
@@ -87,88 +87,99 @@ def unregister_preprocess(backend_id: str) -> None:
 
 
 def is_registered(backend_id: str) -> bool:
-    """Whether `preprocess_function` has something to give."""
+    """Tell whether a backend can be preprocessed."""
     return backend_id in registered()
 
 
 def registered() -> Mapping[str, str]:
-    """Every backend that can be preprocessed, sorted, and by what: `module:name` of a function or
-    of a `BackendDetails` class. Of the classes, those that the catalogue names and those that this
-    process has imported."""
-    named = {e.backend_id: e.details for e in BACKENDS.values() if e.details and not e.unsupported}
-    loaded = {name: reference(details) for name, details in _loaded_details().items()}
+    """Return every backend that can be preprocessed, sorted, and what does it.
+
+    That is `module:name` of a function or of a `BackendDetails` class: one that the catalogue
+    names, or that this process has imported.
+    """
+    entries = BACKENDS.values()
+    named = {e.backend_id: e.preprocessing.details for e in entries if e.preprocessing.details}
+    loaded = {name: reference(details) for name, details in loaded_details().items()}
     return dict(sorted({**named, **loaded, **_functions()}.items()))
 
 
 def preprocess_function(backend_id: str) -> Preprocess:
-    """What a backend is preprocessed by; imports it.
+    """Import and return the function that preprocesses for a backend.
 
     Raises:
         UnknownBackendError: there is nothing.
         PipelineError: the catalogue names something that can't be imported.
     """
-    function = own_function(backend_id)
+    function = find_function(backend_id)
     if function is not None:
         return function
-    details = _loaded_details().get(backend_id)
-    entry = next((e for e in BACKENDS.values() if e.backend_id == backend_id and e.details), None)
-    if details is None and entry is not None and not entry.unsupported:
-        details = _import(entry.details, f"the BackendDetails class of {entry.name}")
+    details = loaded_details().get(backend_id)
+    entry = next((e for e in _entries(backend_id) if e.preprocessing.details), None)
+    if details is None and entry is not None:
+        details = _import(entry.preprocessing.details, f"the BackendDetails class of {entry.name}")
     if details is None:
-        raise unknown_backend(backend_id)
+        raise make_unknown_backend_error(backend_id)
     preprocess: Preprocess = details.preprocess
     return preprocess
 
 
-def unknown_backend(backend_id: str) -> UnknownBackendError:
+def make_unknown_backend_error(backend_id: str) -> UnknownBackendError:
+    """Make the error for a backend that nothing preprocesses for."""
     return UnknownBackendError(
         f"Backend {backend_id} was not found; {did_you_mean(backend_id, registered())}"
     )
 
 
-def own_function(backend_id: str) -> Preprocess | None:
-    """The function that a backend has apart from any class; None where it has none. Raises
-    PipelineError for one that can't be imported."""
+def find_function(backend_id: str) -> Preprocess | None:
+    """Return the function that a backend has apart from any class; None where it has none.
+
+    Raises PipelineError for one that can't be imported.
+    """
     if backend_id in _registered:
         return _registered[backend_id]
-    entry = entry_with_function(backend_id)
+    entry = find_entry(backend_id)
     if entry is None:
         return None
-    function: Preprocess = _import(entry.preprocess, f"the preprocess function of {entry.name}")
+    what = f"the preprocess function of {entry.name}"
+    function: Preprocess = _import(entry.preprocessing.function, what)
     return function
 
 
-def own_functions() -> list[str]:
-    """The backends that `own_function` has one for, sorted."""
+def list_functions() -> list[str]:
+    """Return the backends that have a function apart from any class, sorted."""
     return sorted(_functions())
 
 
-def registered_here(backend_id: str) -> bool:
-    """Whether its function comes from `register_preprocess` and not from the catalogue."""
+def is_registered_here(backend_id: str) -> bool:
+    """Tell whether its function comes from `register_preprocess` and not from the catalogue."""
     return backend_id in _registered
 
 
-def entry_with_function(backend_id: str) -> Backend | None:
-    """The entry of the catalogue that names a preprocess function for a backend."""
-    entries = (e for e in BACKENDS.values() if e.backend_id == backend_id and e.preprocess)
-    return next(entries, None)
+def find_entry(backend_id: str) -> Backend | None:
+    """Return the entry of the catalogue that names a preprocess function for a backend."""
+    return next((e for e in _entries(backend_id) if e.preprocessing.function), None)
+
+
+def _entries(backend_id: str) -> Iterator[Backend]:
+    return (entry for entry in BACKENDS.values() if entry.backend_id == backend_id)
 
 
 def reference(function: Any) -> str:
-    """`module:name`, as errors call a function or a class."""
+    """Return `module:name` of a function or a class, for messages."""
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{module}:{name}"
 
 
 def _functions() -> dict[str, str]:
-    """What `own_function` would give, by backend, as text."""
-    named = {e.backend_id: e.preprocess for e in BACKENDS.values() if e.preprocess}
+    """Return references to the functions that `find_function` returns, by backend."""
+    entries = BACKENDS.values()
+    named = {e.backend_id: e.preprocessing.function for e in entries if e.preprocessing.function}
     return {**named, **{name: reference(each) for name, each in _registered.items()}}
 
 
-def _loaded_details() -> dict[str, type[BackendDetails]]:
-    """Those that are imported; ExecuTorch's backends are direct subclasses."""
+def loaded_details() -> dict[str, type[BackendDetails]]:
+    """Return the classes that are imported; ExecuTorch's are direct subclasses."""
     module = sys.modules.get(_DETAILS)
     classes: Sequence[Any] = module.BackendDetails.__subclasses__() if module is not None else ()
     return {each.__name__: each for each in classes}

@@ -1,16 +1,17 @@
 """Runs the bytes of a `.pte` in Python: a device for what ExecuTorch's runtime has no backend for.
 
-The file is read back by ExecuTorch's own deserializer, and the instructions of its plans are walked
+The file is read back by ExecuTorch's own deserializer, and the instructions of its plans are run
 one by one: kernels are torch's operators, delegates the Python runtimes of their backends
-(pipeline/backends/delegate_runtime.py), or ExecuTorch's runtime where it has theirs. Tensors lie where the memory
-plan of the file puts them, so a plan by which two of them overlap gives wrong numbers here as it
-does on a device. Nothing of the source program is looked at.
+(pipeline/backends/delegate_runtime.py), or ExecuTorch's runtime where it has theirs. Tensors lie
+where the memory plan of the file puts them, so a plan by which two of them overlap gives wrong
+numbers here as it does on a device. Nothing of the source program is looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,110 +20,78 @@ from executorch.exir import schema
 
 from pipeline.backends.delegate_runtime import DelegateError, Timing
 from pipeline.devices.bindings import DTYPES
-from pipeline.devices.interface import (
-    Computation,
-    Declared,
-    DeclaredTensor,
-    DeviceError,
-    PackageFiles,
-    Runtime,
-    Shape,
-)
-from pipeline.devices.interpreter.execute import run, told
+from pipeline.devices.interface import Declared, DeclaredTensor, Device, DeviceError, PackageFiles
+from pipeline.devices.interpreter.execute import describe_instruction, run
 from pipeline.devices.interpreter.load import (
-    Data,
     Method,
-    instructions_of,
-    load,
+    PackageData,
+    SharedMemory,
+    get_instructions,
+    load_method,
     read_package,
     shared_memory,
 )
-from pipeline.devices.interpreter.slots import Memory, RefusalError
+from pipeline.devices.interpreter.slots import RefusalError
 
 
-class InterpreterRuntime(Runtime):
-    """Programs are PackageFiles."""
+@dataclass(frozen=True)
+class _Loaded:
+    subject: str
+    method: Method
 
-    type = "interpreter"
+
+class InterpreterDevice(Device):
+    """Runs packages in Python."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._read: WeakKeyDictionary[PackageFiles, Data] = WeakKeyDictionary()
-        self._random: torch.Tensor | None = None
+        self._read: WeakKeyDictionary[PackageFiles, PackageData] = WeakKeyDictionary()
         self._timings: dict[str, list[Timing]] = {}
 
-    def methods(self, program: PackageFiles) -> list[str]:
-        return sorted(plan.name for plan in self._data(program).file.program.execution_plan)
+    def methods(self, files: PackageFiles) -> list[str]:
+        return sorted(plan.name for plan in self._data(files).file.program.execution_plan)
 
-    def declared(self, program: PackageFiles, method: str) -> Declared:
-        plan = self._plan(program, method)
+    def declared(self, files: PackageFiles, method: str) -> Declared:
+        plan = self._plan(files, method)
         return Declared(
-            tuple(_shape(plan.values[index]) for index in plan.inputs),
-            tuple(_shape(plan.values[index]) for index in plan.outputs),
+            tuple(_declared_tensor(plan.values[index]) for index in plan.inputs),
+            tuple(_declared_tensor(plan.values[index]) for index in plan.outputs),
         )
 
-    def compile_together(self, computations: Sequence[Computation]) -> list[Computation]:
-        """Methods share the memory that the plans of their package have beyond their own. All are
+    def load(self, files: PackageFiles, method: str, shared: SharedMemory | None = None) -> _Loaded:
+        subject = f"{files.name}: method '{method}' "
+        plan = self._plan(files, method)
+        with _device_errors(subject, "does not load"):
+            return _Loaded(subject, load_method(plan, self._data(files), shared))
+
+    def load_together(self, files: PackageFiles, methods: Sequence[str]) -> dict[str, Any]:
+        """Load methods that share the memory which their plans have beyond their own. All are
         loaded before any runs, since loading one puts the initial values into it."""
-        plans = [self._plan(each.program, each.name) for each in computations]
-        shared = shared_memory(plans)
-        self._counts["compiled"] += len(computations)
-        return [replace(each, compiled=self._loaded(each, shared)) for each in computations]
+        shared = shared_memory([self._plan(files, method) for method in methods])
+        return {method: self.load(files, method, shared) for method in methods}
 
-    def load(self, computation: Computation) -> Method:
-        return self._loaded(computation, {})
-
-    def _loaded(self, computation: Computation, shared: Mapping[int, Memory]) -> Method:
-        name, files = computation.name, computation.program
-        data, plan = self._data(files), self._plan(files, name)
-        try:
-            return load(plan, data, shared)
-        except DelegateError as error:
-            reason = f"does not load: {error.what}"
-            raise DeviceError(_subject(files, name), reason, error.debug_handle) from error
-        except RefusalError as error:
-            raise DeviceError(_subject(files, name), f"does not load: {error}") from error
-
-    def call(self, computation: Computation, values: Sequence[Any]) -> Sequence[Any]:
-        method, subject = computation.compiled, _subject(computation.program, computation.name)
-        try:
-            with torch.no_grad(), torch.random.fork_rng((), enabled=self._random is not None):
-                if self._random is not None:
-                    torch.set_rng_state(self._random)
-                outputs = run(method, values)
-                if self._random is not None:
-                    self._random = torch.get_rng_state()
-        except DelegateError as error:
-            raise DeviceError(subject, f"fails: {error.what}", error.debug_handle) from error
-        except RefusalError as error:
-            raise DeviceError(subject, f"fails: {error}") from error
-        self._timings[computation.name] = [
+    def call(self, loaded: _Loaded, values: Sequence[Any]) -> list[Any]:
+        method, wanted = loaded.method, len(loaded.method.plan.inputs)
+        if len(values) != wanted:
+            raise DeviceError(loaded.subject, f"takes {wanted} inputs, {len(values)} given")
+        with torch.no_grad(), _device_errors(loaded.subject, "fails"):
+            outputs = run(method, values)
+        self._timings[method.name] = [
             timing for d in method.delegates for timing in d.runtime.timings(d.handle)
         ]
         return outputs
 
     def timings(self, method: str) -> list[Timing]:
-        """Of the last call of a method: the instructions of its delegates that keep time."""
+        """Return the times of the delegates' instructions in the last call of a method."""
         return list(self._timings.get(method, ()))
 
-    def text(self, computation: Computation) -> str:
-        plan = self._plan(computation.program, computation.name)
-        lines = (
-            f"  {n}: {told(plan, each.instr_args)}" for n, each in enumerate(instructions_of(plan))
-        )
-        return "\n".join([str(computation), *lines])
+    def describe(self, files: PackageFiles, method: str) -> list[str]:
+        plan = self._plan(files, method)
+        return [
+            f"{number}: {describe_instruction(plan, each.instr_args)}"
+            for number, each in enumerate(get_instructions(plan))
+        ]
 
-    def set_seed(self, seed: int) -> None:
-        self._random = torch.Generator().manual_seed(seed).get_state()
-
-    def metrics(self) -> Mapping[str, float]:
-        timed = [timing.seconds for timings in self._timings.values() for timing in timings]
-        return {**super().metrics(), "seconds in timed delegates, last calls": sum(timed)}
-
-    def prepare_to_exit(self) -> None:
-        self._read.clear()
-
-    def _data(self, files: PackageFiles) -> Data:
+    def _data(self, files: PackageFiles) -> PackageData:
         if files not in self._read:
             self._read[files] = read_package(files)
         return self._read[files]
@@ -135,11 +104,17 @@ class InterpreterRuntime(Runtime):
         return plans[method]
 
 
-def _subject(files: PackageFiles, method: str) -> str:
-    return f"{files.name}: method '{method}' "
+@contextmanager
+def _device_errors(subject: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except DelegateError as error:
+        raise DeviceError(subject, f"{what}: {error.what}", error.debug_handle) from error
+    except RefusalError as error:
+        raise DeviceError(subject, f"{what}: {error}") from error
 
 
-def _shape(value: schema.EValue) -> Shape:
+def _declared_tensor(value: schema.EValue) -> DeclaredTensor | None:
     if not isinstance(value.val, schema.Tensor):
         return None
     return DeclaredTensor(tuple(value.val.sizes), DTYPES.get(int(value.val.scalar_type)))

@@ -9,25 +9,26 @@ import torch
 from executorch.exir import schema
 
 from pipeline.backends.delegate_runtime import DelegateError
-from pipeline.devices.interpreter.load import Method, instructions_of
-from pipeline.devices.interpreter.slots import Places, RefusalError, Slot
+from pipeline.devices.interpreter.load import Method, get_instructions
+from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList
+from pipeline.store.errors import first_line
 
 
 def run(method: Method, inputs: Sequence[Any]) -> list[Any]:
-    """Copies of the flat outputs of one call. Raises RefusalError or DelegateError, with the
-    instruction that fails."""
+    """Call a method once; return copies of its flat outputs. Raises RefusalError or DelegateError,
+    which name the instruction that failed."""
     for _ in steps(method, inputs):
         pass
     return [_output(method.values[index]) for index in method.plan.outputs]
 
 
 def steps(method: Method, inputs: Sequence[Any]) -> Iterator[int]:
-    """One call, instruction by instruction: the number of each as soon as it has been carried out.
-    What raises is raised as by `run`."""
+    """Call a method once, instruction by instruction; yield the number of each after it has run.
+    Raises what `run` raises."""
     plan, values = method.plan, method.values
     for place, (index, given) in enumerate(zip(plan.inputs, inputs, strict=True)):
         _set_input(values, index, given, place)
-    instructions = instructions_of(plan)
+    instructions = get_instructions(plan)
     counter = 0
     while counter < len(instructions):
         call = instructions[counter].instr_args
@@ -46,30 +47,32 @@ def steps(method: Method, inputs: Sequence[Any]) -> Iterator[int]:
                 slot = values[call.value_index]
                 slot.memory, slot.offset = None, 0
         except RefusalError as error:
-            raise RefusalError(f"instruction {counter}, {told(plan, call)}: {error}") from error
+            raise RefusalError(
+                f"instruction {counter}, {describe_instruction(plan, call)}: {error}"
+            ) from error
         except DelegateError as error:
-            what = f"instruction {counter}, {told(plan, call)}: {error.what}"
+            what = f"instruction {counter}, {describe_instruction(plan, call)}: {error.what}"
             raise DelegateError(what, error.debug_handle) from error
         yield counter
         counter = following
 
 
-def given_by(method: Method, number: int) -> list[int]:
-    """In which values the results of an instruction lie; none of a jump."""
-    call = instructions_of(method.plan)[number].instr_args
+def result_indices(method: Method, number: int) -> list[int]:
+    """Return the indices of the values that an instruction writes; a jump writes none."""
+    call = get_instructions(method.plan)[number].instr_args
     if isinstance(call, schema.KernelCall):
         if method.plan.operators[call.op_index].name == "executorch_prim::et_copy_index":
             return [call.args[0]]
         last = call.args[-1]
         value = method.values[last] if last >= 0 else None
-        return list(value.members) if isinstance(value, Places) else [last]
+        return list(value.members) if isinstance(value, ValueList) else [last]
     if isinstance(call, schema.DelegateCall):
         return list(call.args[len(call.args) - method.results[number] :])
     return [call.move_to] if isinstance(call, schema.MoveCall) else []
 
 
-def value_of(method: Method, index: int) -> Any:
-    """A copy of what a value holds now."""
+def read_value(method: Method, index: int) -> Any:
+    """Return a copy of what a value holds now."""
     return _output(method.values[index]) if index >= 0 else None
 
 
@@ -130,8 +133,7 @@ def _kernel(method: Method, call: schema.KernelCall) -> None:
     try:
         returned = function(*positional, **named)
     except Exception as error:  # whatever an operator raises
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        raise RefusalError(reason) from error
+        raise RefusalError(f"{type(error).__name__}: {first_line(error)}") from error
     if outs:
         for index, value in outs:
             _store(method.values, index, value)
@@ -143,9 +145,9 @@ def _kernel(method: Method, call: schema.KernelCall) -> None:
 
 
 def _fresh(value: Any, values: Sequence[Any]) -> Any:
-    """What an operator writes to instead of planned memory: its result is laid out as the operator
-    likes it and then copied to where it belongs."""
-    if isinstance(value, Places):
+    """Make what an operator writes to instead of planned memory. Its result is laid out as the
+    operator likes it, and then copied to where it belongs."""
+    if isinstance(value, ValueList):
         return [_fresh(values[index], values) for index in value.members]
     return torch.empty(0, dtype=value.dtype)
 
@@ -154,14 +156,14 @@ def _argument(values: Sequence[Any], index: int) -> Any:
     value = values[index] if index >= 0 else None
     if isinstance(value, Slot):
         return value.tensor()
-    if isinstance(value, Places):
+    if isinstance(value, ValueList):
         return [_argument(values, member) for member in value.members]
     return value
 
 
 def _store(values: list[Any], index: int, given: Any) -> None:
     value = values[index]
-    if isinstance(value, Places):
+    if isinstance(value, ValueList):
         for member, each in zip(value.members, given, strict=True):
             _store(values, member, each)
     elif isinstance(value, Slot):
@@ -172,8 +174,8 @@ def _store(values: list[Any], index: int, given: Any) -> None:
         values[index] = given
 
 
-def told(plan: schema.ExecutionPlan, call: Any) -> str:
-    """An instruction for people."""
+def describe_instruction(plan: schema.ExecutionPlan, call: Any) -> str:
+    """Describe an instruction for people."""
     if isinstance(call, schema.KernelCall):
         return f"{_name(plan.operators[call.op_index])} {list(call.args)}"
     if isinstance(call, schema.DelegateCall):

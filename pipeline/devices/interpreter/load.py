@@ -22,7 +22,7 @@ from pipeline.devices.bindings import DTYPES, registered_backends
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.interpreter.prims import OWN, PRIMS, Prim
 from pipeline.devices.interpreter.single import ExecutorchDelegate
-from pipeline.devices.interpreter.slots import Memory, Places, RefusalError, Slot
+from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList, allocate
 
 # Whose out variants take a tensor of any size to write to. The others are ExecuTorch's own kernels
 # behind torch's dispatcher, which crash on a wrong one: their functional variants are called.
@@ -30,15 +30,15 @@ _TORCH = ("aten", "dim_order_ops")
 
 
 @dataclass(frozen=True)
-class Data:
-    """What a package holds beside its plans: named data of the `.pte` and of its `.ptd` files."""
+class PackageData:
+    """A package that was read, and the named data of its `.pte` and its `.ptd` files."""
 
     file: PTEFile
     named: Mapping[str, bytes]
 
 
-def read_package(files: PackageFiles) -> Data:
-    """A package read back by ExecuTorch's deserializer. Raises DeviceError."""
+def read_package(files: PackageFiles) -> PackageData:
+    """Read a package by ExecuTorch's deserializer. Raises DeviceError."""
     content = files.contents()
     try:
         file = deserialize_pte_binary(content)
@@ -56,7 +56,7 @@ def read_package(files: PackageFiles) -> Data:
             reason = f"does not open: corrupt external data (.ptd) ({error})"
             raise DeviceError(f"{files.name}: ", reason) from error
         named |= {k: bytes(payload.buffers[e.buffer_index]) for k, e in payload.named_data.items()}
-    return Data(file, named)
+    return PackageData(file, named)
 
 
 @dataclass(eq=False)
@@ -89,8 +89,8 @@ def _give_up(delegates: list[Delegate]) -> None:
         delegate.runtime.destroy(delegate.handle)
 
 
-def instructions_of(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
-    """Those of a plan's one chain. Raises RefusalError where there is not just one."""
+def get_instructions(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
+    """Return the instructions of a plan's one chain. Raises RefusalError for several chains."""
     if len(plan.chains) != 1:
         raise RefusalError(f"has {len(plan.chains)} chains of instructions, must have one")
     return plan.chains[0].instructions
@@ -99,22 +99,23 @@ def instructions_of(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
 # The memory of a method by its number in the plan: 1 is its own, what lies beyond is that of the
 # buffers that methods share (exir's MemoryPlanningPass.share_mutable_buffers).
 _SHARED_FROM = 2
+SharedMemory = Mapping[int, torch.Tensor]
 
 
-def shared_memory(plans: Sequence[schema.ExecutionPlan]) -> dict[int, Memory]:
-    """The memory that these methods share, by number; a device gives it the greatest size."""
+def shared_memory(plans: Sequence[schema.ExecutionPlan]) -> SharedMemory:
+    """Allocate the memory that these methods share, by number, each with the greatest size."""
     sizes: dict[int, int] = {}
     for plan in plans:
         for number, size in enumerate(plan.non_const_buffer_sizes):
             if number >= _SHARED_FROM:
                 sizes[number] = max(size, sizes.get(number, 0))
-    return {number: Memory.of(size) for number, size in sizes.items()}
+    return {number: allocate(size) for number, size in sizes.items()}
 
 
-def load(
-    plan: schema.ExecutionPlan, data: Data, shared: Mapping[int, Memory] | None = None
+def load_method(
+    plan: schema.ExecutionPlan, data: PackageData, shared: SharedMemory | None = None
 ) -> Method:
-    """A method with its initial state.
+    """Load a method, with its initial state.
 
     Args:
         shared: memory that it has in common with other methods, by number.
@@ -123,8 +124,9 @@ def load(
         RefusalError: the file lacks data, an operator or a backend, or contradicts itself.
         DelegateError: a delegate refuses its bytes.
     """
+    shared = shared or {}
     arenas = [
-        (shared or {}).get(number) or Memory.of(size)
+        shared[number] if number in shared else allocate(size)
         for number, size in enumerate(plan.non_const_buffer_sizes)
     ]
     values = [_value(each.val, arenas, data) for each in plan.values]
@@ -136,12 +138,12 @@ def load(
     return method
 
 
-def _value(value: Any, arenas: Sequence[Memory], data: Data) -> Any:
-    """As the interpreter holds it: a slot, a list of places, or a scalar."""
+def _value(value: Any, arenas: Sequence[torch.Tensor], data: PackageData) -> Any:
+    """Convert a plan's value to what the interpreter holds: a slot, a list or a scalar."""
     if isinstance(value, schema.Tensor):
         return _slot(value, arenas, data)
     if isinstance(value, (schema.IntList, schema.TensorList, schema.OptionalTensorList)):
-        return Places(tuple(value.items))
+        return ValueList(tuple(value.items))
     if isinstance(value, (schema.DoubleList, schema.BoolList)):
         return list(value.items)
     if isinstance(value, schema.Int):
@@ -155,7 +157,7 @@ def _value(value: Any, arenas: Sequence[Memory], data: Data) -> Any:
     return None
 
 
-def _slot(tensor: schema.Tensor, arenas: Sequence[Memory], data: Data) -> Slot:
+def _slot(tensor: schema.Tensor, arenas: Sequence[torch.Tensor], data: PackageData) -> Slot:
     if int(tensor.scalar_type) not in DTYPES:
         raise RefusalError(f"a tensor of the dtype {tensor.scalar_type!r}, which torch has not")
     slot = Slot(tensor)
@@ -163,7 +165,7 @@ def _slot(tensor: schema.Tensor, arenas: Sequence[Memory], data: Data) -> Slot:
     if where is not None:
         slot.memory = arenas[where.memory_id]
         slot.offset = where.memory_offset_low | (where.memory_offset_high << 32)
-        if slot.offset + slot.size_in_bytes() > len(slot.memory.bytes):
+        if slot.offset + slot.size_in_bytes() > len(slot.memory):
             raise RefusalError("a tensor beyond the end of its planned memory")
     content = constant_bytes(tensor, data)
     if content is not None:
@@ -171,10 +173,10 @@ def _slot(tensor: schema.Tensor, arenas: Sequence[Memory], data: Data) -> Slot:
         if len(content) < slot.size_in_bytes():
             raise RefusalError(f"{len(content)} bytes for a tensor of {slot.size_in_bytes()}")
         if slot.memory is None:
-            slot.memory = Memory.holding(content)
-        elif content:  # a mutable buffer with an initial value
-            end = slot.offset + len(content)
-            slot.memory.bytes[slot.offset : end] = Memory.holding(content).bytes
+            slot.memory = allocate(len(content))
+        if content:  # of a constant, or a mutable buffer's initial value
+            target = slot.memory[slot.offset : slot.offset + len(content)]
+            target.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
     return slot
 
 
@@ -183,9 +185,9 @@ def _is_external(tensor: schema.Tensor) -> bool:
     return extra is not None and extra.location == schema.TensorDataLocation.EXTERNAL
 
 
-def constant_bytes(tensor: schema.Tensor, data: Data) -> bytes | None:
-    """The bytes of a constant, or of a buffer's initial value; None where there are none. Raises
-    RefusalError where the file lacks them."""
+def constant_bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
+    """Return the bytes of a constant or of a buffer's initial value, or None if it has none.
+    Raises RefusalError if the file lacks them."""
     if _is_external(tensor):
         name = tensor.extra_tensor_info.fully_qualified_name or ""
         if name not in data.named:
@@ -203,7 +205,7 @@ def constant_bytes(tensor: schema.Tensor, data: Data) -> bytes | None:
 
 
 def _operator(known: schema.Operator) -> Any:
-    """A function of the interpreter's own (values in, nothing out), or torch's overload."""
+    """Find the interpreter's own function (of values and arguments) or torch's overload."""
     namespace, _, name = known.name.partition("::")
     full = f"{name}.{known.overload}" if known.overload else name
     if namespace == "executorch_prim" and full in PRIMS:
@@ -224,7 +226,7 @@ def _delegate(
     plan: schema.ExecutionPlan,
     number: int,
     delegate: schema.BackendDelegate,
-    data: Data,
+    data: PackageData,
     results: Mapping[int, int],
 ) -> Delegate:
     if delegate.processed.location != schema.DataLocation.INLINE:
@@ -233,7 +235,7 @@ def _delegate(
     specs = [(spec.key, bytes(spec.value)) for spec in delegate.compile_specs]
     calls = (
         (i.instr_args.args, results[n])
-        for n, i in enumerate(instructions_of(plan))
+        for n, i in enumerate(get_instructions(plan))
         if isinstance(i.instr_args, schema.DelegateCall) and i.instr_args.delegate_index == number
     )
     args, count = next(calls, ((), 0))
@@ -242,7 +244,7 @@ def _delegate(
 
 
 def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> DelegateRuntime:
-    """What runs one delegate: the Python runtime of its backend, or ExecuTorch's.
+    """Return what runs one delegate: the Python runtime of its backend, or ExecuTorch's.
 
     Args:
         values: the arguments of its call, as a plan declares them.
@@ -251,7 +253,7 @@ def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> De
     Raises:
         RefusalError: nothing here runs it.
     """
-    runtime = _runtime_of(backend_id)
+    runtime = _python_runtime(backend_id)
     if runtime is not None:
         return runtime
     if backend_id not in registered_backends():
@@ -260,17 +262,19 @@ def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> De
 
 
 @cache
-def _runtime_of(backend_id: str) -> DelegateRuntime | None:
-    """The Python runtime of a backend, if one brings it."""
+def _python_runtime(backend_id: str) -> DelegateRuntime | None:
     for backend in BACKENDS.values():
-        if backend.backend_id == backend_id and backend.make_runtime is not None:
-            return backend.make_runtime()
+        make_runtime = backend.execution.make_runtime
+        if backend.backend_id == backend_id and make_runtime is not None:
+            return make_runtime()
     return None
 
 
 def _result_counts(plan: schema.ExecutionPlan) -> dict[int, int]:
-    """How many of the last arguments of each delegate call are its results, by the number of the
-    instruction: those that nothing has before. A file does not say it."""
+    """Count the results of each delegate call, by the number of its instruction.
+
+    A file does not say it: the results are the last arguments that nothing has written before.
+    """
     known = {*plan.inputs}
     for index, value in enumerate(plan.values):
         tensor = value.val
@@ -280,14 +284,13 @@ def _result_counts(plan: schema.ExecutionPlan) -> dict[int, int]:
             or _is_external(tensor)
         ):
             known.add(index)
-    for instruction in instructions_of(
-        plan
-    ):  # buffers, which a method writes to when it is done with them
+    for instruction in get_instructions(plan):
+        # Buffers, which a method writes to when it is done with them.
         call = instruction.instr_args
         if isinstance(call, schema.KernelCall) and _is_copy(plan, call):
             known.add(call.args[0])
     counts = {}
-    for number, instruction in enumerate(instructions_of(plan)):
+    for number, instruction in enumerate(get_instructions(plan)):
         call = instruction.instr_args
         if isinstance(call, schema.DelegateCall):
             results = 0

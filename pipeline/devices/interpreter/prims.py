@@ -1,4 +1,4 @@
-"""The operators of ExecuTorch that are no kernels of torch: on scalars, sizes and views."""
+"""ExecuTorch's operators that torch has no kernels for: on scalars, sizes and views."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ PRIMS: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Prim:
+    """An operator that takes scalars and gives one."""
+
     function: Callable[..., Any]
 
     def __call__(self, values: list[Any], args: Sequence[int]) -> None:
@@ -49,7 +51,7 @@ class Prim:
 
 
 def _view(values: list[Any], args: Sequence[int]) -> None:
-    """A view of a tensor, in the same memory; one of its sizes may be -1."""
+    """Make a view of a tensor, in the same memory; one of its sizes may be -1."""
     source, out = values[args[0]], values[args[-1]]
     sizes = [values[index] for index in values[args[1]].members]
     number = math.prod(source.sizes)
@@ -61,7 +63,7 @@ def _view(values: list[Any], args: Sequence[int]) -> None:
 
 
 def _copy_index(values: list[Any], args: Sequence[int]) -> None:
-    """Writes a tensor at an index of another one, which ends there."""
+    """Write a tensor at an index of another one, which ends there."""
     target, source, index = values[args[0]], values[args[1]], values[args[2]]
     row = source.tensor().clone()
     target.sizes = (index + 1, *source.sizes)
@@ -87,7 +89,7 @@ def _item(values: list[Any], args: Sequence[int]) -> None:
 
 
 def _nothing(values: list[Any], args: Sequence[int]) -> None:
-    """A constraint, which lowering has read."""
+    """Ignore a constraint, which lowering has read."""
 
 
 OWN: Mapping[str, Callable[[list[Any], Sequence[int]], None]] = {

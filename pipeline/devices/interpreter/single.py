@@ -1,5 +1,7 @@
-"""A delegate of a backend that ExecuTorch's runtime has, run by itself: the interpreter hands it on
-as a package that holds nothing but the one call, so that a method may mix it with others."""
+"""Runs one delegate of a backend that ExecuTorch's runtime has, in a package of its call alone.
+
+So a method can mix such delegates with others.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ _ALIGNMENT = 16
 
 
 class ExecutorchDelegate(DelegateRuntime):
-    """Made for one delegate of one plan.
+    """Runs one delegate of one plan.
 
     Args:
         values: the arguments of its call, as the plan declares them.
@@ -82,7 +84,7 @@ class ExecutorchDelegate(DelegateRuntime):
             if isinstance(value, Tensor):
                 place = AllocationDetails(1, size & 0xFFFFFFFF, size >> 32)
                 values.append(EValue(_planned(value, place)))
-                size += -(-_bytes_of(value) // _ALIGNMENT) * _ALIGNMENT
+                size += -(-_size(value) // _ALIGNMENT) * _ALIGNMENT
             else:
                 values.append(EValue(value))
         delegate = BackendDelegate(
@@ -116,11 +118,11 @@ class ExecutorchDelegate(DelegateRuntime):
 
 
 def _planned(tensor: Tensor, place: AllocationDetails) -> Tensor:
-    """Constants of the package too are inputs here."""
+    """Place a tensor in planned memory. Constants of the package too become inputs here."""
     return replace(tensor, data_buffer_idx=0, allocation_info=place, extra_tensor_info=None)
 
 
-def _bytes_of(tensor: Tensor) -> int:
+def _size(tensor: Tensor) -> int:
     size = DTYPES[int(tensor.scalar_type)].itemsize
     for each in tensor.sizes:
         size *= each

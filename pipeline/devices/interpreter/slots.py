@@ -1,4 +1,4 @@
-"""The values of a loaded method: tensors in planned memory, and lists of places."""
+"""The values of a loaded method: tensors in planned memory, and lists of values."""
 
 from __future__ import annotations
 
@@ -13,26 +13,16 @@ from executorch.exir import schema
 from pipeline.devices.bindings import DTYPES
 
 
-@dataclass(eq=False)
-class Memory:
-    """A stretch of bytes in which tensors lie."""
-
-    bytes: torch.Tensor
-
-    @classmethod
-    def of(cls, size: int) -> Memory:
-        return cls(torch.zeros(size, dtype=torch.uint8))
-
-    @classmethod
-    def holding(cls, data: bytes) -> Memory:
-        own = torch.empty(len(data), dtype=torch.uint8)
-        if data:
-            own.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        return cls(own)
+def allocate(size: int) -> torch.Tensor:
+    """Allocate memory: `size` bytes, all zero."""
+    return torch.zeros(size, dtype=torch.uint8)
 
 
 class Slot:
-    """A tensor of a plan: its place in memory, and the sizes that it has now."""
+    """A tensor of a plan: its place in memory, and the sizes that it has now.
+
+    `memory` is a tensor of bytes, in which other slots may lie too, and `offset` a place in it.
+    """
 
     def __init__(self, tensor: schema.Tensor) -> None:
         self.dtype = DTYPES[int(tensor.scalar_type)]
@@ -41,27 +31,27 @@ class Slot:
         self.fixed = tensor.shape_dynamism == schema.TensorShapeDynamism.STATIC
         self.unbound = tensor.shape_dynamism == schema.TensorShapeDynamism.DYNAMIC_UNBOUND
         self.sizes = self.most
-        self.memory: Memory | None = None
+        self.memory: torch.Tensor | None = None
         self.offset = 0
 
     def size_in_bytes(self) -> int:
         return math.prod(self.most) * self.dtype.itemsize
 
     def tensor(self) -> torch.Tensor:
-        """The tensor itself, not a copy: who writes to it writes to memory."""
+        """Return the tensor itself, not a copy: writing to it writes to its memory."""
         if self.memory is None:
-            self.memory = Memory.of(self.size_in_bytes())
+            self.memory = allocate(self.size_in_bytes())
         strides = [0] * len(self.sizes)
         step = 1
         for dimension in reversed(self.order):
             strides[dimension] = step
             step *= max(self.sizes[dimension], 1)
-        storage = self.memory.bytes.untyped_storage()
+        storage = self.memory.untyped_storage()
         place = self.offset // self.dtype.itemsize
         return torch.empty(0, dtype=self.dtype).set_(storage, place, self.sizes, strides)
 
     def resize(self, sizes: Sequence[int]) -> None:
-        """Raises RefusalError where the plan leaves no room for these."""
+        """Change the sizes. Raises RefusalError if the plan leaves no room for these."""
         sizes = tuple(sizes)
         room = len(sizes) == len(self.most) and (
             self.unbound
@@ -76,24 +66,25 @@ class Slot:
             self.most = sizes
 
     def assign(self, value: torch.Tensor) -> None:
+        """Copy a tensor here. Raises RefusalError if its dtype or sizes do not fit."""
         if value.dtype != self.dtype:
             raise RefusalError(f"a tensor of {value.dtype}, must be {self.dtype}")
         self.resize(value.shape)
         self.tensor().copy_(value)
 
     def share(self, other: Slot, sizes: Sequence[int]) -> None:
-        """Lies where another one does, with sizes of its own."""
+        """Take the memory of another slot, with other sizes."""
         other.tensor()  # it has memory now
         self.memory, self.offset = other.memory, other.offset
         self.resize(sizes)
 
 
 class RefusalError(Exception):
-    """What a plan, an operator or an input is refused for."""
+    """A plan, an operator or an input cannot be run; the message says why."""
 
 
 @dataclass(frozen=True)
-class Places:
-    """A list of a plan: places of its members among the values; -1 stands for None."""
+class ValueList:
+    """A list in a plan: the indices of its members among the values; -1 stands for None."""
 
     members: tuple[int, ...]

@@ -1,75 +1,72 @@
-"""What charts have in common: rows with labels above them, placed by pixels."""
+"""Parts of Vega-Lite specifications: layers of marks, placed by pixels, with labels above them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Json = Mapping[str, Any]
+from pipeline.report.elements import Json
+
 Spec = dict[str, Any]
 
-INK, SOFT = "var(--ink)", "var(--soft)"
+INK, SOFT, FIRST, BAD, PAPER = (f"var(--{name})" for name in ("ink", "soft", "c0", "bad", "paper"))
 LABEL, BAR = 20, 18  # pixels: what stands above a bar, and a bar
 ROW = LABEL + BAR + 8
 
 
 def canvas(width: int, height: float, labels: Mapping[float, str], layers: Sequence[Spec]) -> Spec:
-    """Layers over each other, whose `y` are pixels from the top.
+    """Return layers over each other, below their labels.
 
-    Labels stand above what they name, at the left, which leaves a phone the whole width. They are
-    given by the pixel on which they stand.
+    Labels stand at the left, above what they name, which leaves a phone the whole width.
+
+    Args:
+        labels: by the pixel, from the top, on which they stand.
     """
-    told = [{"y": y, "label": label} for y, label in labels.items()]
-    text = {"type": "text", "align": "left", "aria": False, "limit": width, "color": INK}
-    names = {
-        "data": {"values": told},
-        "mark": text,
-        "encoding": {"x": {"value": 0}, "y": pixels(height), "text": {"field": "label"}},
-    }
+    values = [{"y": y, "label": label} for y, label in labels.items()]
+    mark = {"type": "text", "align": "left", "aria": False, "limit": width, "color": INK}
+    names = layer(mark, values, height, x={"value": 0}, text="label")
     return {"width": width, "height": height, "layer": [*layers, names]}
 
 
-def pixels(height: float, field: str = "y") -> Spec:
+def layer(
+    mark: Mapping[str, Any], values: Sequence[Json], height: float, y: str = "y", **encoding: Any
+) -> Spec:
+    """Return a layer of marks, one for each value.
+
+    Args:
+        height: of the chart in pixels.
+        y: the field with the pixel of a mark, from the top.
+        encoding: further channels; those given by a name take the field as it is.
+    """
     scale = {"domain": [0, height], "range": [0, height], "nice": False, "zero": False}
-    return {"field": field, "type": "quantitative", "scale": scale, "axis": None}
-
-
-def bars(values: Sequence[Json], rows: Sequence[str], width: int, axis: Json | None) -> Spec:
-    """Pieces of rows from `x` to `x2`, each with its colour and what it `told`; a row is named by
-    its `row`, a number."""
-    height = ROW * len(rows)
-    placed = [
-        {**value, "y": value["row"] * ROW + LABEL, "y2": value["row"] * ROW + LABEL + BAR}
-        for value in values
-    ]
-    scale = {"domain": [0, 1], "nice": False}
-    bars = {
-        "data": {"values": placed},
-        "mark": {"type": "rect", "stroke": "var(--paper)", "strokeWidth": 0.8},
-        "encoding": {
-            "x": {"field": "x", "type": "quantitative", "scale": scale, "axis": axis},
-            "x2": {"field": "x2"},
-            "y": pixels(height),
-            "y2": {"field": "y2"},
-            "color": {"field": "colour", "type": "nominal", "scale": None, "legend": None},
-            "description": {"field": "told"},
-        },
+    place = {"field": y, "type": "quantitative", "scale": scale, "axis": None}
+    channels = {
+        name: channel if isinstance(channel, dict) else _as_it_is(name, channel)
+        for name, channel in encoding.items()
     }
-    return canvas(width, height, labels(rows), [bars])
+    return {"data": {"values": values}, "mark": mark, "encoding": {"y": place, **channels}}
 
 
-def labels(rows: Sequence[str]) -> dict[float, str]:
-    return {index * ROW + LABEL - 6: row for index, row in enumerate(rows)}
+def _as_it_is(channel: str, field: str) -> Spec:
+    if channel not in ("color", "stroke", "strokeWidth"):
+        return {"field": field}
+    return {"field": field, "type": "nominal", "scale": None, "legend": None}
 
 
-def axis_from_zero(last: float, width: int, unit: str) -> Spec:
-    """Round figures on an axis from zero to `last`, none so near its end that its label, in
-    whatever font, would leave the picture."""
-    last = max(last, 1e-6)
-    room = last * (1 - 28 / width)
-    step = 10.0 ** math.floor(math.log10(last))
-    while last / step < width / 140:
-        step /= 2 if round(step / 10.0 ** math.floor(math.log10(step))) != 5 else 2.5
-    values = [round(step * n, 12) for n in range(int(room / step) + 1)]
-    return {"title": None, "values": values, "labelExpr": f"datum.label + ' {unit}'"}
+def scale_x(field: str, last: float, axis: Json | None) -> Spec:
+    """Return the channel of a field on a linear scale from zero."""
+    scale = {"domain": [0, last], "nice": False}
+    return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
+
+
+def labels(rows: Sequence[str], height: float = ROW) -> dict[float, str]:
+    return {index * height + LABEL - 6: row for index, row in enumerate(rows)}
+
+
+def unit_axis(unit: str, last: float, width: int) -> Spec:
+    """Return an axis to `last` with round figures.
+
+    None is so near its end that its label, in whatever font, would leave the picture.
+    """
+    label = f"datum.value > {last * (1 - 28 / width)} ? '' : datum.label + ' {unit}'"
+    return {"title": None, "tickCount": round(width / 90), "labelExpr": label}

@@ -1,4 +1,4 @@
-"""Which variable of the style colours what, so that a backend has its colour on every page."""
+"""Colours of backends, segments and actions: variables of the style, the same on every page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 LEFT = "var(--left)"
 _CATEGORIES = 8
-# Those of the catalogue have places of their own; others share the rest.
+# Backends of the catalogue have colours of their own; others share the rest.
 _BACKENDS = (
     "XnnpackBackend",
     "VulkanBackend",
@@ -15,29 +15,22 @@ _BACKENDS = (
     "OpenvinoBackend",
     "VgfBackend",
 )
-_KINDS = ("delegate", "named_data", "constants", "mutable", "program", "padding")
+_SEGMENTS = ("delegate", "named_data", "constants", "mutable", "program")
 _ACTIONS = ("export", "quantize", "compile", "link", "validate")
 
 
-def of_backends(ids: Iterable[str]) -> dict[str, str]:
-    """By backend id."""
-    names = set(ids)
-    others = sorted(names - set(_BACKENDS))
-    places = {name: index for index, name in enumerate(_BACKENDS)}
+def backend_colours(backends: Iterable[str]) -> dict[str, str]:
+    backends = sorted(set(backends))
+    others = [backend for backend in backends if backend not in _BACKENDS]
+    places = {backend: index for index, backend in enumerate(_BACKENDS)}
     rest = _CATEGORIES - len(_BACKENDS)
-    places |= {name: len(_BACKENDS) + index % rest for index, name in enumerate(others)}
-    return {name: category(places[name]) for name in sorted(names)}
+    places |= {backend: len(_BACKENDS) + index % rest for index, backend in enumerate(others)}
+    return {backend: f"var(--c{places[backend]})" for backend in backends}
 
 
-def of_kind(segment: str) -> str:
-    if segment == "padding":
-        return LEFT
-    return category(_KINDS.index(segment)) if segment in _KINDS else LEFT
+def segment_colour(kind: str) -> str:
+    return f"var(--c{_SEGMENTS.index(kind)})" if kind in _SEGMENTS else LEFT
 
 
-def of_action(kind: str) -> str:
-    return category(_ACTIONS.index(kind)) if kind in _ACTIONS else LEFT
-
-
-def category(index: int) -> str:
-    return f"var(--c{index % _CATEGORIES})"
+def action_colour(kind: str) -> str:
+    return f"var(--c{_ACTIONS.index(kind)})" if kind in _ACTIONS else LEFT

@@ -1,24 +1,22 @@
-"""Charts, drawn while the page is made: Vega and Vega-Lite specifications become SVG in the page.
+"""Drawing charts while a page is made: Vega and Vega-Lite specifications become SVG in the page.
 
 So a page has no script of charts, needs no network, and is small. Colours are variables of the
-page's style, by which a chart follows dark mode; what a mark says (its `description`) becomes a
-tooltip and its name for screen readers, and a link where there is one to go to.
+page's style, so that a chart follows dark mode. The `description` of a mark becomes its tooltip and
+its name for screen readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree as Xml
 
 import vl_convert
 from markupsafe import Markup
 
-Spec = Mapping[str, Any]
+from pipeline.report.elements import Chart
 
-WIDE, NARROW = 960, 360  # pixels; which of the two is seen, the page's style says
-
+_WIDTHS = {"wide": 960, "narrow": 360}  # pixels
 _SVG = "http://www.w3.org/2000/svg"
 # Comes with the renderer, so that text is as wide on every machine that makes a page.
 FONT = "Roboto"
@@ -34,73 +32,41 @@ _CONFIG: dict[str, Any] = {
         "labelColor": "var(--soft)",
         "labelFontSize": 12,
         "labelPadding": 6,
-        "titleColor": "var(--soft)",
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 8,
     },
     "text": {"fill": "var(--ink)", "fontSize": 12},
 }
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A picture with its caption and its legend: names and their colours."""
-
-    title: str
-    about: str
-    legend: Sequence[tuple[str, str]]
-    svg: Markup
-
-
-def chart(
-    title: str,
-    about: str,
-    legend: Sequence[tuple[str, str]],
-    label: str,
-    spec: Callable[[int], Spec],
-    links: Mapping[str, str] | None = None,
-) -> Chart:
-    """`spec` makes the specification for a width; `label` and `links` are those of `draw`."""
-    return Chart(title, about, legend, draw(spec(WIDE), spec(NARROW), label, links))
-
-
-def draw(wide: Spec, narrow: Spec, label: str, links: Mapping[str, str] | None = None) -> Markup:
-    """A chart for screens and one for phones.
-
-    Args:
-        label: what the picture shows, for those who don't see it.
-        links: where marks lead to, by their descriptions.
-    """
+def draw(chart: Chart) -> Markup:
+    """Draw a chart twice, for screens and for phones; the page's style shows one of the two."""
     return Markup("").join(
-        Markup('<div class="chart {}">{}</div>').format(name, _svg(spec, label, links or {}))
-        for name, spec in (("wide", wide), ("narrow", narrow))
+        Markup('<div class="chart {}">{}</div>').format(name, _svg(chart.spec(width), chart))
+        for name, width in _WIDTHS.items()
     )
 
 
-def _svg(spec: Spec, label: str, links: Mapping[str, str]) -> Markup:
-    if "marks" in spec:
-        text = vl_convert.vega_to_svg({"padding": 0, **spec, "config": _vega_config()})
+def _svg(spec: Mapping[str, Any], chart: Chart) -> Markup:
+    if "marks" in spec:  # of Vega itself
+        config = {"text": {"font": FONT, **_CONFIG["text"]}}
+        text = vl_convert.vega_to_svg({"padding": 0, **spec, "config": config})
     else:
         padding = {"left": 0, "right": 0, "top": 2, "bottom": 2}
         text = vl_convert.vegalite_to_svg({"padding": padding, **spec, "config": _CONFIG})
     root = Xml.fromstring(text)
     _prune(root)
-    _tell(root, links)
+    _add_titles(root, chart.links)
     width = root.attrib.pop("width")
     root.attrib.pop("height", None)
     root.set("role", "img")
-    root.set("aria-label", label)
+    root.set("aria-label", chart.label)
     root.set("style", f"max-width:{width}px")
-    return Markup(_serialized(root))
-
-
-def _vega_config() -> dict[str, Any]:
-    return {"text": {"font": FONT, **_CONFIG["text"]}}
+    for element in root.iter():
+        element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
+    return Markup(Xml.tostring(root, encoding="unicode"))
 
 
 def _prune(parent: Xml.Element) -> None:
-    """Takes away what draws nothing, and what the page's style says."""
+    """Remove what draws nothing, and what the page's style says."""
     for child in list(parent):
         hidden = child.get("display") == "none" or child.get("class") == "background"
         if hidden or (child.tag == f"{{{_SVG}}}rect" and child.get("fill") == "white"):
@@ -118,24 +84,19 @@ def _prune(parent: Xml.Element) -> None:
         del parent.attrib["role"]
 
 
-def _tell(parent: Xml.Element, links: Mapping[str, str]) -> None:
+def _add_titles(parent: Xml.Element, links: Mapping[str, str]) -> None:
+    """Turn the descriptions of marks into tooltips, and wrap marks that lead somewhere in links."""
     for place, child in enumerate(list(parent)):
-        _tell(child, links)
+        _add_titles(child, links)
         if child.get("role") != "graphics-symbol":
             continue
-        told = child.attrib.pop("aria-label", "")
+        description = child.attrib.pop("aria-label", "")
         del child.attrib["role"]
-        if not told or child.get("aria-hidden"):
+        if not description or child.get("aria-hidden"):
             continue
-        Xml.SubElement(child, f"{{{_SVG}}}title").text = told
-        if told in links:
+        Xml.SubElement(child, f"{{{_SVG}}}title").text = description
+        if description in links:
             parent.remove(child)
-            link = Xml.Element(f"{{{_SVG}}}a", {"href": links[told]})
+            link = Xml.Element(f"{{{_SVG}}}a", {"href": links[description]})
             link.append(child)
             parent.insert(place, link)
-
-
-def _serialized(root: Xml.Element) -> str:
-    for element in root.iter():
-        element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
-    return Xml.tostring(root, encoding="unicode", short_empty_elements=True)

@@ -1,248 +1,216 @@
-"""The specifications of charts, in Vega-Lite and Vega, from parts of records."""
+"""Specifications of charts, in Vega-Lite and Vega, from parts of records.
+
+What a mark says (`description`) becomes its tooltip.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from pipeline.report import formatting as figures
-from pipeline.report.charts.canvas import LABEL, axis_from_zero, bars, canvas, pixels
-from pipeline.report.charts.colours import LEFT, of_action, of_backends, of_kind
+from pipeline.report.charts.canvas import (
+    BAD,
+    BAR,
+    FIRST,
+    INK,
+    LABEL,
+    PAPER,
+    ROW,
+    SOFT,
+    canvas,
+    labels,
+    layer,
+    scale_x,
+    unit_axis,
+)
+from pipeline.report.charts.colours import action_colour, segment_colour
+from pipeline.report.elements import Json
+from pipeline.report.formatting import size
 
-Json = Mapping[str, Any]
 Spec = dict[str, Any]
 
-
-def delegation(methods: Mapping[str, Json], width: int) -> Spec:
-    """For each method a bar of its nodes: what each backend runs, and what is left."""
-    values: list[Json] = []
-    rows: list[str] = []
-    for method, counts in methods.items():
-        nodes = counts["nodes"]
-        share = figures.delegated(counts)
-        row = len(rows)
-        rows.append(f"{method}  {figures.percent(share) if share is not None else 'no operators'}")
-        start = 0.0
-        for name, colour, amount in delegation_parts(counts):
-            end = start + amount / nodes
-            told = f"{method}: {name}: {amount} of {nodes} nodes ({amount / nodes:.1%})"
-            values.append({"row": row, "x": start, "x2": end, "colour": colour, "told": told})
-            start = end
-    axis = {"title": None, "format": ".0%", "tickCount": 4}
-    return bars(values, rows, width, axis)
+_LANE = 9  # pixels between lines of one row
+_TREEMAP = Path(__file__).with_name("treemap.vg.json")
 
 
-def delegation_parts(counts: Json) -> Iterator[tuple[str, str, int]]:
-    """What runs a method's nodes: its name, its colour, how many."""
-    backends = {name: each["nodes"] for name, each in counts.get("backends", {}).items()}
-    if not backends and counts["delegated_nodes"]:
-        names = sorted(counts["partitions"])
-        backends = {" + ".join(names): counts["delegated_nodes"]}
-        colours = dict.fromkeys(backends, of_backends(names)[names[0]] if names else LEFT)
-    else:
-        colours = of_backends(backends)
-    for name, nodes in sorted(backends.items()):
-        yield name, colours[name], nodes
-    for backend, own in sorted(counts.get("kernels", {}).items()):
-        yield f"{backend} kernels", of_backends([backend])[backend], sum(own.values())
-    left = counts["nodes"] - counts["delegated_nodes"] - figures.own_kernels(counts)
-    if left:
-        yield "left to portable kernels", LEFT, left
+def bars(
+    rows: Mapping[str, Sequence[tuple[int, str, str]]], width: int, axis: Json | None = None
+) -> Spec:
+    """Return bars over the whole width.
 
-
-def stretches(methods: Mapping[str, Sequence[Json]], width: int) -> Spec:
-    """Each method from its first operator to its last: what runs in which delegate, and what lies
-    between. As long as its nodes are many."""
+    Args:
+        rows: by their labels the pieces of each bar: amount, colour and description.
+    """
+    height = ROW * len(rows)
     values = []
-    for row, (method, parts) in enumerate(methods.items()):
-        total = sum(part["nodes"] for part in parts) or 1
-        colours = of_backends(part["backend"] for part in parts if part["backend"])
-        start = 0
-        for index, part in enumerate(parts):
-            end = start + part["nodes"]
-            what = ", ".join(
-                f"{name} ×{calls}" if calls > 1 else name
-                for name, calls in _ranked(part["operators"])[:6]
-            )
-            more = len(part["operators"]) - 6
-            what += f" and {more} more" if more > 0 else ""
-            where = part["backend"] or "left"
-            values.append(
-                {
-                    "row": row,
-                    "x": start / total,
-                    "x2": end / total,
-                    "colour": colours.get(part["backend"], LEFT),
-                    "told": f"{method}, nodes {start + 1}–{end}, {where}: {what} [{index}]",
-                }
-            )
-            start = end
-    return bars(values, list(methods), width, None)
+    for index, pieces in enumerate(rows.values()):
+        total = sum(amount for amount, _, _ in pieces) or 1
+        start, top = 0, index * ROW + LABEL
+        for amount, colour, description in pieces:
+            piece = {"x": start / total, "x2": (start + amount) / total, "y": top, "y2": top + BAR}
+            values.append({**piece, "colour": colour, "description": description})
+            start += amount
+    mark = {"type": "rect", "stroke": PAPER, "strokeWidth": 0.8}
+    channels = {"x2": "x2", "y2": "y2", "color": "colour", "description": "description"}
+    layers = [layer(mark, values, height, x=scale_x("x", 1, axis), **channels)]
+    return canvas(width, height, labels(list(rows)), layers)
 
 
-def _ranked(operators: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(operators.items(), key=lambda pair: (-pair[1], pair[0]))
+def treemap(segments: Sequence[Json], width: int) -> Spec:
+    """Return the bytes of a package as areas, by kind of segment.
 
-
-def treemap(segments: Iterable[Json], width: int, height: int) -> Spec:
-    """The bytes of a package as areas: `name`, `size`, `kind`, `told`, and the `group` in which a
-    segment lies."""
-    groups: dict[str, list[Json]] = {}
-    for segment in segments:
-        if segment["size"] > 0:
-            groups.setdefault(segment["group"], []).append(segment)
+    Args:
+        segments: with `name`, `size`, `kind` and `description`.
+    """
     nodes: list[Json] = [{"id": "all", "parent": None}]
-    for group, own in groups.items():
-        nodes.append({"id": group, "parent": "all"})
-        nodes += [
-            {
-                "id": f"{group}/{index}",
-                "parent": group,
-                "size": segment["size"],
-                "name": segment["name"],
-                "short": ".".join(segment["name"].split(".")[-2:]),
-                "amount": figures.size(segment["size"]),
-                "colour": of_kind(segment["kind"]),
-                "told": segment["told"],
-            }
-            for index, segment in enumerate(own)
-        ]
-    box = {
-        "x": {"field": "x0"},
-        "x2": {"field": "x1"},
-        "y": {"field": "y0"},
-        "y2": {"field": "y1"},
-    }
-    wide, tall = "(datum.x1 - datum.x0)", "(datum.y1 - datum.y0)"
-    # About 6.4 pixels a letter: a name in full, or else the end of it, which tells most.
-    full, short = (f"{wide} > 6.4 * length(datum.{n}) + 12" for n in ("name", "short"))
-    named = f"{full} ? datum.name : {short} || {wide} > 100 ? datum.short : ''"
-    name = f"{tall} > 20 ? ({named}) : ''"
-    below = f"datum.y0 + (({named}) ? 31 : 16)"
-    amount = f"{tall} > 36 && {wide} > 62 ? datum.amount : ''"
-
-    def text(y: Json, told: str) -> Spec:
-        return {
-            "type": "text",
-            "from": {"data": "leaves"},
-            "interactive": False,
-            "aria": False,
-            "encode": {
-                "enter": {
-                    "x": {"field": "x0", "offset": 6},
-                    "y": y,
-                    "text": {"signal": told},
-                    "limit": {"signal": f"{wide} - 12"},
-                    "fill": {"value": "var(--on-colour)"},
-                    "fontSize": {"value": 12},
-                }
-            },
+    nodes += [{"id": kind, "parent": "all"} for kind in dict.fromkeys(s["kind"] for s in segments)]
+    nodes += [
+        {
+            "id": f"{segment['kind']}/{index}",
+            "parent": segment["kind"],
+            "size": segment["size"],
+            "name": segment["name"],
+            "short": ".".join(segment["name"].split(".")[-2:]),
+            "amount": size(segment["size"]),
+            "colour": segment_colour(segment["kind"]),
+            "description": segment["description"],
         }
-
-    return {
-        "width": width,
-        "height": height,
-        "data": [
-            {
-                "name": "nodes",
-                "values": nodes,
-                "transform": [
-                    {"type": "stratify", "key": "id", "parentKey": "parent"},
-                    {
-                        "type": "treemap",
-                        "field": "size",
-                        "size": [{"signal": "width"}, {"signal": "height"}],
-                        "sort": {"field": "value", "order": "descending"},
-                        "paddingInner": 1,
-                        "round": False,
-                        "method": "squarify",
-                        "ratio": 1.4,
-                    },
-                ],
-            },
-            {
-                "name": "leaves",
-                "source": "nodes",
-                "transform": [{"type": "filter", "expr": "datum.size"}],
-            },
-        ],
-        "marks": [
-            {
-                "type": "rect",
-                "from": {"data": "leaves"},
-                "encode": {
-                    "enter": {
-                        **box,
-                        "fill": {"field": "colour"},
-                        "description": {"field": "told"},
-                    }
-                },
-            },
-            text({"field": "y0", "offset": 16}, name),
-            text({"signal": below}, amount),
-        ],
-    }
+        for index, segment in enumerate(segments)
+        if segment["size"] > 0
+    ]
+    spec = json.loads(_TREEMAP.read_text(encoding="utf-8"))
+    spec["data"][0]["values"] = nodes
+    return {**spec, "width": width, "height": 380 if width > 500 else 420}
 
 
 def timeline(actions: Sequence[Json], lanes: Sequence[str], width: int) -> Spec:
-    """Workers as lanes: `lane` (a number), `start` and `end` in seconds from the run's begin,
-    `kind`, `name`, `ok`, `told`. Names stand where they fit."""
+    """Return workers as lanes of actions, which are named where their names fit.
+
+    Args:
+        actions: with `lane` (a number), `start` and `end` in seconds from the run's begin, `kind`,
+            `name`, `ok` and `description`.
+    """
     last = max((action["end"] for action in actions), default=1.0) or 1.0
     row, bar = LABEL + 34, 24
     height = row * len(lanes)
+    values = []
+    for action in actions:
+        top = action["lane"] * row + LABEL
+        edge, thickness = (PAPER, 0.8) if action["ok"] else (BAD, 2.5)
+        room = (action["end"] - action["start"]) / last * width
+        fits = room > 6.2 * len(action["name"]) + 12  # about 6.2 pixels a letter
+        values.append(
+            {
+                **action,
+                "y": top,
+                "y2": top + bar,
+                "middle": top + bar / 2,
+                "colour": action_colour(action["kind"]),
+                "edge": edge,
+                "thickness": thickness,
+                "text": action["name"] if fits else "",
+            }
+        )
+    x = scale_x("start", last, unit_axis("s", last, width))
+    style = {"color": "colour", "stroke": "edge", "strokeWidth": "thickness"}
+    ends = {"x2": "end", "y2": "y2", "description": "description"}
+    layers = [layer({"type": "rect"}, values, height, x=x, **ends, **style)]
+    text = {"type": "text", "align": "left", "baseline": "middle", "dx": 6, "fontSize": 11}
+    if named := [value for value in values if value["text"]]:
+        mark = {**text, "color": "var(--on-colour)", "aria": False}
+        layers.append(layer(mark, named, height, "middle", x=x, text="text"))
+    return canvas(width, height, labels(lanes, row), layers)
+
+
+def errors(lines: Sequence[Json], limits: Mapping[str, float], width: int) -> Spec:
+    """Return the errors of each output on each input set, on a logarithmic axis.
+
+    A line leads from the mean over the 99.9th percentile to the greatest error.
+
+    Args:
+        lines: with `row` (method and output), `mean`, `p999`, `max` (positive and finite), `ok` and
+            `description`.
+        limits: of the absolute error, by row.
+    """
+    rows = {row: [line for line in lines if line["row"] == row] for row in _rows(lines)}
+    known = [line[name] for line in lines for name in ("mean", "p999", "max")]
+    known += [limit for row, limit in limits.items() if row in rows]
+    low = math.floor(math.log10(min(value for value in known if value > 0)))
+    high = math.ceil(math.log10(max(known) * 1.0001))
+    values: list[Json] = []
+    marks: list[Json] = []
+    names: dict[float, str] = {}
+    top = 0.0
+    for row, own in rows.items():
+        names[top + 14] = row
+        bottom = top + LABEL + _LANE * len(own)
+        if (limit := limits.get(row, 0)) > 0:
+            words = f"{row}: limit of the absolute error, {limit:g} + rtol × |expected|"
+            place = {"x": limit, "y": top + LABEL - 4, "y2": bottom}
+            marks.append({**place, "description": words})
+        for lane, line in enumerate(own):
+            y = top + LABEL + _LANE * (lane + 0.5)
+            ends = {key: max(line[key], 10.0**low) for key in ("mean", "p999")}
+            ends |= {"y": y, "above": y - 3.5, "below": y + 3.5}
+            values.append({**line, **ends, "colour": FIRST if line["ok"] else BAD})
+        top = bottom + 12
+    step = max(1, math.ceil((high - low) / (width / 70)))
+    axis = {"title": None, "format": "~e", "values": [10.0**p for p in range(low, high + 1, step)]}
+    scale = {"type": "log", "domain": [10.0**low, 10.0**high], "nice": False}
+    x: Spec = {"type": "quantitative", "scale": scale, "axis": axis}
+    return canvas(width, top, names, _error_layers(values, marks, x, top))
+
+
+def _rows(values: Sequence[Json]) -> list[str]:
+    return list(dict.fromkeys(value["row"] for value in values))
+
+
+def _error_layers(
+    values: Sequence[Json], marks: Sequence[Json], x: Spec, height: float
+) -> list[Spec]:
+    limit = {"type": "rule", "strokeWidth": 1.5, "color": INK, "strokeDash": [4, 3]}
+    line = {"type": "rule", "strokeWidth": 2, "opacity": 0.5}
+    tick = {"type": "rule", "strokeWidth": 1.5}
+    dot = {"type": "point", "filled": True, "size": 30, "opacity": 1}
+    says = {"description": "description"}
+    style = {"color": "colour", **says}
+    at = {name: {**x, "field": name} for name in ("x", "mean", "p999", "max")}
+    layers = [layer(limit, marks, height, x=at["x"], y2="y2", **says)] if marks else []
+    return [
+        *layers,
+        layer(line, values, height, x=at["mean"], x2="max", **style),
+        layer(tick, values, height, "above", x=at["p999"], y2="below", **style),
+        layer(dot, values, height, x=at["max"], **style),
+    ]
+
+
+def latency(spreads: Sequence[Json], width: int) -> Spec:
+    """Return quartiles and medians in milliseconds, of the package and of its source.
+
+    Args:
+        spreads: with `row`, `low`, `median`, `high`, `source` (whether it is the source program's)
+            and `description`.
+    """
+    rows = _rows(spreads)
+    height = ROW * len(rows)
     values = [
         {
-            **action,
-            "y": action["lane"] * row + LABEL,
-            "y2": action["lane"] * row + LABEL + bar,
-            "middle": action["lane"] * row + LABEL + bar / 2,
-            "colour": of_action(action["kind"]),
-            # About 6.2 pixels a letter.
-            "text": action["name"]
-            if (action["end"] - action["start"]) / last * width > 6.2 * len(action["name"]) + 12
-            else "",
+            **spread,
+            "y": rows.index(spread["row"]) * ROW + LABEL + (BAR - 5 if spread["source"] else 4),
+            "colour": SOFT if spread["source"] else FIRST,
         }
-        for action in actions
+        for spread in spreads
     ]
-    axis = axis_from_zero(last, width, "s")
-    scale = {"domain": [0, last], "nice": False}
-    x: Spec = {
-        "field": "start",
-        "type": "quantitative",
-        "scale": scale,
-        "axis": axis,
-    }
-    edge = {"condition": {"test": "!datum.ok", "value": "var(--bad)"}, "value": "var(--paper)"}
-    thick = {"condition": {"test": "!datum.ok", "value": 2.5}, "value": 0.8}
-    data = {"values": values}
-    boxes = {
-        "data": data,
-        "mark": {"type": "rect"},
-        "encoding": {
-            "x": x,
-            "x2": {"field": "end"},
-            "y": pixels(height),
-            "y2": {"field": "y2"},
-            "color": {"field": "colour", "type": "nominal", "scale": None, "legend": None},
-            "stroke": edge,
-            "strokeWidth": thick,
-            "description": {"field": "told"},
-        },
-    }
-    names = {
-        "data": {"values": [value for value in values if value["text"]]},
-        "mark": {
-            "type": "text",
-            "align": "left",
-            "baseline": "middle",
-            "dx": 6,
-            "fontSize": 11,
-            "color": "var(--on-colour)",
-            "aria": False,
-        },
-        "encoding": {"x": x, "y": pixels(height, "middle"), "text": {"field": "text"}},
-    }
-    labels = {index * row + LABEL - 6.0: lane for index, lane in enumerate(lanes)}
-    return canvas(
-        width, height, labels, [boxes, *([names] if any(v["text"] for v in values) else [])]
-    )
+    last = max(spread["high"] for spread in spreads) * 1.04
+    axis = unit_axis("ms", last, width)
+    style = {"color": "colour", "description": "description"}
+    line = {"type": "rule", "strokeWidth": 3, "opacity": 0.5}
+    dot = {"type": "point", "filled": True, "size": 45, "opacity": 1}
+    layers = [
+        layer(line, values, height, x=scale_x("low", last, axis), x2="high", **style),
+        layer(dot, values, height, x=scale_x("median", last, axis), **style),
+    ]
+    return canvas(width, height, labels(rows), layers)

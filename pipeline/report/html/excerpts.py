@@ -1,61 +1,58 @@
-"""The lines of models and configs that a page speaks of, shown in the page itself: so a link to
-one works wherever the page is opened, a phone or a CI server's list of artifacts."""
+"""The lines of models and configs that a record names, shown in the page itself.
+
+So a link to a line works wherever the page is opened, as on a phone or among a CI job's artifacts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import PurePosixPath
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import quote
 
-from pipeline.report.formatting import Place, place
-
-Json = Mapping[str, Any]
+from pipeline.report.elements import Json
+from pipeline.report.formatting import Place, parse_place
 
 _AROUND = 2  # lines before and after
 
 
-@dataclass(frozen=True)
-class Line:
-    """`named`: the page speaks of it. `anchor` is empty for others."""
+class Line(NamedTuple):
+    """A line of a file; `anchor` is its id if the record names the line, or else empty."""
 
     number: int
     text: str
-    named: bool
     anchor: str = ""
 
 
-@dataclass(frozen=True)
-class Excerpt:
-    """Parts of a file of the workspace; between two of them lines are left out. `href` leads from
-    the page to the file, where it stands in its workspace."""
+class Excerpt(NamedTuple):
+    """Parts of a file of the workspace, between which lines are left out.
+
+    `href` leads from the page to the file in its workspace; it is empty for a file outside of it.
+    """
 
     file: str
     href: str
     parts: Sequence[Sequence[Line]]
 
 
-def places(report: Json) -> list[Place]:
-    """All lines of files that a record speaks of, sorted, each once."""
-    told = [
+def named_places(report: Json) -> list[Place]:
+    """Return all lines of files that a record names, sorted, each once."""
+    counts = (report.get("delegation") or {}).values()
+    texts = [
         *(gate.get("place", "") for gate in report.get("gates") or ()),
         *report.get("places", {}).values(),
         *(c["line"] for method in report["methods"] for c in method.get("culprits") or ()),
-        *(
-            left.get("line", "")
-            for counts in report.get("delegation", {}).values()
-            for left in counts.get("left", ())
-        ),
+        *(call.get("line", "") for each in counts for call in each.get("left", ())),
     ]
-    found = {(p.file, p.line): p for p in map(place, told) if p is not None}
+    found = {(p.file, p.line): p for p in map(parse_place, texts) if p is not None}
     return [found[key] for key in sorted(found)]
 
 
-def files(report: Json) -> list[str]:
-    """The files that `excerpts` shows lines of, by their paths in the workspace."""
-    named = dict.fromkeys(place.file for place in places(report))
-    return [file for file in named if _inside(file)]
+def named_files(report: Json) -> list[str]:
+    """Return the files of the workspace that a record names lines of, by their paths there."""
+    files = dict.fromkeys(place.file for place in named_places(report))
+    return [file for file in files if _inside(file)]
 
 
 def _inside(file: str) -> bool:
@@ -64,58 +61,37 @@ def _inside(file: str) -> bool:
 
 
 def excerpts(report: Json, sources: Mapping[str, str], root: str = "../../") -> list[Excerpt]:
-    """Of files without text, only the lines that the record quotes.
+    """Return the named lines of each file with those around them.
 
     Args:
-        sources: texts of files by their paths in the workspace.
+        sources: texts of files by their paths in the workspace. Of others, only the lines that the
+            record quotes are shown.
         root: leads from the page to the workspace.
     """
     by_file: dict[str, list[Place]] = {}
-    for each in places(report):
-        by_file.setdefault(each.file, []).append(each)
+    for place in named_places(report):
+        by_file.setdefault(place.file, []).append(place)
     return [
         Excerpt(
             file,
             f"{root}{quote(file)}#L{named[0].line}" if _inside(file) else "",
-            list(_parts(named, sources.get(file))),
+            list(_parts(named, sources.get(file, ""))),
         )
         for file, named in by_file.items()
     ]
 
 
-def _parts(named: Sequence[Place], text: str | None) -> Iterator[list[Line]]:
-    if text is None:
-        for place in named:
-            yield [Line(place.line, place.code, True, place.anchor)]
-        return
-    lines = text.splitlines()
-    anchors = {place.line: place for place in named}
-    shown = sorted(
-        {
-            number
-            for line in anchors
-            for number in range(line - _AROUND, line + _AROUND + 1)
-            if 1 <= number <= len(lines) or number in anchors
-        }
-    )
-    for run in _runs(shown):
-        yield [
-            Line(
-                number,
-                lines[number - 1] if number <= len(lines) else anchors[number].code,
-                number in anchors,
-                anchors[number].anchor if number in anchors else "",
-            )
-            for number in run
-        ]
+def _parts(named: Sequence[Place], text: str) -> Iterator[list[Line]]:
+    """Yield runs of lines. A named line that the text lacks shows what the record quotes."""
+    lines = dict(enumerate(text.splitlines(), 1))
+    places = {place.line: place for place in named}
+    around = {near for line in places for near in range(line - _AROUND, line + _AROUND + 1)}
+    shown = sorted(places.keys() | (around & lines.keys()))
+    for _, run in groupby(enumerate(shown), key=lambda pair: pair[1] - pair[0]):
+        yield [_line(number, lines, places.get(number)) for _, number in run]
 
 
-def _runs(numbers: Iterable[int]) -> Iterator[list[int]]:
-    run: list[int] = []
-    for number in numbers:
-        if run and number != run[-1] + 1:
-            yield run
-            run = []
-        run.append(number)
-    if run:
-        yield run
+def _line(number: int, lines: Mapping[int, str], place: Place | None) -> Line:
+    if place is None:
+        return Line(number, lines[number])
+    return Line(number, lines.get(number, place.code), place.anchor)

@@ -1,164 +1,174 @@
-"""What the bytes of a package are."""
+"""Contents of a package: segments, tensors, and memory."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
 
-from pipeline.report import formatting as figures
-from pipeline.report.charts import specs as charts
-from pipeline.report.charts.colours import of_kind
-from pipeline.report.charts.draw import chart
-from pipeline.report.html import tables
-from pipeline.report.html.tables import Cell, Table
+from pipeline.report.cells import code, figure, name, names, text
+from pipeline.report.charts import specs
+from pipeline.report.charts.colours import segment_colour
+from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
+from pipeline.report.formatting import percent, size
 
-Json = Mapping[str, Any]
-
-
+_BRIEF = 10  # rows in Markdown of what is sorted by size
+_MOST_TILES = 120  # of one kind; further segments are drawn as one
 _KINDS = {
     "program": "program",
     "constants": "constants",
     "delegate": "delegates",
     "named_data": "named data",
-    "mutable": "mutable data",
+    "mutable": "initial state",
     "padding": "padding",
 }
-_MOST_TILES = 120  # of one kind; further segments are drawn as one
+_PLACES = _KINDS | {"delegate": "in a delegate, size in the program"}
 
 
-def contents(record: Json | None) -> dict[str, Any]:
-    if not record:
-        return {"contents": None}
-    segments = record["segments"]
-    kinds = {kind: _kind(kind) for kind in (s["kind"] for s in segments)}
-    totals = {k: sum(s["size"] for s in segments if s["kind"] == k) for k in kinds}
-    legend = [
-        (f"{kinds[kind]} {figures.size(totals[kind])}", of_kind(kind))
-        for kind in sorted(kinds, key=lambda kind: -totals[kind])
-    ]
-    tiles = list(_tiles(segments))
-    return {
-        "contents": True,
-        "treemap": chart(
-            "Bytes of the package.",
-            "As areas, by what they are. Hover for names.",
-            legend,
-            "Size of each segment of the package",
-            lambda width: charts.treemap(tiles, width, 380 if width > 500 else 420),
-        )
-        if tiles
-        else None,
-        "segments": _segments(segments, record["size"]),
-        "memory": _memory(record["methods"]),
-        "tensors": _tensors(record["tensors"]),
-        "shared": _shared(record["shared"]),
-        "twice": _twice(record["twice"]),
-    }
-
-
-def _kind(name: str) -> str:
-    return _KINDS.get(name, name)
-
-
-def _tiles(segments: Sequence[Json]) -> Iterator[dict[str, Any]]:
-    for kind in dict.fromkeys(segment["kind"] for segment in segments):
-        own = sorted((s for s in segments if s["kind"] == kind), key=lambda s: -s["size"])
-        for segment in own[:_MOST_TILES]:
-            yield _tile(segment, segment["name"], _described(segment))
-        if rest := own[_MOST_TILES:]:
-            size = sum(segment["size"] for segment in rest)
-            name = f"{len(rest)} more"
-            told = f"{name} of {_kind(kind)}: {figures.size(size)}"
-            yield _tile({"kind": kind, "size": size}, name, told)
-
-
-def _tile(segment: Json, name: str, told: str) -> dict[str, Any]:
-    kind = str(segment["kind"])
-    return {"name": name, "size": segment["size"], "kind": kind, "group": kind, "told": told}
-
-
-def _described(segment: Json) -> str:
-    of = f" of {', '.join(segment['methods'])}" if segment["methods"] else ""
-    name = segment["name"] or _kind(segment["kind"])
-    return f"{name}{of}: {figures.size(segment['size'])} ({segment['size']:,} bytes)"
-
-
-def _segments(segments: Sequence[Json], whole: int) -> Table:
-    rows = [
-        (
-            Cell(_kind(each["kind"]), kind="whole"),
-            tables.code(each["name"]),
-            Cell(f"{each['size']:,}", each["size"]),
-            Cell(figures.percent(each["size"] / whole), each["size"]) if whole else Cell(""),
-            Cell(", ".join(each["methods"]) or figures.NOTHING),
-            Cell(each["backend"] or figures.NOTHING),
-            Cell(f"{each['offset']:,}", each["offset"]),
-        )
-        for each in sorted(segments, key=lambda s: (-s["size"], s["file"], s["offset"]))
-    ]
-    head = ("kind", "name", "bytes", "share", "methods", "backend", "offset")
-    return tables.table("segments", "Segments", head, rows, (2, 3, 6))
-
-
-def _memory(methods: Mapping[str, Json]) -> Table:
-    rows = []
-    for method, own in sorted(methods.items()):
-        arenas = [arena["size"] for arena in own["planned_memory"]]
-        told = ", ".join(f"arena {a['arena']}: {a['size']:,}" for a in own["planned_memory"])
-        rows.append(
-            (
-                Cell(method, kind="name"),
-                Cell(f"{sum(arenas):,}", sum(arenas), note=told if len(arenas) > 1 else ""),
-                Cell(f"{own['constants']:,}", own["constants"]),
-                Cell(f"{own['delegated']:,}", own["delegated"]),
-                Cell(str(len(own["delegates"])), len(own["delegates"])),
-                Cell(str(own["instructions"]), own["instructions"]),
-            )
-        )
-    head = ("method", "planned memory", "constants", "delegated", "delegates", "instructions")
-    caption = "Bytes that each method needs"
-    return tables.table("memory", caption, head, rows, range(1, 6))
-
-
-def _tensors(tensors: Sequence[Json]) -> Table:
-    rows = [
-        (
-            tables.code(each["name"] or each.get("key", "")),
-            Cell(each["dtype"]),
-            Cell(" × ".join(str(size) for size in each["shape"]) or "scalar"),
-            Cell(f"{each['size']:,}", each["size"]),
-            Cell(_kind(each.get("where", "")), kind="whole"),
-            Cell(", ".join(each.get("methods", ())) or figures.NOTHING),
-        )
-        for each in tensors
-    ]
-    head = ("tensor", "dtype", "shape", "bytes", "in", "methods")
-    return tables.table("tensors", "Largest tensors", head, rows, (3,))
-
-
-def _shared(shared: Sequence[Json]) -> Table:
-    rows = [
-        (
-            tables.code(each["what"]),
-            Cell(f"{each['size']:,}", each["size"]),
-            Cell(", ".join(each["methods"])),
-        )
-        for each in shared
-    ]
-    return tables.table(
-        "shared", "Stored once for several", ("what", "bytes", "methods"), rows, (1,)
+def section(report: Json) -> ReportSection:
+    contents = report.get("contents")
+    if not contents:
+        return ReportSection("contents", "Contents")
+    whole, segments = contents["size"], contents["segments"]
+    largest = sorted(segments, key=lambda s: (-s["size"], s["file"], s["offset"]))
+    tensors = [_tensor(each, whole) for each in contents["tensors"]]
+    shared, twice = contents["shared"], contents["twice"]
+    once, extra = (size(sum(map(_saved, each))) for each in (shared, twice))
+    return ReportSection(
+        "contents",
+        "Contents",
+        _treemap(segments),
+        DataTable("kinds", "Bytes of each file", list(_files(segments))),
+        DataTable("segments", "Segments", [_segment(each, whole) for each in largest], _BRIEF),
+        DataTable("memory", "Bytes that each method needs", list(_methods(contents["methods"]))),
+        DataTable("tensors", "Largest tensors", tensors, _BRIEF),
+        DataTable(
+            "shared", f"Shared, stored once: saves {once}", list(map(_shared, shared)), _BRIEF
+        ),
+        DataTable(
+            "twice", f"Stored more than once: costs {extra}", list(map(_twice, twice)), _BRIEF
+        ),
     )
 
 
-def _twice(twice: Sequence[Json]) -> Table:
-    rows = [
-        (
-            tables.code(each["what"]),
-            Cell(f"{each['size']:,}", each["size"]),
-            Cell(str(each["times"]), each["times"]),
-            Cell("; ".join(each["where"]), kind="wide", note=each.get("advice", "")),
-        )
-        for each in twice
+def _saved(each: Json) -> int:
+    """Return the bytes of all occurrences but the first."""
+    return each["size"] * (each.get("times", len(each.get("methods", ()))) - 1)
+
+
+def _kind(kind: str) -> str:
+    return _KINDS.get(kind, kind)
+
+
+def _share(part: int, whole: int) -> Cell:
+    return figure(part / whole if whole else None, percent)
+
+
+def _treemap(segments: Sequence[Json]) -> Chart | None:
+    if not segments:
+        return None
+    totals = Counter[str]()
+    for segment in segments:
+        totals[segment["kind"]] += segment["size"]
+    legend = [
+        (f"{_kind(kind)} {size(total)}", segment_colour(kind))
+        for kind, total in totals.most_common()
     ]
-    head = ("what", "bytes", "times", "where")
-    return tables.table("twice", "Stored more than once", head, rows, (1, 2))
+    about = "As areas, by what they are. Hover for names."
+    label = "Size of each segment of the package"
+    spec = partial(specs.treemap, list(_tiles(segments)))
+    return Chart("Bytes of the package.", about, legend, label, spec)
+
+
+def _tiles(segments: Sequence[Json]) -> Iterator[Json]:
+    for kind in dict.fromkeys(segment["kind"] for segment in segments):
+        own = sorted((s for s in segments if s["kind"] == kind), key=lambda s: -s["size"])
+        for segment in own[:_MOST_TILES]:
+            users = f" of {', '.join(segment['methods'])}" if segment["methods"] else ""
+            amount = f"{size(segment['size'])} ({segment['size']:,} bytes)"
+            description = f"{segment['name'] or _kind(kind)}{users}: {amount}"
+            yield {**segment, "description": description}
+        if rest := own[_MOST_TILES:]:
+            total, title = sum(segment["size"] for segment in rest), f"{len(rest)} more"
+            description = f"{title} of {_kind(kind)}: {size(total)}"
+            yield {"name": title, "size": total, "kind": kind, "description": description}
+
+
+def _files(segments: Sequence[Json]) -> Iterator[Row]:
+    """Yield the bytes of each file by kind of segment."""
+    sizes: dict[str, Counter[str]] = {}
+    for segment in segments:
+        sizes.setdefault(segment["file"], Counter())[segment["kind"]] += segment["size"]
+    kinds = [kind for kind in _KINDS if any(own[kind] for own in sizes.values())]
+    for file, own in sorted(sizes.items()):
+        figures = {_KINDS[kind]: figure(own[kind]) for kind in kinds}
+        yield {"file": code(file), **figures, "all": figure(own.total())}
+
+
+def _segment(segment: Json, whole: int) -> Row:
+    return {
+        "kind": Cell(_kind(segment["kind"]), kind="whole"),
+        "name": code(segment["name"]),
+        "bytes": figure(segment["size"]),
+        "share": _share(segment["size"], whole),
+        "methods": names(segment["methods"]),
+        "backend": text(segment["backend"]),
+        "offset": figure(segment["offset"]),
+    }
+
+
+def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
+    """Yield what each method needs; constant methods need nothing."""
+    for method, own in sorted(methods.items()):
+        if not own["instructions"]:
+            continue
+        arenas = own["planned_memory"]
+        each = ", ".join(f"arena {arena['arena']}: {arena['size']:,}" for arena in arenas)
+        planned = sum(arena["size"] for arena in arenas)
+        yield {
+            "method": name(method),
+            "planned memory": figure(planned, note=each if len(arenas) > 1 else ""),
+            "constants": figure(own["constants"]),
+            "delegated": figure(own["delegated"], note=_delegates(own["delegates"])),
+            "instructions": figure(own["instructions"]),
+        }
+
+
+def _delegates(delegates: Sequence[Json]) -> str:
+    """Return the number and the bytes of payloads by backend."""
+    payloads: dict[str, list[int]] = {}
+    for each in delegates:
+        payloads.setdefault(each["backend"], []).append(each["size"])
+    return ", ".join(
+        f"{len(own)} of {name}: {size(sum(own))}" for name, own in sorted(payloads.items())
+    )
+
+
+def _tensor(tensor: Json, whole: int) -> Row:
+    key = tensor.get("key", "")[:16]
+    unnamed = Cell("not known", kind="soft", note=f"key {key}" if key else "")
+    where = _PLACES.get(tensor.get("where", ""), "")
+    return {
+        "tensor": code(tensor["name"]) if tensor["name"] else unnamed,
+        "dtype": text(tensor["dtype"]),
+        "shape": " × ".join(map(str, tensor["shape"])) or "scalar",
+        "bytes": figure(tensor["size"]),
+        "share": _share(tensor["size"], whole),
+        "in": text(": ".join(filter(None, (tensor.get("file"), where))), kind="whole"),
+        "methods": names(tensor.get("methods", ())),
+    }
+
+
+def _shared(each: Json) -> Row:
+    methods = names(each["methods"])
+    return {"what": code(each["what"]), "bytes": figure(each["size"]), "methods": methods}
+
+
+def _twice(each: Json) -> Row:
+    return {
+        "what": code(each["what"]),
+        "bytes": figure(each["size"]),
+        "times": figure(each["times"]),
+        "where": Cell("; ".join(each["where"]), kind="wide"),
+        "what can be done": Cell(each.get("advice", ""), kind="wide"),
+    }

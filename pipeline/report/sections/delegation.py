@@ -1,147 +1,167 @@
-"""What delegates run of each method, and what they leave."""
+"""The nodes of each method that each backend runs, and those left to portable kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
-from pipeline.report import formatting as figures
-from pipeline.report.charts import specs as charts
-from pipeline.report.charts.colours import LEFT
-from pipeline.report.charts.draw import chart
-from pipeline.report.html import tables
-from pipeline.report.html.tables import Cell, Table
+from pipeline.report.cells import code, figure, name, source, text
+from pipeline.report.charts import specs
+from pipeline.report.charts.colours import LEFT, backend_colours
+from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
+from pipeline.report.entries import delegated_share
+from pipeline.report.formatting import percent, size
+from pipeline.store.errors import listed, plural
 
-Json = Mapping[str, Any]
+Piece = tuple[int, str, str]  # of a bar: nodes, colour and description
 
 
-def delegation(methods: Mapping[str, Json]) -> dict[str, Any]:
-    if not methods:
-        return {"delegation": None}
+def section(report: Json) -> ReportSection:
+    methods = dict(sorted((report.get("delegation") or {}).items()))
+    return ReportSection(
+        "delegation",
+        "Delegation",
+        _shares_chart(methods),
+        _segments_chart(methods),
+        DataTable(
+            "delegation", "Delegation by method", [_counts(*each) for each in methods.items()]
+        ),
+        DataTable("left", "Left to portable kernels", list(_left(methods))),
+        DataTable("kernels", "Kernels of backends", list(_kernels(methods))),
+        DataTable("left-float", "Not quantized", list(_left_float(report.get("left_float") or {}))),
+    )
+
+
+def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     legend: dict[str, str] = {}
-    for counts in methods.values():
-        legend |= {name: colour for name, colour, _ in charts.delegation_parts(counts)}
-    drawn = {
-        m: counts["stretches"]
-        for m, counts in methods.items()
+    rows: dict[str, list[Piece]] = {}
+    for method, counts in methods.items():
+        nodes, parts = counts["nodes"], list(_parts(counts))
+        legend |= {name: colour for name, colour, _ in parts}
+        share = delegated_share([counts])
+        rows[f"{method}  {'no operators' if share is None else percent(share)}"] = [
+            (amount, colour, f"{method}: {name}: {amount} of {nodes} nodes ({amount / nodes:.1%})")
+            for name, colour, amount in parts
+        ]
+    about = "A node is a call of an operator, in control flow too; moves of data are none."
+    names = sorted(legend.items(), key=lambda entry: entry[1] == LEFT)
+    label = "Share of nodes delegated, by method"
+    spec = partial(specs.bars, rows, axis={"title": None, "format": ".0%", "tickCount": 4})
+    return Chart("Nodes by who runs them.", about, names, label, spec) if rows else None
+
+
+def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
+    """Yield what runs a method's nodes: its name, its colour, and how many nodes it runs."""
+    backends = {name: own["nodes"] for name, own in (counts.get("backends") or {}).items()}
+    if not backends and counts["delegated_nodes"]:  # an older record has their sum alone
+        backends = {" + ".join(sorted(counts["partitions"])): counts["delegated_nodes"]}
+    kernels = {name: sum(own.values()) for name, own in counts.get("kernels", {}).items()}
+    colours = backend_colours([*backends, *kernels])
+    yield from ((name, colours[name], nodes) for name, nodes in sorted(backends.items()))
+    yield from ((f"{name} kernels", colours[name], own) for name, own in sorted(kernels.items()))
+    left = counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values())
+    if left:
+        yield "left to portable kernels", LEFT, left
+
+
+def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
+    rows = {
+        method: list(_segments(method, counts["stretches"]))
+        for method, counts in methods.items()
         if counts.get("stretches") and counts["nodes"]
     }
+    about = (
+        "Each method from its first node to its last: what each delegate runs, and what was "
+        "left between. Hover for the operators."
+    )
+    label = "Delegated regions in the order of each method's graph"
+    spec = partial(specs.bars, rows)
+    return Chart("Regions of the graph.", about, [], label, spec) if rows else None
+
+
+def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
+    colours = backend_colours(segment["backend"] for segment in segments if segment["backend"])
+    start = 1
+    for index, segment in enumerate(segments):
+        end = start + segment["nodes"]
+        where = f"nodes {start}–{end - 1}, {segment['backend'] or 'left'}"
+        ranked = sorted(segment["operators"].items(), key=lambda pair: (-pair[1], pair[0]))
+        words = [f"{name} ×{calls}" if calls > 1 else name for name, calls in ranked]
+        description = f"{method}, {where}: {listed(words, 6)} [{index}]"
+        yield segment["nodes"], colours.get(segment["backend"], LEFT), description
+        start = end
+
+
+def _counts(method: str, counts: Json) -> Row:
+    border = counts.get("border") or {}
+    backends = counts.get("backends") or {}
+    partitions = counts["partitions"]
+    run = [
+        f"{backend}: {own['nodes']} in {plural(own['partitions'], 'partition')}"
+        for backend, own in backends.items()
+    ] or [f"{backend}: {plural(number, 'partition')}" for backend, number in partitions.items()]
     return {
-        "delegation": chart(
-            "Nodes by who runs them.",
-            "A node is a call of an operator, in control flow too; moves of data are none.",
-            sorted(legend.items(), key=lambda entry: entry[1] == LEFT),
-            "Share of nodes delegated, by method",
-            partial(charts.delegation, methods),
-        ),
-        "stretches": chart(
-            "Regions of the graph.",
-            "Each method from its first node to its last: what each delegate runs, and what was "
-            "left between. Hover for the operators.",
-            [],
-            "Delegated regions in the order of each method's graph",
-            partial(charts.stretches, drawn),
-        )
-        if drawn
-        else None,
-        "counts": _counts(methods),
-        "left": _left(methods),
-        "kernels": _kernels(methods),
+        "method": name(method),
+        "nodes delegated": _part(counts["delegated_nodes"], counts, "nodes"),
+        "operators delegated": _part(counts["delegated_operators"], counts, "operators"),
+        "backends": text("; ".join(run)),
+        "into delegates": _crossing(border.get("into")),
+        "out of delegates": _crossing(border.get("out_of")),
+        "copies there": figure(border.get("copies")),
+        "sub-graphs": figure(counts.get("subgraphs")),
     }
 
 
-def _counts(methods: Mapping[str, Json]) -> Table:
-    rows = []
-    for method, counts in sorted(methods.items()):
-        border = counts.get("border")
-        share = figures.delegated(counts)
-        operators = counts["delegated_operators"], counts["operators"]
-        crossing = sum(border[side]["bytes"] for side in ("into", "out_of")) if border else None
-        rows.append(
-            (
-                Cell(method, kind="name"),
-                Cell(
-                    f"{counts['delegated_nodes']} of {counts['nodes']}",
-                    share,
-                    note=figures.percent(share) if share is not None else "",
-                ),
-                Cell(
-                    f"{operators[0]} of {operators[1]}",
-                    operators[0] / operators[1] if operators[1] else None,
-                ),
-                Cell(
-                    ", ".join(f"{n} {b}" for b, n in sorted(counts["partitions"].items()))
-                    or "none",
-                    sum(counts["partitions"].values()),
-                ),
-                tables.figure(crossing, figures.size(crossing)),
-                tables.figure(border["copies"], str(border["copies"]))
-                if border
-                else Cell(figures.NOTHING, figures.number(None)),
-                Cell(str(counts.get("subgraphs", figures.NOTHING)), counts.get("subgraphs")),
-            )
-        )
-    head = (
-        "method",
-        "nodes delegated",
-        "operators delegated",
-        "partitions",
-        "bytes over borders",
-        "copies there",
-        "sub-graphs",
-    )
-    return tables.table("delegation", "Delegation by method", head, rows, (1, 2, 4, 5, 6))
+def _part(part: int, counts: Json, whole: str) -> Cell:
+    """Return how many of how many are delegated; of nodes, the share counts backends' kernels."""
+    total = counts[whole]
+    share = delegated_share([counts]) if whole == "nodes" else part / total if total else None
+    return figure(share, lambda _: f"{part} of {total}", note=percent(share))
 
 
-def _left(methods: Mapping[str, Json]) -> Table:
-    """Calls left to portable kernels, those alike as one row."""
+def _crossing(crossing: Json | None) -> Cell:
+    if crossing is None:
+        return figure(None)
+    return figure(crossing["bytes"], size, note=plural(crossing["tensors"], "tensor"))
+
+
+def _left(methods: Mapping[str, Json]) -> Iterator[Row]:
+    """Yield calls left to portable kernels, equal ones in one row, the most frequent first."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
-    for method, counts in sorted(methods.items()):
-        known = counts.get("left")
-        if known is None:
-            known = [
-                {"operator": name}
-                for name, calls in counts["undelegated"].items()
-                for _ in range(calls)
-            ]
-        for each in known:
-            key = (method, each["operator"], each.get("reason", ""), each.get("line", ""))
-            groups.setdefault(key, []).append(each.get("module", ""))
-    ranked = sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
-    rows = [
-        (
-            tables.code(operator, note=_modules(modules)),
-            Cell(method),
-            Cell(str(len(modules)), len(modules)),
-            Cell(reason or figures.NOTHING, kind="" if reason else "soft"),
-            tables.source(line),
-        )
-        for (method, operator, reason, line), modules in ranked
+    for method, counts in methods.items():
+        for call in _left_calls(counts):
+            key = (method, call["operator"], call.get("reason", ""), call.get("line", ""))
+            groups.setdefault(key, []).append(call.get("module", ""))
+    for key, modules in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
+        method, operator, reason, line = key
+        known = sorted(set(filter(None, modules)))
+        yield {
+            "operator": code(operator, note=f"in {listed(known, 2)}" if known else ""),
+            "method": name(method),
+            "calls": figure(len(modules)),
+            "why": text(reason),
+            "source": source(line),
+        }
+
+
+def _left_calls(counts: Json) -> Sequence[Json]:
+    if (calls := counts.get("left")) is not None:
+        return calls
+    return [
+        {"operator": each} for each, calls in counts["undelegated"].items() for _ in range(calls)
     ]
-    head = ("operator", "method", "calls", "why", "source")
-    return tables.table("left", "Left to portable kernels", head, rows, (2,))
 
 
-def _modules(names: Sequence[str]) -> str:
-    known = sorted({name for name in names if name})
-    more = f" and {len(known) - 2} more" if len(known) > 2 else ""
-    return f"in {', '.join(known[:2])}{more}" if known else ""
+def _kernels(methods: Mapping[str, Json]) -> Iterator[Row]:
+    for method, counts in methods.items():
+        for backend, own in sorted(counts.get("kernels", {}).items()):
+            for operator, calls in sorted(own.items(), key=lambda each: (-each[1], each[0])):
+                row = {"method": name(method), "backend": text(backend)}
+                yield row | {"operator": code(operator), "calls": figure(calls)}
 
 
-def _kernels(methods: Mapping[str, Json]) -> Table:
-    rows = [
-        (Cell(method, kind="name"), Cell(backend), tables.code(name), Cell(str(calls), calls))
-        for method, counts in sorted(methods.items())
-        for backend, own in sorted(counts.get("kernels", {}).items())
-        for name, calls in sorted(own.items())
-    ]
-    head = ("method", "backend", "operator", "calls")
-    return tables.table("kernels", "Kernels of backends", head, rows, (3,))
-
-
-def left_float(methods: Mapping[str, int]) -> Table:
-    why = "in control flow, whose bodies no quantizer looks into"
-    rows = [(Cell(m, kind="name"), Cell(str(n), n), Cell(why)) for m, n in sorted(methods.items())]
-    head = ("method", "operators", "where")
-    return tables.table("left-float", "Kept in floating point", head, rows, (1,))
+def _left_float(operators: Mapping[str, int]) -> Iterator[Row]:
+    where = "control flow, whose bodies no quantizer looks into"
+    for method, number in sorted(operators.items()):
+        counted = figure(number)
+        yield {"method": name(method), "operators in floating point": counted, "where": where}

@@ -1,82 +1,131 @@
-"""How far outputs are from those of the source: figures, and a picture of errors."""
+"""Errors of outputs, compared with those of the source: limits, figures, and a chart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from pipeline.report import formatting as figures
-from pipeline.report.charts import spreads
-from pipeline.report.charts.draw import NARROW, WIDE, Chart, draw
-from pipeline.report.html import tables
-from pipeline.report.html.tables import Cell, Table
-
-Json = Mapping[str, Any]
-
+from pipeline.report.cells import figure, name, source, verdict
+from pipeline.report.charts import specs
+from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
+from pipeline.report.formatting import decibel, error, percent, ratio, sort_key
+from pipeline.store.errors import plural
 
 _LIMITS = {
     "max_mean_abs": "mean absolute error at most {:g}",
-    "max_p999_abs": "99.9th percentile at most {:g}",
+    "max_p999_abs": "99.9th percentile of the absolute error at most {:g}",
     "max_relative": "relative error at most {:g}",
     "min_sqnr": "SQNR at least {:g} dB",
     "min_cosine": "cosine at least {:g}",
     "min_agreement": "greatest values at the same place in at least {:.1%} of rows",
 }
+# Titles of columns, the figures in them, and how these are formatted.
+_FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "max error": ("max_abs", error),
+    "99.9 %": ("p999_abs", error),
+    "mean": ("mean_abs", error),
+    "relative": ("relative", error),
+    "SQNR": ("sqnr_db", decibel),
+    "cosine": ("cosine", ratio),
+    "agreement": ("agreement", percent),
+}
+_MOST_SETS = 16  # of one output in the chart of errors; the worst
 
 
-def limits(settings: Json) -> str:
-    told = []
-    if "atol" in settings:
-        told.append(
-            f"absolute error at most {settings['atol']:g} + {settings['rtol']:g} × |expected|"
-        )
-    given = ((words, settings.get(name)) for name, words in _LIMITS.items())
-    told += [words.format(limit) for words, limit in given if limit is not None]
-    return f"Held to: {'; '.join(told)}." if told else ""
-
-
-def methods(report: Json) -> Table:
+def section(report: Json) -> ReportSection:
     places = report.get("places", {})
+    methods = [_method(method, places) for method in report["methods"]]
+    return ReportSection(
+        "numerics",
+        "Numerics",
+        *_limits(report),
+        DataTable("methods", "Worst figures of each method", methods),
+        _errors(report),
+        DataTable("skipped", "Not run", list(_skipped(report["methods"]))),
+    )
+
+
+def calls_section(report: Json) -> ReportSection:
+    """Return the section of every call's outputs, those that failed first."""
+    outputs = sorted(_outputs(report), key=lambda each: not _failed(*each[:3]))
     rows = [
-        (
-            Cell(
-                method["method"],
-                kind="name",
-                note="with state" if method["state"] else method["kind"],
-                href=tables.source(places.get(f"methods.{method['method']}")).href,
-            ),
-            tables.verdict(method["ok"], bool(method["not_run"])),
-            Cell(str(len(method["runs"])), len(method["runs"])),
-            *(
-                tables.figure(method.get(name), style(method.get(name)))
-                if method["runs"]
-                else Cell(figures.NOTHING, figures.number(None), kind="soft")
-                for name, _, style in _FIGURES
-            ),
-        )
-        for method in report["methods"]
+        {
+            "method": name(method["method"]),
+            "input set": _where(run) + _output_suffix(run, index),
+            "verdict": Cell(output["mismatch"], kind="bad")
+            if output.get("mismatch")
+            else verdict(not _failed(method, run, index)),
+            **_figures(output),
+        }
+        for method, run, index, output in outputs
     ]
-    head = ("method", "verdict", "calls", *(title for _, title, _ in _FIGURES))
-    caption = "Worst figures of each method"
-    return tables.table("methods", caption, head, rows, range(2, len(head)))
+    return ReportSection(
+        "calls", "Every call", DataTable("calls", "Outputs of every call", rows, brief=0)
+    )
 
 
-_FIGURES = (
-    ("max_abs", "max error", figures.error),
-    ("p999_abs", "99.9 %", figures.error),
-    ("mean_abs", "mean", figures.error),
-    ("relative", "relative", figures.error),
-    ("sqnr_db", "SQNR", figures.decibel),
-    ("cosine", "cosine", figures.ratio),
-    ("agreement", "agreement", figures.share),
-)
+def _limits(report: Json) -> Iterator[str]:
+    settings = report["settings"]
+    common = _limit_words(settings)
+    if not common:
+        return
+    inputs = f"{plural(settings['inputs'], 'generated input set')} (seed {settings['seed']})"
+    steps = f"{plural(settings['steps'], 'call')} in sequence where a method has state"
+    yield f"Held to: {'; '.join([*common, inputs, steps])}."
+    for method in report["methods"]:
+        own = _limit_words(method["limits"])
+        if own and own != common:
+            yield f"{method['method']} is held to: {'; '.join(own)}."
+
+
+def _limit_words(limits: Json) -> list[str]:
+    if "atol" not in limits:
+        return []
+    given = ((words, limits.get(key)) for key, words in _LIMITS.items())
+    tolerance = f"absolute error at most {limits['atol']:g} + {limits['rtol']:g} × |expected|"
+    return [tolerance, *(words.format(limit) for words, limit in given if limit is not None)]
+
+
+def _method(method: Json, places: Mapping[str, str]) -> Row:
+    note = "with state" if method["state"] else method["kind"]
+    href = source(places.get(f"methods.{method['method']}")).href
+    return {
+        "method": name(method["method"], note, href),
+        "verdict": verdict(method["ok"], bool(method["not_run"])),
+        "calls": figure(len(method["runs"])),
+        **_figures(method if method["runs"] else {}),
+    }
+
+
+def _figures(record: Json) -> Row:
+    return {title: figure(record.get(key), style) for title, (key, style) in _FIGURES.items()}
+
+
+def _skipped(methods: Sequence[Json]) -> Iterator[Row]:
+    for method in methods:
+        if method["not_run"]:
+            yield _skip(method, "all", method["not_run"])
+    for method in methods:
+        for skip in method["skipped"]:
+            why = f"the source program itself fails: {skip['reason']}"
+            yield _skip(method, skip["origin"], why)
+
+
+def _skip(method: Json, inputs: str, why: str) -> Row:
+    return {"method": name(method["method"]), "input set": inputs, "why": Cell(why, kind="wide")}
 
 
 def _outputs(report: Json) -> Iterator[tuple[Json, Json, int, Json]]:
+    """Yield each output of each call with its method, call and index."""
     for method in report["methods"]:
         for run in method["runs"]:
             for index, output in enumerate(run["outputs"]):
                 yield method, run, index, output
+
+
+def _output_suffix(run: Json, index: int) -> str:
+    return f", output {index}" if len(run["outputs"]) > 1 else ""
 
 
 def _where(run: Json) -> str:
@@ -93,41 +142,27 @@ def _failed(method: Json, run: Json, index: int) -> bool:
     )
 
 
-_MOST_SETS = 16  # of one output in the picture of errors; the worst
+def _errors(report: Json) -> Chart | None:
+    """Draw a line for each output and input set, from the mean error to the greatest.
 
-
-def errors(report: Json) -> Chart | None:
-    """A line for each output and input set; of the calls on one set in a method with state, the
-    worst."""
-    worst: dict[tuple[str, str], dict[str, Any]] = {}
+    Of several calls on one set, in a method with state, the worst is drawn. None where every
+    output is exact.
+    """
+    worst: dict[tuple[str, str], Json] = {}
     limits: dict[str, float] = {}
     unbounded = 0
     for method, run, index, output in _outputs(report):
-        several = len(run["outputs"]) > 1
-        row = f"{method['method']}, output {index}" if several else str(method["method"])
-        limit = (method["limits"] or report["settings"]).get("atol")
-        if limit:
+        row = method["method"] + _output_suffix(run, index)
+        if limit := (method["limits"] or report["settings"]).get("atol"):
             limits[row] = limit
         if not isinstance(output["max_abs"], int | float):
             unbounded += 1
             continue
-        ok = not _failed(method, run, index)
-        figure = {
-            "row": row,
-            "mean": _plain(output["mean_abs"]),
-            "p999": _plain(output.get("p999_abs")),
-            "max": output["max_abs"],
-            "ok": ok,
-            "told": f"{row}, {_where(run)}: mean {figures.error(output['mean_abs'])}, 99.9 % "
-            f"{figures.error(output.get('p999_abs'))}, max {figures.error(output['max_abs'])}"
-            + ("" if ok else ", failed"),
-        }
         key = (row, str(run["origin"]))
-        if key not in worst or worst[key]["max"] < figure["max"]:
-            worst[key] = figure
-    rows = _most(list(worst.values()))
-    wide, narrow = (spreads.errors(rows, limits, width) for width in (WIDE, NARROW))
-    if wide is None or narrow is None:
+        if key not in worst or worst[key]["max"] < output["max_abs"]:
+            worst[key] = _error(row, run, output, ok=not _failed(method, run, index))
+    drawn = [line for line in _most_sets(list(worst.values())) if line["max"] > 0]
+    if not drawn:
         return None
     about = (
         "A line per input set, from the mean over the 99.9th percentile (tick) to the greatest "
@@ -136,59 +171,31 @@ def errors(report: Json) -> Chart | None:
     if any(run.get("case") == "large" for _, run, _, _ in _outputs(report)):
         about += " Sets of large values lie further right: their limits grow with the outputs."
     if unbounded:
-        about += f" {figures.count(unbounded, 'output')} not drawn, whose errors have no bound."
+        about += f" {plural(unbounded, 'output')} not drawn, whose errors have no bound."
     legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
-    legend = legend if any(not row["ok"] for row in rows) else []
-    svg = draw(wide, narrow, "Distribution of absolute errors by method and input set")
-    return Chart("Errors.", about, legend, svg)
+    legend = [] if all(line["ok"] for line in worst.values()) else legend
+    label = "Distribution of absolute errors by method and input set"
+    return Chart("Errors.", about, legend, label, partial(specs.errors, drawn, limits))
 
 
-def _most(rows: Sequence[Json]) -> list[Json]:
-    """Of each output the sets with the greatest errors, in their order."""
+def _error(row: str, run: Json, output: Json, ok: bool) -> Json:
+    parts = {"mean": "mean_abs", "99.9 %": "p999_abs", "max": "max_abs"}
+    words = ", ".join(f"{title} {error(output.get(key))}" for title, key in parts.items())
+    return {
+        "row": row,
+        "mean": max(sort_key(output["mean_abs"]), 0.0),
+        "p999": max(sort_key(output.get("p999_abs")), 0.0),
+        "max": output["max_abs"],
+        "ok": ok,
+        "description": f"{row}, {_where(run)}: {words}{'' if ok else ', failed'}",
+    }
+
+
+def _most_sets(lines: Sequence[Json]) -> list[Json]:
+    """Keep the input sets with the greatest errors of each output, in their order."""
     kept = []
-    for name in dict.fromkeys(row["row"] for row in rows):
-        own = [row for row in rows if row["row"] == name]
-        least = sorted((row["max"] for row in own), reverse=True)[:_MOST_SETS][-1]
-        kept += [row for row in own if row["max"] >= least][:_MOST_SETS]
+    for row in dict.fromkeys(line["row"] for line in lines):
+        own = [line for line in lines if line["row"] == row]
+        least = sorted((line["max"] for line in own), reverse=True)[:_MOST_SETS][-1]
+        kept += [line for line in own if line["max"] >= least][:_MOST_SETS]
     return kept
-
-
-def _plain(value: float | str | None) -> float:
-    return value if isinstance(value, int | float) else 0.0
-
-
-def skipped(report: Json) -> Table:
-    rows = [
-        (Cell(m["method"], kind="name"), Cell("all"), Cell(m["not_run"], kind="wide"))
-        for m in report["methods"]
-        if m["not_run"]
-    ]
-    rows += [
-        (
-            Cell(method["method"], kind="name"),
-            Cell(skip["origin"]),
-            Cell(f"the source program itself fails: {skip['reason']}", kind="wide"),
-        )
-        for method in report["methods"]
-        for skip in method["skipped"]
-    ]
-    return tables.table("skipped", "Not run", ("method", "input set", "why"), rows)
-
-
-def calls(report: Json) -> Table:
-    """Those that failed first."""
-    outputs = sorted(_outputs(report), key=lambda each: not _failed(each[0], each[1], each[2]))
-    rows = [
-        (
-            Cell(method["method"], kind="name"),
-            Cell(_where(run) + (f", output {index}" if len(run["outputs"]) > 1 else "")),
-            Cell(output["mismatch"], kind="bad")
-            if output.get("mismatch")
-            else tables.verdict(not _failed(method, run, index)),
-            *(tables.figure(output.get(n), style(output.get(n))) for n, _, style in _FIGURES),
-        )
-        for method, run, index, output in outputs
-    ]
-    titles = (title for _, title, _ in _FIGURES)
-    head = ("method", "input set", "verdict", *titles)
-    return tables.table("calls", "Outputs of every call", head, rows, range(3, len(head)))

@@ -23,8 +23,8 @@ from typing import Any
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from pipeline.plan import actions
-from pipeline.plan.actions import Action
+from pipeline.plan import keys
+from pipeline.plan.actions import Action, ExportInputs
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
@@ -36,19 +36,19 @@ from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
-_OWN_FOLDER = Path(__file__).resolve().parents[1]
+_OWN_FOLDER = Path(__file__).resolve().parents[2]
 _WRITTEN = digest.Digest("written")
 
 
-def export(action: Action, workspace: Workspace, stages: Stages) -> dict[str, Any]:
+def export(action: Action[ExportInputs], workspace: Workspace, stages: Stages) -> dict[str, Any]:
     """Runs the exporter and records the result, under the key of what it really read.
 
     Raises:
         SourceError: the exporter raised, or gave something else than named programs and inputs
             that fit them, or a file that it read changed meanwhile.
     """
-    path = workspace.root / action.where["path"]
-    content = digest.of_file(path)
+    path = workspace.root / action.inputs.path
+    content = digest.hash_file(path)
     with stages.stage("run the exporter"), _importing(workspace.root, path) as opened:
         module = _load(path)
         programs = _programs(path, module)
@@ -67,9 +67,9 @@ def export(action: Action, workspace: Workspace, stages: Stages) -> dict[str, An
             for name in sorted(names)
         }
         record = {"reads": list(read), "distributions": _distributions([path, *imported])}
-        workspace.store.put_result(actions.reads_key(action.model, content), record)
-        real = actions.export_action(
-            action.model, content, read, record["distributions"], action.where["path"]
+        workspace.store.put_result(keys.reads_key(action.model, content), record)
+        real = keys.export_action(
+            action.model, content, read, record["distributions"], action.inputs.path
         )
         workspace.store.put_result(real.key, result, stages.total)
     return result
@@ -174,7 +174,7 @@ def _commit(
     described = sources.describe_archive(archive, file.digest)
     facts = {each.entry: each for each in described.programs}
     for each in facts.values():
-        store.put_result(actions.program_key(each.program), each.parts)
+        store.put_result(keys.program_key(each.program), each.parts)
 
     methods = [
         {
@@ -182,7 +182,7 @@ def _commit(
             "program": facts[name].program,
             "names": facts[name].names,
             "examples": store.put(save_inputs(examples[name])) if examples[name] else None,
-            "calibration": digest.of_json(batches[name]) if batches[name] else None,
+            "calibration": digest.hash_json(batches[name]) if batches[name] else None,
             "batches": batches[name],
         }
         for name in programs
@@ -242,16 +242,16 @@ def _importing(root: Path, path: Path) -> Iterator[dict[str, digest.Digest | Non
         _watched = None
         read |= {name: content for name, content in _opened.items() if content is not _WRITTEN}
         sys.path[:], sys.dont_write_bytecode = before, writing
-        for name in [n for n, m in sys.modules.items() if _is_inside(root, _file_of(m))]:
+        for name in [n for n, m in sys.modules.items() if _is_inside(root, _module_file(m))]:
             del sys.modules[name]
 
 
 def _workspace_modules(root: Path) -> list[Path]:
-    files = (_file_of(module) for module in list(sys.modules.values()))
+    files = (_module_file(module) for module in list(sys.modules.values()))
     return sorted({file for file in files if file is not None and _is_inside(root, file)})
 
 
-def _file_of(module: ModuleType | None) -> Path | None:
+def _module_file(module: ModuleType | None) -> Path | None:
     file = getattr(module, "__file__", None)
     return Path(file) if isinstance(file, str) else None
 
@@ -264,7 +264,7 @@ def _inside(root: Path, paths: Iterable[Path | str]) -> Iterator[str]:
 
 
 def _is_inside(root: Path, path: Path | None) -> bool:
-    """In the workspace, and not in an environment or a build folder that stands in it."""
+    """Return whether a path is in the workspace, not in an environment or build folder in it."""
     if path is None or ".." in path.parts or not path.is_relative_to(root):
         return False
     outside = (_OWN_FOLDER, Path(sys.prefix), Path(sysconfig.get_path("purelib")), root / "build")
@@ -281,7 +281,7 @@ def _refuse_edited(read: Mapping[str, digest.Digest | None]) -> None:
 
 
 def _digest_if_there(path: Path) -> digest.Digest | None:
-    return digest.of_file(path) if path.is_file() else None
+    return digest.hash_file(path) if path.is_file() else None
 
 
 def _distributions(files: Iterable[Path]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Figures of a build that are compared from one build to the next: sizes, delegation, memory,
-numerics. Read of JSON records only: the manifest, contents.json and the report of a validation.
+"""The figures of a build that later builds are compared with: sizes, delegation, memory, numerics.
 
-What changes from run to run (times, latency) is none of them, and numerics are rounded, so that the
+They are read from JSON records only: the manifest, contents.json and the report of a validation.
+What changes from run to run (times, latency) is left out, and numerics are rounded, so that the
 same bytes have the same figures on two machines.
 """
 
@@ -10,73 +10,92 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple
 
-from pipeline.store.digest import Digest, of_json
+from pydantic import Field
+
+from pipeline.backends.options import Options
+from pipeline.config.fields import DIGEST_PATTERN
+from pipeline.store.digest import hash_json
 
 Json = Mapping[str, Any]
-# What is above is float32's own rounding, and differs from one processor to the next.
+# A higher SQNR is float32's own rounding, and differs from one processor to the next.
 MOST_SQNR = 120.0  # dB
 
 
-class Tensor(TypedDict):
-    """`size` in bytes, as stored."""
+Count = Annotated[int, Field(ge=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class TensorFigures(Options):
+    """A stored tensor; `size` in bytes."""
 
     dtype: str
     shape: list[int]
-    size: int
+    size: Count
 
 
-class MethodFigures(TypedDict):
-    """What is not known is None.
+class MethodFigures(Options):
+    """The figures of a method; one that is not known is None.
 
-    `nodes` and `operators` of which `delegated_nodes` and `delegated_operators` run on delegates or
-    on a backend's own kernels; `left`: calls left to portable kernels by operator; bytes of
-    `planned_memory` over all arenas, of `constants` and of `delegated` payloads and weights; for
-    each output the worst `sqnr_db`, at most `MOST_SQNR`, or None where it is undefined; `max_abs`
-    is left out where all outputs are as near as float32 goes."""
+    Attributes:
+        delegated_nodes: those that run on delegates or on a backend's own kernels.
+        left: calls left to portable kernels, by operator.
+        planned_memory: bytes, over all arenas.
+        delegated: bytes of payloads and weights of delegates.
+        sqnr_db: the worst of each output, at most `MOST_SQNR`; None where it is undefined.
+        max_abs: left out where all outputs are as near as float32 goes.
+    """
 
-    nodes: int
-    delegated_nodes: int
-    operators: int
-    delegated_operators: int
-    partitions: dict[str, int]
-    left: dict[str, int]
-    planned_memory: int | None
-    constants: int | None
-    delegated: int | None
-    sqnr_db: list[float | None] | None
-    max_abs: float | None
+    nodes: Count
+    delegated_nodes: Count
+    operators: Count
+    delegated_operators: Count
+    partitions: dict[str, Count] = Field(default={})
+    left: dict[str, Count] = Field(default={})
+    planned_memory: Count | None = None
+    constants: Count | None = None
+    delegated: Count | None = None
+    sqnr_db: list[Finite | None] | None = None
+    max_abs: Finite | None = None
+
+    def share(self, noun: str = "nodes") -> float:
+        """Return the share of the nodes, or the operators, that run on delegates."""
+        whole: int = getattr(self, noun)
+        part: int = getattr(self, f"delegated_{noun}")
+        return part / whole if whole else 1.0
 
 
-class Figures(TypedDict):
-    """`digest` is that of the files, `size` their bytes; `segments` are bytes by kind."""
+class Figures(Options):
+    """The figures of a package: digest and bytes of its files, `segments` in bytes by kind."""
 
-    digest: Digest
-    size: int
-    segments: dict[str, int]
-    tensors: dict[str, Tensor]
+    digest: Annotated[str, Field(pattern=DIGEST_PATTERN)]
+    size: Annotated[int, Field(ge=1)]
+    segments: dict[str, Count] = Field(default={})
+    tensors: dict[str, TensorFigures] = Field(default={})
     methods: dict[str, MethodFigures]
 
 
-def figures_of(
+def make_figures(
     manifest: Json, contents: Json | None = None, validation: Json | None = None
 ) -> Figures:
-    """What is in none of the records is None there, or empty. Without contents.json, the segments
-    are those that the manifest's objects name."""
+    """Read the figures of a build from its records; a figure in none of them is None, or empty.
+
+    Without contents.json, the segments are those that the manifest's objects name.
+    """
     files = {name: file["digest"] for name, file in manifest["files"].items()}
     inside = (contents or {}).get("methods", {})
     proved = {each["method"]: each for each in (validation or {}).get("methods", ())}
-    return {
-        "digest": of_json(files),
-        "size": sum(file["size"] for file in manifest["files"].values()),
-        "segments": _segments(contents) if contents else _segments_of_objects(manifest),
-        "tensors": dict(_tensors((contents or {}).get("tensors", ()))),
-        "methods": {
+    return Figures.model_construct(
+        digest=hash_json(files),
+        size=sum(file["size"] for file in manifest["files"].values()),
+        segments=_segments(contents) if contents else _segments_of_objects(manifest),
+        tensors=dict(_tensors((contents or {}).get("tensors", ()))),
+        methods={
             name: _method(facts["delegation"], inside.get(name, {}), proved.get(name, {}))
             for name, facts in sorted(manifest["methods"].items())
         },
-    }
+    )
 
 
 def _segments(contents: Json) -> dict[str, int]:
@@ -87,18 +106,14 @@ def _segments(contents: Json) -> dict[str, int]:
 
 
 def _segments_of_objects(manifest: Json) -> dict[str, int]:
-    """Each blob once, as it is linked; the rest of the files is called program."""
+    """Sum up the blobs, each once, as it is linked; the rest of the files is called program."""
     blobs: dict[str, dict[str, int]] = {"constants": {}, "delegate": {}, "named_data": {}}
-    for unit in manifest.get("objects", {}).values():
-        parts = unit["parts"]
-        named = [
-            *parts["named"],
-            *(each for own in parts["named_external"].values() for each in own),
-        ]
+    for parts in (unit["parts"] for unit in manifest.get("objects", {}).values()):
+        external = (entry for own in parts["named_external"].values() for entry in own)
         for kind, own in (
             ("constants", [*parts["constants"], *parts["external_constants"]]),
             ("delegate", parts["delegates"]),
-            ("named_data", [entry["blob"] for entry in named]),
+            ("named_data", [entry["blob"] for entry in (*parts["named"], *external)]),
         ):
             blobs[kind].update((blob["digest"], blob["size"]) for blob in own)
     sizes = {kind: sum(own.values()) for kind, own in blobs.items()}
@@ -107,14 +122,14 @@ def _segments_of_objects(manifest: Json) -> dict[str, int]:
     return {kind: size for kind, size in sorted(sizes.items()) if size}
 
 
-def _tensors(tensors: Sequence[Json]) -> Iterator[tuple[str, Tensor]]:
-    """By name; one whose name is another's too, or that has none, gets a number."""
+def _tensors(tensors: Sequence[Json]) -> Iterator[tuple[str, TensorFigures]]:
+    """Yield tensors by name; one whose name is another's too, or that has none, gets a number."""
     seen: Counter[str] = Counter()
     for tensor in tensors:
         name = tensor["name"] or "(unnamed)"
         seen[name] += 1
         key = name if seen[name] == 1 else f"{name} #{seen[name]}"
-        yield key, {"dtype": tensor["dtype"], "shape": tensor["shape"], "size": tensor["size"]}
+        yield key, TensorFigures(**{name: tensor[name] for name in TensorFigures.model_fields})
 
 
 def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
@@ -122,23 +137,24 @@ def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
     own = Counter({name: n for each in kernels.values() for name, n in each.items()})
     arenas = inside.get("planned_memory")
     sqnr = _sqnr(proved.get("runs", ())) if proved.get("kind") == "program" else None
-    return {
-        "nodes": delegation["nodes"],
-        "delegated_nodes": delegation["delegated_nodes"] + own.total(),
-        "operators": delegation["operators"],
-        "delegated_operators": delegation["delegated_operators"] + len(own),
-        "partitions": dict(sorted(delegation["partitions"].items())),
-        "left": dict(sorted(delegation["undelegated"].items())),
-        "planned_memory": None if arenas is None else sum(arena["size"] for arena in arenas),
-        "constants": inside.get("constants"),
-        "delegated": inside.get("delegated"),
-        "sqnr_db": sqnr,
-        "max_abs": _max_abs(proved, sqnr),
-    }
+    # Unchecked, since the SQNR of a package that fails may be infinite.
+    return MethodFigures.model_construct(
+        nodes=delegation["nodes"],
+        delegated_nodes=delegation["delegated_nodes"] + own.total(),
+        operators=delegation["operators"],
+        delegated_operators=delegation["delegated_operators"] + len(own),
+        partitions=dict(sorted(delegation["partitions"].items())),
+        left=dict(sorted(delegation["undelegated"].items())),
+        planned_memory=None if arenas is None else sum(arena["size"] for arena in arenas),
+        constants=inside.get("constants"),
+        delegated=inside.get("delegated"),
+        sqnr_db=sqnr,
+        max_abs=_max_abs(proved, sqnr),
+    )
 
 
 def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
-    """The worst of each output over all runs, but for the cases that were made to be extreme."""
+    """Return the worst of each output over all runs, except cases that were made to be extreme."""
     worst: list[float | None] = []
     for run in [run for run in runs if not run.get("case")] or runs:
         for place, output in enumerate(run["outputs"]):
@@ -158,15 +174,12 @@ def _max_abs(proved: Json, sqnr: Sequence[float | None] | None) -> float | None:
 
 
 def number(value: float | str | None) -> float | None:
-    """A figure of a record, in which infinities are strings."""
+    """Convert a figure of a record, in which infinities are strings."""
     return None if value is None else float(value)
 
 
-# What changed
-
-
 class Change(NamedTuple):
-    """What was `before` and is `after`; None: was not there, or is no more."""
+    """A value that was `before` and is `after`; None where there is none."""
 
     what: str
     before: Any
@@ -177,42 +190,35 @@ class Change(NamedTuple):
         return (self.after or 0) - (self.before or 0)
 
 
-def grown(before: Mapping[str, int | None], after: Mapping[str, int | None]) -> list[Change]:
-    """What is more than before, what grew most first."""
+def increases(before: Mapping[str, int | None], after: Mapping[str, int | None]) -> list[Change]:
+    """Return what is more than before, the greatest increase first."""
     changes = (Change(name, before.get(name), after[name]) for name in after)
     return sorted((c for c in changes if c.growth > 0), key=lambda c: (-c.growth, c.what))
 
 
-def sizes_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    return {name: tensor["size"] for name, tensor in tensors.items()}
+def tensor_sizes(tensors: Mapping[str, TensorFigures]) -> dict[str, int]:
+    return {name: tensor.size for name, tensor in tensors.items()}
 
 
-def method_bytes(figures: Json) -> dict[str, int]:
-    """What each method has in constants and in delegates, where that is known."""
+def bytes_by_method(figures: Figures) -> dict[str, int]:
+    """Return the bytes of each method's constants and delegates, where they are known."""
     return {
-        name: (method["constants"] or 0) + (method["delegated"] or 0)
-        for name, method in figures["methods"].items()
-        if method["constants"] is not None or method["delegated"] is not None
+        name: (method.constants or 0) + (method.delegated or 0)
+        for name, method in figures.methods.items()
+        if method.constants is not None or method.delegated is not None
     }
 
 
-def share(method: Json) -> float:
-    """Of its nodes, that delegates run."""
-    return method["delegated_nodes"] / method["nodes"] if method["nodes"] else 1.0
-
-
-def share_of_operators(method: Json) -> float:
-    return method["delegated_operators"] / method["operators"] if method["operators"] else 1.0
-
-
-def largest(tensors: Mapping[str, Tensor], most: int) -> dict[str, Tensor]:
-    ranked = sorted(tensors.items(), key=lambda pair: (-pair[1]["size"], pair[0]))
+def largest_tensors(tensors: Mapping[str, TensorFigures], most: int) -> dict[str, TensorFigures]:
+    ranked = sorted(tensors.items(), key=lambda pair: (-pair[1].size, pair[0]))
     return dict(sorted(ranked[:most]))
 
 
-def why_left(delegation: Json, operator: str) -> str:
-    """In which modules calls of an operator were left to portable kernels, and the partitioner's
-    reason, as far as the manifest tells; else nothing."""
+def describe_left(delegation: Json, operator: str) -> str:
+    """Describe why calls of an operator are left to portable kernels: their modules, and a reason.
+
+    It is empty where the manifest knows neither.
+    """
     own = [call for call in delegation.get("left", ()) if call["operator"] == operator]
     modules = dict.fromkeys(call["module"] for call in own if call["module"])
     reasons = dict.fromkeys(call["reason"] for call in own if call["reason"])
@@ -222,13 +228,13 @@ def why_left(delegation: Json, operator: str) -> str:
 
 
 def output_names(signature: Json, number: int) -> list[str]:
-    """Of a method's outputs; by their places where the signature does not name each."""
+    """Return the names of a method's outputs; their places where the signature names not each."""
     found = list(_names(signature.get("outputs")))
     return found if len(found) == number else [f"output[{place}]" for place in range(number)]
 
 
 def _names(tree: Any) -> Iterator[str]:
-    """Of the leaves of a tree as signatures have it, in lists that begin with their kind."""
+    """Yield the names of the leaves of a signature's tree: lists that begin with their kind."""
     if isinstance(tree, Mapping):
         yield tree["name"]
     elif isinstance(tree, list):

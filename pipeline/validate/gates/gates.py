@@ -1,69 +1,51 @@
 """Gates: limits that a config sets on a package, checked against what is known of its build.
 
-What a backend's own kernels run, where it has kernels instead of a delegate, counts as delegated.
-A gate that can't be checked fails, and says what would make it checkable; but what this machine
-can't run is left alone, as it is by the rest of a validation.
+A gate is a field of `pipeline/config/validation.py` and a row of `PACKAGE_GATES` or `METHOD_GATES`.
+Nodes that a backend's own kernels run, where it has kernels instead of a delegate, count as
+delegated. A gate that can't be checked fails, and says what would make it checkable; but what this
+machine can't run is left alone, as it is by the rest of a validation.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+from pipeline.report.records import GateRecord, GateUnit
+from pipeline.store.errors import listed
 from pipeline.validate.gates.figures import (
     Change,
     Figures,
-    MethodFigures,
-    figures_of,
-    grown,
-    method_bytes,
+    bytes_by_method,
+    describe_left,
+    increases,
+    make_figures,
     output_names,
-    share,
-    share_of_operators,
-    sizes_of,
-    why_left,
+    tensor_sizes,
 )
 
 Json = Mapping[str, Any]
-_MOST = 5  # of each kind that a sentence names
+_MOST = 5  # changes of a kind that a sentence names
 
 
-@dataclass(frozen=True)
-class GateResult:
-    """What came of one gate. `method` is None for the package's; `figure` and `limit` are in the
-    unit of the option (a share, bytes, dB, a ratio; for allow_portable_ops the number of calls that
-    are not allowed), `figure` None where it is not known; `sentence` says what is wrong, or why it
-    was not checked, and is empty otherwise; `place` is where the limit was written."""
-
-    gate: str
-    method: str | None
-    figure: float | None
-    limit: float
-    ok: bool
-    sentence: str = ""
-    place: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+def failed_gates(gates: Iterable[GateRecord]) -> list[str]:
+    """Return what is wrong with a package; what several gates say is said once."""
+    return list(dict.fromkeys(gate["sentence"] for gate in gates if not gate["ok"]))
 
 
-def failed_gates(results: Iterable[GateResult]) -> list[str]:
-    """What is wrong with a package; what is so of several gates is said once."""
-    return list(dict.fromkeys(result.sentence for result in results if not result.ok))
-
-
-def checked_gates(
+def check_gates(
     settings: Json,
     manifest: Json,
     contents: Json | None = None,
     validation: Json | None = None,
     baseline: Figures | None = None,
     places: Mapping[str, str] | None = None,
-) -> list[GateResult]:
-    """The gates that are set: the package's, then method by method.
+) -> list[GateRecord]:
+    """Check the gates that are set: the package's, then method by method.
 
     Args:
         settings: `validate` of the config, resolved: `gates`, and `methods`, some with their own.
@@ -71,259 +53,264 @@ def checked_gates(
         places: by path in the config (`validate.gates.max_size`), file and line where it was
             written.
     """
-    check = _Check(settings, manifest, contents, validation, baseline, places or {})
-    return list(check.results())
+    now = make_figures(manifest, contents, validation)
+    arenas = (contents or {}).get("methods", {})
+    runs = {each["method"]: each for each in (validation or {}).get("methods", ())}
+    package = manifest["package"]
+    subjects = [Subject(package, None, now, baseline)]
+    for name, figures in now.methods.items():
+        before = None if baseline is None else baseline.methods.get(name)
+        planned = arenas.get(name, {}).get("planned_memory", ())
+        facts, run = manifest["methods"][name], runs.get(name, {})
+        subjects.append(Subject(package, name, figures, before, facts, run, planned))
+    records = []
+    for subject in subjects:
+        method = subject.method
+        own = settings["methods"].get(method, {}).get("gates", {})
+        for gate in PACKAGE_GATES if method is None else METHOD_GATES:
+            limit = own.get(gate.name)
+            limit = settings["gates"].get(gate.name) if limit is None else limit
+            if limit is None:
+                continue
+            ok, figure, what = _check(gate, subject, limit, baseline is not None)
+            place = (places or {}).get(f"validate.gates.{gate.name}", "")
+            place = (places or {}).get(f"validate.methods.{method}.gates.{gate.name}", place)
+            records.append(
+                GateRecord(
+                    gate=gate.name,
+                    method=method,
+                    unit=gate.unit,
+                    figure=figure,
+                    limit=0 if isinstance(limit, list) else limit,
+                    ok=ok,
+                    sentence=what,
+                    place=place,
+                )
+            )
+    return records
 
 
-class _Check:
-    def __init__(
-        self,
-        settings: Json,
-        manifest: Json,
-        contents: Json | None,
-        validation: Json | None,
-        baseline: Figures | None,
-        places: Mapping[str, str],
-    ) -> None:
-        self.package = manifest["package"]
-        self.facts = manifest["methods"]
-        self.now = figures_of(manifest, contents, validation)
-        self.baseline = baseline
-        self.arenas = (contents or {}).get("methods", {})
-        self.proved = {each["method"]: each for each in (validation or {}).get("methods", ())}
-        self.settings = settings
-        self.places = places
+class Outcome(NamedTuple):
+    """The outcome of a gate: whether it holds, its figure, and what is to be said, if anything."""
 
-    def results(self) -> Iterator[GateResult]:
-        for gate, check in (("max_size", self._size), ("max_size_growth", self._size_growth)):
-            limit = self.settings["gates"].get(gate)
-            if limit is not None:
-                yield self._made(gate, None, limit, *check(limit))
-        checks: dict[str, Callable[[str, Any], _Outcome]] = {
-            "min_delegated_nodes": self._nodes,
-            "min_delegated_ops": self._operators,
-            "allow_portable_ops": self._portable,
-            "max_planned_memory": self._memory,
-            "max_latency_ratio": self._latency,
-            "max_delegation_drop": self._delegation_drop,
-            "max_sqnr_drop": self._sqnr_drop,
-        }
-        for method in self.now["methods"]:
-            for gate, check_method in checks.items():
-                limit = self._limit(method, gate)
-                if limit is not None:
-                    yield self._made(gate, method, limit, *check_method(method, limit))
-
-    def _limit(self, method: str, gate: str) -> Any:
-        own = self.settings["methods"].get(method, {}).get("gates", {}).get(gate)
-        return self.settings["gates"].get(gate) if own is None else own
-
-    def _made(
-        self, gate: str, method: str | None, limit: Any, ok: bool, figure: float | None, what: str
-    ) -> GateResult:
-        """`what` is empty where there is nothing to say."""
-        own = f"validate.methods.{method}.gates.{gate}"
-        place = self.places.get(own, self.places.get(f"validate.gates.{gate}"))
-        number = 0 if gate == "allow_portable_ops" else limit
-        whole = not method or not what or what == self._no_baseline()
-        sentence = what if whole else f"{method}: {what}"
-        return GateResult(gate, method, figure, number, ok, sentence, place or "")
-
-    # Of the package
-
-    def _size(self, limit: int) -> _Outcome:
-        size = self.now["size"]
-        if size <= limit:
-            return True, size, ""
-        what = f"the package has {size} bytes, at most {limit} wanted"
-        if self.baseline is not None:
-            told = "; ".join(self._grown(self.baseline))
-            return False, size, f"{what}; {told or 'it was so in the baseline'}"
-        parts = sorted(self.now["segments"].items(), key=lambda pair: -pair[1])
-        return False, size, f"{what}; {', '.join(f'{kind} {n}' for kind, n in parts)}"
-
-    def _size_growth(self, limit: float) -> _Outcome:
-        if self.baseline is None:
-            return False, None, self._no_baseline()
-        size, before = self.now["size"], self.baseline["size"]
-        growth = size / before - 1
-        if growth <= limit:
-            return True, growth, ""
-        what = f"the package grew by {growth:.1%} since the baseline, from {before} to {size} bytes"
-        told = "; ".join(self._grown(self.baseline))
-        return False, growth, f"{what}, at most {limit:.1%} wanted; {told}"
-
-    def _grown(self, before: Figures) -> Iterator[str]:
-        """Which kinds of segments, methods and tensors."""
-        now = self.now
-        segments = grown(before["segments"], now["segments"])
-        methods = grown(method_bytes(before), method_bytes(now))
-        # A baseline names the largest tensors only, so a smaller one may not be new.
-        least = min(sizes_of(before["tensors"]).values(), default=math.inf)
-        tensors = [
-            change
-            for change in grown(sizes_of(before["tensors"]), sizes_of(now["tensors"]))
-            if change.before is not None or change.after > least
-        ]
-        for what, changes in (("grew", segments), ("methods", methods), ("tensors", tensors)):
-            if changes:
-                yield f"{what}: {_listed(_grew(change) for change in changes)}"
-
-    def _no_baseline(self) -> str:
-        return f"no baseline; `doit baseline {self.package}` accepts the present figures"
-
-    # Of a method
-
-    def _nodes(self, method: str, limit: float) -> _Outcome:
-        return self._delegated(method, limit, share(self.now["methods"][method]), "nodes")
-
-    def _operators(self, method: str, limit: float) -> _Outcome:
-        found = share_of_operators(self.now["methods"][method])
-        return self._delegated(method, limit, found, "operators")
-
-    def _delegated(self, method: str, limit: float, found: float, noun: str) -> _Outcome:
-        if found >= limit:
-            return True, found, ""
-        left = ", ".join(f"{n} x{c}" for n, c in self.now["methods"][method]["left"].items())
-        what = f"{found:.1%} of {noun} delegated, at least {limit:.1%} wanted"
-        return False, found, f"{what}; left to portable kernels: {left}{self._since(method)}"
-
-    def _since(self, method: str) -> str:
-        """What is left to portable kernels now that was not in the baseline."""
-        before = self._before(method)
-        newly = self._newly_left(method, before) if before else []
-        return f"; newly left since the baseline: {_listed(newly)}" if newly else ""
-
-    def _newly_left(self, method: str, before: MethodFigures) -> list[str]:
-        changes = grown(before["left"], self.now["methods"][method]["left"])
-        return [_left(change) + self._why(method, change.what) for change in changes]
-
-    def _why(self, method: str, operator: str) -> str:
-        return why_left(self.facts[method]["delegation"], operator)
-
-    def _portable(self, method: str, allowed: Iterable[str]) -> _Outcome:
-        patterns = [pattern.removesuffix(".default") for pattern in allowed]
-        left = {
-            name: calls
-            for name, calls in self.now["methods"][method]["left"].items()
-            if not any(fnmatchcase(name, pattern) for pattern in patterns)
-        }
-        if not left:
-            return True, 0, ""
-        told = ", ".join(f"{n} x{c}{self._why(method, n)}" for n, c in left.items())
-        also = f"only {', '.join(patterns)} may be" if patterns else "none may be"
-        what = f"left to portable kernels, where {also}: {told}"
-        return False, sum(left.values()), what + self._since(method)
-
-    def _memory(self, method: str, limit: int) -> _Outcome:
-        planned = self.now["methods"][method]["planned_memory"]
-        if planned is None:
-            what = "its planned memory is not known, since there is no contents.json"
-            return False, None, f"{what}; `doit -a lower:{self.package}` makes it"
-        if planned <= limit:
-            return True, planned, ""
-        what = f"plans {planned} bytes of memory, at most {limit} wanted"
-        arenas = [a for a in self.arenas[method]["planned_memory"] if a["size"]]
-        if len(arenas) > 1:
-            what += "; " + ", ".join(f"arena {a['arena']}: {a['size']}" for a in arenas)
-        before = self._before(method)
-        known = before["planned_memory"] if before else None
-        return False, planned, what + (f"; {known} in the baseline" if known is not None else "")
-
-    def _latency(self, method: str, limit: float) -> _Outcome:
-        proved = self.proved.get(method, {})
-        if proved.get("not_run"):
-            return True, None, _unchecked("max_latency_ratio", proved)
-        latency = proved.get("latency")
-        if not latency:
-            return False, None, "its latency was not measured, and max_latency_ratio limits it"
-        ratio = latency["ratio"]
-        if ratio <= limit:
-            return True, ratio, ""
-        ours, source = latency["steady_ms"], latency["source_ms"]
-        times = f"{_milliseconds(ours)} against {_milliseconds(source)}"
-        what = f"takes {ratio:.2f} times as long as its source ({times})"
-        return False, ratio, f"{what}, at most {limit:g} times wanted"
-
-    # Against the baseline
-
-    def _before(self, method: str) -> MethodFigures | None:
-        return self.baseline["methods"].get(method) if self.baseline is not None else None
-
-    def _delegation_drop(self, method: str, limit: float) -> _Outcome:
-        before = self._before(method)
-        if before is None:
-            return False, None, self._not_in_baseline(method)
-        here, there = share(self.now["methods"][method]), share(before)
-        drop = there - here
-        if drop <= limit + 1e-9:  # 0.9 - 0.85 is more than 0.05
-            return True, drop, ""
-        what = f"{here:.1%} of nodes delegated, {there:.1%} in the baseline: {drop:.1%} less"
-        newly = _listed(self._newly_left(method, before))
-        newly = f"; newly left to portable kernels: {newly}" if newly else ""
-        return False, drop, f"{what}, at most {limit:.1%} wanted{newly}"
-
-    def _sqnr_drop(self, method: str, limit: float) -> _Outcome:
-        proved = self.proved.get(method, {})
-        if proved.get("not_run"):
-            return True, None, _unchecked("max_sqnr_drop", proved)
-        before = self._before(method)
-        if before is None:
-            return False, None, self._not_in_baseline(method)
-        here, there = self.now["methods"][method]["sqnr_db"], before["sqnr_db"]
-        if here is None:
-            return False, None, "its SQNR was not measured, and max_sqnr_drop limits its fall"
-        if there is None:
-            return False, None, f"no SQNR in the baseline; `doit baseline {self.package}`"
-        if len(here) != len(there):
-            what = f"has {len(here)} outputs, {len(there)} in the baseline"
-            return False, None, f"{what}; `doit baseline {self.package}` accepts that"
-        names = output_names(self.facts[method].get("signature", {}), len(here))
-        falls = [
-            (was - now, name, was, now)
-            for name, was, now in zip(names, there, here, strict=True)
-            if was is not None and now is not None
-        ]
-        worst = max((fall for fall, *_ in falls), default=0.0)
-        told = [
-            f"{name} from {was:g} dB to {now:g} dB, {fall:.1f} dB less"
-            for fall, name, was, now in falls
-            if fall > limit + 1e-9
-        ]
-        if not told:
-            return True, worst, ""
-        what = f"SQNR fell since the baseline: {_listed(told)}; at most {limit:g} dB wanted"
-        return False, worst, what
-
-    def _not_in_baseline(self, method: str) -> str:
-        if self.baseline is None:
-            return self._no_baseline()
-        return f"not in the baseline; `doit baseline {self.package}` accepts its figures"
+    ok: bool
+    figure: float | None
+    what: str = ""
 
 
-# Whether it holds, the figure, and what is to be said.
-_Outcome = tuple[bool, float | None, str]
+@dataclass(frozen=True)
+class Gate:
+    """A kind of gate.
+
+    Attributes:
+        name: of its field in the config.
+        check: compares a package or a method with the limit.
+        needs_baseline: fails where there is none, unasked.
+        needs_run: holds, with a word, where the method did not run.
+    """
+
+    name: str
+    unit: GateUnit
+    check: Callable[[Any, Any], Outcome]
+    needs_baseline: bool = False
+    needs_run: bool = False
 
 
-def _unchecked(gate: str, proved: Json) -> str:
-    return f"{gate} was not checked, since it did not run: {proved['not_run']}"
+@dataclass(frozen=True)
+class Subject:
+    """The package, or one of its methods: its figures now and in the baseline, and its records."""
+
+    package: str
+    method: str | None
+    now: Any
+    before: Any
+    facts: Json = field(default_factory=dict)
+    run: Json = field(default_factory=dict)
+    arenas: Iterable[Json] = ()
 
 
-def _grew(change: Change) -> str:
+def _check(gate: Gate, subject: Subject, limit: Any, has_baseline: bool) -> Outcome:
+    not_run, command = subject.run.get("not_run"), f"`doit baseline {subject.package}`"
+    if gate.needs_run and not_run:
+        what = f"{gate.name} was not checked, since it did not run: {not_run}"
+        outcome = Outcome(True, None, what)
+    elif gate.needs_baseline and not has_baseline:  # said once, for all methods
+        return Outcome(False, None, f"no baseline; {command} accepts the present figures")
+    elif gate.needs_baseline and subject.before is None:
+        outcome = Outcome(False, None, f"not in the baseline; {command} accepts its figures")
+    else:
+        outcome = gate.check(subject, limit)
+    if subject.method is None or not outcome.what:
+        return outcome
+    return outcome._replace(what=f"{subject.method}: {outcome.what}")
+
+
+def _size(package: Subject, limit: int) -> Outcome:
+    size = package.now.size
+    if size <= limit:
+        return Outcome(True, size)
+    if package.before is not None:
+        more = "; ".join(_growth(package)) or "it was so in the baseline"
+    else:
+        parts = sorted(package.now.segments.items(), key=lambda pair: -pair[1])
+        more = ", ".join(f"{kind} {n}" for kind, n in parts)
+    what = f"the package has {size} bytes, at most {limit} wanted; {more}"
+    return Outcome(False, size, what)
+
+
+def _size_growth(package: Subject, limit: float) -> Outcome:
+    size, before = package.now.size, package.before.size
+    growth = size / before - 1
+    if growth <= limit:
+        return Outcome(True, growth)
+    what = f"the package grew by {growth:.1%} since the baseline, from {before} to {size} bytes"
+    more = "; ".join(_growth(package))
+    return Outcome(False, growth, f"{what}, at most {limit:.1%} wanted; {more}")
+
+
+def _growth(package: Subject) -> Iterator[str]:
+    """Describe which kinds of segments, methods and tensors grew since the baseline."""
+    now, before = package.now, package.before
+    known = tensor_sizes(before.tensors)
+    # A baseline names the largest tensors only, so a smaller one may not be new.
+    least = min(known.values(), default=math.inf)
+    tensors = [
+        change
+        for change in increases(known, tensor_sizes(now.tensors))
+        if change.before is not None or change.after > least
+    ]
+    for what, changes in (
+        ("grew", increases(before.segments, now.segments)),
+        ("methods", increases(bytes_by_method(before), bytes_by_method(now))),
+        ("tensors", tensors),
+    ):
+        if changes:
+            yield f"{what}: {listed(map(_describe_growth, changes), _MOST)}"
+
+
+def _describe_growth(change: Change) -> str:
     if change.before is None:
         return f"{change.what} is new, {change.after} bytes"
     return f"{change.what} by {change.growth} bytes to {change.after}"
 
 
-def _left(change: Change) -> str:
-    return f"{change.what} x{change.after}" + (f" (was x{change.before})" if change.before else "")
+def _delegated(noun: str, method: Subject, limit: float) -> Outcome:
+    found = method.now.share(noun)
+    if found >= limit:
+        return Outcome(True, found)
+    left = ", ".join(f"{n} x{c}" for n, c in method.now.left.items())
+    what = f"{found:.1%} of {noun} delegated, at least {limit:.1%} wanted"
+    more = f"left to portable kernels: {left}{_newly_left(method, 'since the baseline')}"
+    return Outcome(False, found, f"{what}; {more}")
 
 
-def _listed(words: Iterable[str]) -> str:
-    words = list(words)
-    more = [f"and {len(words) - _MOST} more"] if len(words) > _MOST else []
-    return ", ".join(words[:_MOST] + more)
+def _newly_left(method: Subject, words: str) -> str:
+    """Describe the calls left to portable kernels now that were not in the baseline."""
+    if method.before is None:
+        return ""
+    changes = increases(method.before.left, method.now.left)
+    calls = [
+        f"{change.what} x{change.after}"
+        + (f" (was x{change.before})" if change.before else "")
+        + _why_left(method, change.what)
+        for change in changes
+    ]
+    return f"; newly left {words}: {listed(calls, _MOST)}" if calls else ""
 
 
-def _milliseconds(spread: Json) -> str:
-    return f"{spread['median']:.3g} ms"
+def _why_left(method: Subject, operator: str) -> str:
+    return describe_left(method.facts["delegation"], operator)
+
+
+def _portable(method: Subject, allowed: Iterable[str]) -> Outcome:
+    patterns = [pattern.removesuffix(".default") for pattern in allowed]
+    left = {
+        name: calls
+        for name, calls in method.now.left.items()
+        if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    if not left:
+        return Outcome(True, 0)
+    calls = ", ".join(f"{n} x{c}{_why_left(method, n)}" for n, c in left.items())
+    also = f"only {', '.join(patterns)} may be" if patterns else "none may be"
+    what = f"left to portable kernels, where {also}: {calls}"
+    what += _newly_left(method, "since the baseline")
+    return Outcome(False, sum(left.values()), what)
+
+
+def _memory(method: Subject, limit: int) -> Outcome:
+    planned = method.now.planned_memory
+    if planned is None:
+        what = "its planned memory is not known, since there is no contents.json"
+        return Outcome(False, None, f"{what}; `doit -a lower:{method.package}` makes it")
+    if planned <= limit:
+        return Outcome(True, planned)
+    what = f"plans {planned} bytes of memory, at most {limit} wanted"
+    arenas = [a for a in method.arenas if a["size"]]
+    if len(arenas) > 1:
+        what += "; " + ", ".join(f"arena {a['arena']}: {a['size']}" for a in arenas)
+    before = method.before.planned_memory if method.before else None
+    return Outcome(False, planned, what + ("" if before is None else f"; {before} in the baseline"))
+
+
+def _latency(method: Subject, limit: float) -> Outcome:
+    latency = method.run.get("latency")
+    if not latency:
+        what = "its latency was not measured, and max_latency_ratio limits it"
+        return Outcome(False, None, what)
+    ratio = latency["ratio"]
+    if ratio <= limit:
+        return Outcome(True, ratio)
+    ours, source = (latency[name]["median"] for name in ("steady_ms", "source_ms"))
+    what = f"takes {ratio:.2f} times as long as its source ({ours:.3g} ms against {source:.3g} ms)"
+    return Outcome(False, ratio, f"{what}, at most {limit:g} times wanted")
+
+
+def _delegation_drop(method: Subject, limit: float) -> Outcome:
+    here, there = method.now.share(), method.before.share()
+    drop = there - here
+    if drop <= limit + 1e-9:  # 0.9 - 0.85 is more than 0.05
+        return Outcome(True, drop)
+    what = f"{here:.1%} of nodes delegated, {there:.1%} in the baseline: {drop:.1%} less"
+    newly = _newly_left(method, "to portable kernels")
+    return Outcome(False, drop, f"{what}, at most {limit:.1%} wanted{newly}")
+
+
+def _sqnr_drop(method: Subject, limit: float) -> Outcome:
+    here, there = method.now.sqnr_db, method.before.sqnr_db
+    command = f"`doit baseline {method.package}`"
+    if here is None:
+        what = "its SQNR was not measured, and max_sqnr_drop limits its fall"
+        return Outcome(False, None, what)
+    if there is None:
+        return Outcome(False, None, f"no SQNR in the baseline; {command}")
+    if len(here) != len(there):
+        what = f"has {len(here)} outputs, {len(there)} in the baseline; {command} accepts that"
+        return Outcome(False, None, what)
+    names = output_names(method.facts.get("signature", {}), len(here))
+    drops = [
+        (before - now, f"{name} from {before:g} dB to {now:g} dB, {before - now:.1f} dB less")
+        for name, before, now in zip(names, there, here, strict=True)
+        if before is not None and now is not None
+    ]
+    worst = max((drop for drop, _ in drops), default=0.0)
+    wrong = [what for drop, what in drops if drop > limit + 1e-9]
+    if not wrong:
+        return Outcome(True, worst)
+    what = f"SQNR fell since the baseline: {listed(wrong, _MOST)}; at most {limit:g} dB wanted"
+    return Outcome(False, worst, what)
+
+
+PACKAGE_GATES = (
+    Gate("max_size", "bytes", _size),
+    Gate("max_size_growth", "share", _size_growth, needs_baseline=True),
+)
+METHOD_GATES = (
+    Gate("min_delegated_nodes", "share", partial(_delegated, "nodes")),
+    Gate("min_delegated_ops", "share", partial(_delegated, "operators")),
+    Gate("allow_portable_ops", "calls", _portable),
+    Gate("max_planned_memory", "bytes", _memory),
+    Gate("max_latency_ratio", "times", _latency, needs_run=True),
+    Gate("max_delegation_drop", "share", _delegation_drop, needs_baseline=True),
+    Gate("max_sqnr_drop", "dB", _sqnr_drop, needs_baseline=True, needs_run=True),
+)

@@ -1,1 +1,1 @@
-"""Where a package goes wrong: from a failure to an operator, a line, a delegate, a byte."""
+"""Traces a failure of a package to an operator, a line, a delegate, a byte."""

@@ -1,76 +1,61 @@
 """Finds the instruction that ExecuTorch's runtime computes otherwise than the interpreter.
 
-The runtime of the wheel tells nothing of what it computes on the way. So the method is cut short:
-the same instructions up to one of them, with all values that what follows would read as outputs.
-The shortest such beginning that departs from the interpreter ends with the culprit. The bytes of
-kernels' constants and of delegates stay what they are; nothing is lowered again.
+The runtime of the wheel shows no intermediate values. So the method is cut short: the same
+instructions up to one of them, with all values that what follows would read as outputs. The
+shortest such beginning that diverges from the interpreter ends with the culprit. The bytes of
+constants and of delegates stay what they are; nothing is lowered again.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from executorch.exir import schema
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.interpreter.execute import steps, value_of
-from pipeline.devices.interpreter.load import Data, instructions_of, load
-from pipeline.devices.interpreter.slots import Places, Slot
+from pipeline.devices.interpreter.execute import read_value, steps
+from pipeline.devices.interpreter.load import get_instructions, load_method
+from pipeline.devices.interpreter.slots import Slot, ValueList
 from pipeline.devices.session import EXECUTORCH, Session
-from pipeline.validate.locate.plan_diff import plans
-from pipeline.validate.locate.walk import CLOSER, Compared, Held, Tolerance, scale_of
+from pipeline.validate.locate.case import FailureCase, plans
+from pipeline.validate.locate.walk import CLOSER, Compared, Tolerance, find_scale
 from pipeline.validate.metrics import OutputError, compare
 
-MOST_PROBES = 24
 
+def bisect_runtime(case: FailureCase) -> tuple[int, OutputError, int] | None:
+    """Bisect the first call of a method.
 
-@dataclass(frozen=True)
-class Probed:
-    """`index` is the instruction, None where none was found; `note` says why, or how."""
-
-    index: int | None
-    note: str
-    error: OutputError | None = None
-
-
-def probe(
-    data: Data, files: PackageFiles, method: str, inputs: Sequence[Any], limits: Held
-) -> Probed:
-    """Of the first call of a method, on which the two of them depart."""
-    plan = plans(data)[method]
+    Returns: the instruction that diverges, its error, and how many beginnings were run; None where
+    nothing diverges.
+    """
+    plan, inputs = plans(case.data)[case.method], case.calls[0]
     cuts = list(_cuts(plan))
-    if not cuts:
-        return Probed(None, "its instructions can't be cut")
-    scale = scale_of(inputs)
-    for share in CLOSER:
-        tolerance = Tolerance(limits, scale, share)
-        whole = _departure(data, files, plan, cuts[-1], inputs, tolerance)
-        if whole is not None:
-            break
-    else:
-        return Probed(None, "run by itself, its beginning is computed alike")
-    found: dict[int, OutputError | None] = {len(cuts) - 1: whole}
-    low, high = 0, len(cuts) - 1
-    while low < high and len(found) < MOST_PROBES:
-        middle = (low + high) // 2
-        found[middle] = _departure(data, files, plan, cuts[middle], inputs, tolerance)
-        if found[middle] is None:
-            low = middle + 1
-        else:
-            high = middle
-    return Probed(
-        cuts[high], f"found in {len(found)} runs of beginnings of the method", found[high]
-    )
+    errors: dict[int, OutputError | None] = {}
+
+    def diverges(cut: int) -> bool:
+        if cut not in errors:
+            errors[cut] = _run_beginning(case, plan, cut, inputs, tolerance)
+        return errors[cut] is not None
+
+    for share in CLOSER if cuts else ():
+        errors.clear()
+        tolerance = Tolerance(case.limits, find_scale(inputs), share)
+        if diverges(cuts[-1]):
+            cut = cuts[bisect_left(cuts, True, hi=len(cuts) - 1, key=diverges)]
+            error = errors[cut]
+            assert error is not None
+            return cut, error, len(errors)
+    return None
 
 
 def _cuts(plan: schema.ExecutionPlan) -> Iterator[int]:
-    """The instructions behind which a plan may end: no jump leads over them, and something that
-    they leave is read."""
+    """Yield the instructions behind which a plan may end: those that no jump leads over."""
     farthest = 0
-    for index, instruction in enumerate(instructions_of(plan)):
+    for index, instruction in enumerate(get_instructions(plan)):
         call = instruction.instr_args
         if isinstance(call, schema.JumpFalseCall):
             farthest = max(farthest, call.destination_instruction)
@@ -78,50 +63,41 @@ def _cuts(plan: schema.ExecutionPlan) -> Iterator[int]:
             yield index
 
 
-def _left(plan: schema.ExecutionPlan, index: int) -> list[int]:
-    """The tensors that the instructions up to one have written and later ones, or the caller,
-    read."""
-    calls = [getattr(i.instr_args, "args", None) or () for i in instructions_of(plan)]
+def _results(plan: schema.ExecutionPlan, index: int) -> list[int]:
+    """Return the planned tensors that instructions up to one write and that are read later."""
+    calls = [getattr(i.instr_args, "args", None) or () for i in get_instructions(plan)]
     written = {v for args in calls[: index + 1] for v in _tensors(plan, args)}
     read = {v for args in calls[index + 1 :] for v in _tensors(plan, args)} | {*plan.outputs}
-    held = {*plan.inputs}
-    return sorted(v for v in written & read if v not in held and _is_planned(plan, v))
+    return sorted((written & read) - {*plan.inputs})
 
 
 def _tensors(plan: schema.ExecutionPlan, args: Sequence[int]) -> Iterator[int]:
     for index in args:
         value = plan.values[index].val if index >= 0 else None
-        if isinstance(value, schema.Tensor):
-            yield index
-        elif isinstance(value, (schema.TensorList, schema.OptionalTensorList)):
-            yield from (i for i in value.items if i >= 0)
+        if isinstance(value, (schema.TensorList, schema.OptionalTensorList)):
+            yield from _tensors(plan, value.items)
+        elif isinstance(value, schema.Tensor) and value.data_buffer_idx == 0:
+            yield from [index] if value.allocation_info is not None else []
 
 
-def _is_planned(plan: schema.ExecutionPlan, index: int) -> bool:
-    value = plan.values[index].val
-    return isinstance(value, schema.Tensor) and (
-        value.data_buffer_idx == 0 and value.allocation_info is not None
-    )
-
-
-def _departure(
-    data: Data,
-    files: PackageFiles,
+def _run_beginning(
+    case: FailureCase,
     plan: schema.ExecutionPlan,
     index: int,
     inputs: Sequence[Any],
     tolerance: Tolerance,
 ) -> OutputError | None:
-    places = _left(plan, index)
-    if not places:
-        return None
-    loaded = load(plan, data)
+    """Run the instructions up to one on both devices; return the error of a value that diverges."""
+    data, files = case.data, case.evidence.files
+    loaded = load_method(plan, data)
     for number in steps(loaded, inputs):
         if number == index:
             break
-    # What was not written in this run has no sizes of its own.
-    places = [p for p in places if isinstance(loaded.values[p], (Slot, Places))]
-    expected = [value_of(loaded, place) for place in places]
+    # A value that was not written in this run has no sizes of its own.
+    places = [p for p in _results(plan, index) if isinstance(loaded.values[p], (Slot, ValueList))]
+    if not places:
+        return None
+    expected = [read_value(loaded, place) for place in places]
     chain = replace(plan.chains[0], instructions=plan.chains[0].instructions[: index + 1])
     cut = replace(plan, outputs=places, chains=[chain])
     # The others stay: every payload of a file must be somebody's.

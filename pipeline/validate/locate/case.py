@@ -1,5 +1,7 @@
-"""What is known of a method that failed, and how a culprit is told: by the operator, the module and
-the line of the model's source."""
+"""A method that failed: what is known of it, and how a culprit is described.
+
+A culprit is described by the operator, the module and the line of the model's source.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +12,44 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from executorch.exir import schema
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.compile.emit_trace import Instructions
-from pipeline.compile.inspect.delegation import nodes_of
+from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.interpreter.execute import steps
 from pipeline.devices.interpreter.load import (
-    Data,
     Method,
-    instructions_of,
-    load,
+    PackageData,
+    get_instructions,
+    load_method,
     read_package,
     shared_memory,
 )
+from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
-from pipeline.program.operators import modules_of
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import node_label
 from pipeline.program.signature import flatten
 from pipeline.program.source_lines import source_line
 from pipeline.report.records import CulpritKind
 from pipeline.report.records import CulpritRecord as Culprit
-from pipeline.validate.locate.node_values import together
-from pipeline.validate.locate.plan_diff import plans
-from pipeline.validate.locate.walk import Held
-from pipeline.validate.metrics import OutputError, compare, within
+from pipeline.validate.limits import check_limits
+from pipeline.validate.locate.node_values import run_together
+from pipeline.validate.metrics import OutputError, compare
 
 
 @dataclass(frozen=True)
-class Made:
-    """A method as it was lowered: `program` is the quantized one where there is one, and `origins`
-    then lead from its places to those of the float program; None for one that is not."""
+class LoweredMethod:
+    """A method as it was lowered.
+
+    Attributes:
+        program: the quantized one where there is one.
+        origins: leads from places in a quantized program to those in the float program; else None.
+    """
 
     program: ExportedProgram
     instructions: Instructions
@@ -51,40 +57,54 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Again:
-    """A method that was lowered once more: the program, and its delegates in their order."""
+class Spot:
+    """A spot in a method: the place of a node, and the delegate that runs it."""
 
-    program: ExportedProgram
-    delegates: Sequence[LoweredBackendModule]
+    place: int | None = None
+    backend: str | None = None
+    delegate: int | None = None
+
+    @property
+    def kind(self) -> CulpritKind:
+        return "operator" if self.delegate is None else "delegate"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a package. What is a function is asked for only where it is needed, and may
-    raise PipelineError where it isn't to be had.
+    """The facts that are known of a package.
+
+    Functions are called only where their result is needed, and may raise PipelineError where it
+    isn't to be had.
 
     Attributes:
         sources: the program of each method, in floating point.
         built: the package as its build gives it; None where this one is the same.
-        again: lowers a method once more, without a cache.
+        lower_again: lowers a method once more, without a cache, and returns its delegates.
         root: the workspace, in which source lines are looked for.
     """
 
     files: PackageFiles
     sources: Mapping[str, ExportedProgram]
-    limits: Callable[[str], Held]
-    made: Callable[[str], Made]
+    limits: Callable[[str], Limits]
+    lowered: Callable[[str], LoweredMethod]
     built: Callable[[], PackageFiles | None]
-    again: Callable[[str], Again]
+    lower_again: Callable[[str], Sequence[LoweredBackendModule]]
     root: Path
 
 
 @dataclass(frozen=True)
 class Located:
-    """Culprits, the first one first, and what could not be found out, a line each. `index` is the
-    instruction whose value departs first, where the walk found one, `output` which of its results,
-    `call` the number of the call in which it does, and `expected` what it must give. `calls` are
-    those that showed it."""
+    """The spots where a method goes wrong.
+
+    Attributes:
+        culprits: the first one first.
+        notes: what could not be found out, a line each.
+        index: the instruction whose value diverges first, where one was found.
+        output: which of its results does.
+        call: the number of the call in which it does.
+        expected: the value that it must give.
+        calls: the calls that showed it.
+    """
 
     culprits: tuple[Culprit, ...] = ()
     notes: tuple[str, ...] = ()
@@ -96,43 +116,44 @@ class Located:
 
 
 @dataclass
-class Case:
-    """One method that failed, the calls that show it, and what has been noted on the way."""
+class FailureCase:
+    """One method that failed, the calls that show it, and what has been noted on the way.
+
+    Attributes:
+        failing: methods and inputs of a sequence; others than the one that failed are among them
+            where they share its state.
+        found: members of `Located` that a walk found.
+        floor: the least SQNR in dB that the package may have against the program that was lowered,
+            beside the limits: those of a quantized method are against the float program, and wide.
+        may_run: whether it may be run: a method that ended a process would end another one.
+    """
 
     evidence: Evidence
     method: str
     failing: Sequence[tuple[str, InputSet]]
     notes: list[str] = field(default_factory=list)
-    shown: dict[str, Any] = field(default_factory=dict)  # of `Located`, what a walk found
-    # The least SQNR in dB that the package may have against the program that was lowered, beside
-    # the limits: those of a quantized method are against the float program, and wide.
+    found: dict[str, Any] = field(default_factory=dict)
     floor: float | None = None
-    # Whether it may be run: what ended a process would end another one.
     may_run: bool = True
 
     def note(self, what: str) -> None:
         self.notes.append(f"{self.method}: {what}")
 
     @cached_property
-    def made(self) -> Made:
-        return self.evidence.made(self.method)
+    def lowered(self) -> LoweredMethod:
+        return self.evidence.lowered(self.method)
 
     @cached_property
-    def source(self) -> ExportedProgram:
-        return self.evidence.sources[self.method]
-
-    @cached_property
-    def limits(self) -> Held:
+    def limits(self) -> Limits:
         return self.evidence.limits(self.method)
 
     @cached_property
-    def data(self) -> Data:
+    def data(self) -> PackageData:
         return read_package(self.evidence.files)
 
     @cached_property
     def sequence(self) -> list[tuple[str, list[Any]]]:
-        """The calls, each with its method and flat inputs. Other methods than the one that failed
-        are among them where they share its state."""
+        """The calls, each with its method and flat inputs."""
         return [(m, flatten(self.evidence.sources[m], inputs)) for m, inputs in self.failing]
 
     @property
@@ -144,132 +165,113 @@ class Case:
     def methods(self) -> list[str]:
         return sorted({self.method, *(method for method, _ in self.sequence)})
 
-    def of(self, method: str) -> Case:
-        """The same calls, seen from another method."""
+    def view(self, method: str) -> FailureCase:
+        """Return the same calls, seen from another method."""
         return self if method == self.method else replace(self, method=method, floor=None)
 
-    def load(self, data: Data | None = None) -> dict[str, Method]:
-        """The methods that are called, for the interpreter, with their initial state."""
-        data = data or self.data
-        own = {name: plans(data)[name] for name in self.methods}
-        shared = shared_memory(list(own.values())) if len(own) > 1 else None
-        return {name: load(plan, data, shared) for name, plan in own.items()}
+    def replay(self, count: int, data: PackageData | None = None) -> dict[str, Method]:
+        """Load the methods in the interpreter, and make the first calls on them."""
+        return replay(data or self.data, self.sequence[:count], self.methods)
 
-    def replayed(self, count: int, data: Data | None = None) -> dict[str, Method]:
-        """The methods after so many calls."""
-        loaded = self.load(data)
-        for method, inputs in self.sequence[:count]:
-            for _ in steps(loaded[method], inputs):
-                pass
-        return loaded
-
-    def outputs_of(self, programs: Mapping[str, ExportedProgram]) -> list[Any]:
-        """What programs give in the last call."""
-        values = together({name: programs[name] for name in self.methods})
+    def last_outputs(self, programs: Mapping[str, ExportedProgram]) -> list[Any]:
+        """Run programs on the calls and return the outputs of the last one."""
+        values = run_together({name: programs[name] for name in self.methods})
         for method, inputs in self.sequence:
             outputs = values[method].call(inputs, ())
         return outputs
 
-    def outputs_agree(self, actual: Any, expected: Any) -> bool:
-        """Whether an output is as near as the tolerances of the method ask."""
-        error = compare(actual, expected)
-        if error.mismatch is not None or error.disagreeing:
-            return False
-        return within(error, actual, expected, self.limits.atol, self.limits.rtol).ok
-
     def all_agree(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
-        return len(actual) == len(expected) and all(map(self.outputs_agree, actual, expected))
+        """Return whether outputs are as near as the tolerances of the method ask."""
+        limits = Limits(atol=self.limits.atol, rtol=self.limits.rtol)
+        return len(actual) == len(expected) and not any(
+            wrong
+            for a, e in zip(actual, expected, strict=True)
+            for wrong in check_limits(compare(a, e), a, e, limits)
+        )
 
-    def as_lowered(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
-        """Whether outputs are those of the program that was lowered."""
+    def matches_lowered(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
+        """Return whether outputs are those of the program that was lowered."""
         if not self.all_agree(actual, expected):
             return False
         return self.floor is None or least_sqnr(actual, expected) >= self.floor
 
-    def place_of(
-        self, index: int | None, data: Data | None = None
-    ) -> tuple[int | None, str | None, int | None]:
-        """The place of the node that an instruction is part of; its delegate's backend and number,
-        where it calls one."""
-        if index is None:
-            return None, None, None
+    def find(self, index: int, data: PackageData | None = None) -> Spot:
+        """Find the node that an instruction is part of, or the delegate that it calls."""
         plan = plans(data or self.data)[self.method]
-        calls = instructions_of(plan)
+        calls = get_instructions(plan)
         call = calls[index].instr_args if index < len(calls) else None
         if isinstance(call, schema.DelegateCall):
-            number = call.delegate_index
-            return None, plan.delegates[number].id, number
-        return dict(self.made.instructions.nodes).get(index), None, None
+            return Spot(None, plan.delegates[call.delegate_index].id, call.delegate_index)
+        return Spot(dict(self.lowered.instructions.nodes).get(index))
 
     def nodes(self, place: int) -> tuple[Node, Node]:
-        """The node that was lowered, and the one of the float program that it comes from."""
-        node = list(nodes_of(self.made.program))[place]
-        origins = self.made.origins
+        """Return a node that was lowered, and the one of the float program that it comes from."""
+        node = list(iter_nodes(self.lowered.program))[place]
+        origins = self.lowered.origins
         at = place if origins is None else origins.get(place)
-        return node, node if at is None else list(nodes_of(self.source))[at]
+        return node, node if at is None else list(iter_nodes(self.evidence.sources[self.method]))[
+            at
+        ]
 
-    def told(self, place: int | None, backend: str | None = None, number: int | None = None) -> str:
-        """Where something is, for people."""
-        parts = [] if place is None else [self.told_node(*self.nodes(place))]
-        if number is not None:
-            parts.append(f"{'in ' if parts else ''}{backend}'s delegate {number}")
+    def describe(self, spot: Spot) -> str:
+        """Describe where something is, for people."""
+        parts = [] if spot.place is None else [self.describe_node(*self.nodes(spot.place))]
+        if spot.delegate is not None:
+            parts.append(f"{'in ' if parts else ''}{spot.backend}'s delegate {spot.delegate}")
         return ", ".join(parts) or "an instruction that lowering made"
 
-    def told_node(self, node: Node, source: Node) -> str:
-        module, line = module_of(source), self.line(source)
-        operator = operator_name(node)
-        within_module = f"{operator} in {module}" if module else operator
-        return f"{within_module}, {line}" if line else within_module
+    def describe_node(self, node: Node, source: Node) -> str:
+        module, line = innermost_module(source), self._line(source)
+        where = f"{node_label(node)} in {module}" if module else node_label(node)
+        return f"{where}, {line}" if line else where
 
-    def line(self, node: Node) -> str:
+    def _line(self, node: Node) -> str:
         found = source_line(node, self.evidence.root)
         return "" if found is None else f"{found.file}:{found.line}"
 
     def culprit(
-        self,
-        place: int | None,
-        kind: CulpritKind,
-        what: str,
-        error: OutputError | None = None,
-        backend: str | None = None,
-        partition: int | None = None,
+        self, spot: Spot, kind: CulpritKind, what: str, error: OutputError | None = None
     ) -> Culprit:
-        node, source = (None, None) if place is None else self.nodes(place)
+        """Make the record of a culprit."""
+        node, source = (None, None) if spot.place is None else self.nodes(spot.place)
         return Culprit(
-            operator="" if node is None else operator_name(node),
-            module="" if source is None else module_of(source),
-            line="" if source is None else self.line(source),
-            backend=backend,
-            partition=partition,
+            operator="" if node is None else node_label(node),
+            module="" if source is None else innermost_module(source),
+            line="" if source is None else self._line(source),
+            backend=spot.backend,
+            partition=spot.delegate,
             kind=kind,
             what=what,
             error=None if error is None else error.to_json(),
         )
 
 
-def operator_name(node: Node) -> str:
-    """As `aten.linear.default`; the name of a node that calls no operator."""
-    if node.op != "call_function":
-        return node.name
-    if isinstance(node.target, torch._ops.OpOverload):
-        return str(node.target)
-    name = getattr(node.target, "name", None)
-    return str(name() if callable(name) else getattr(node.target, "__name__", node.target))
+def plans(data: PackageData) -> dict[str, schema.ExecutionPlan]:
+    """Return the plans of a package by method."""
+    return {plan.name: plan for plan in data.file.program.execution_plan}
 
 
-def module_of(node: Node) -> str:
-    """The qualified name of the innermost module that a node is from."""
-    return next(reversed(modules_of(node)), "")
+def replay(
+    data: PackageData, calls: Sequence[tuple[str, Sequence[Any]]], methods: Sequence[str]
+) -> dict[str, Method]:
+    """Load methods in the interpreter, with the state that they share, and make calls on them."""
+    own = {name: plans(data)[name] for name in methods}
+    shared = shared_memory(list(own.values())) if len(own) > 1 else None
+    loaded = {name: load_method(plan, data, shared) for name, plan in own.items()}
+    for method, inputs in calls:
+        for _ in steps(loaded[method], inputs):
+            pass
+    return loaded
 
 
 def least_sqnr(actual: Sequence[Any], expected: Sequence[Any]) -> float:
-    """Of several outputs, in dB."""
+    """Return the least SQNR of several outputs, in dB."""
     ratios = [compare(a, e).sqnr_db for a, e in zip(actual, expected, strict=False)]
     return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
 
 
-def figures(error: OutputError) -> str:
-    """An error, for people."""
+def describe_error(error: OutputError) -> str:
+    """Describe an error, for people."""
     if error.mismatch is not None:
         return error.mismatch
     if error.disagreeing:
@@ -277,7 +279,3 @@ def figures(error: OutputError) -> str:
         return f"{error.disagreeing} {values} NaN or infinite on one side only"
     ratio = "" if error.sqnr_db is None else f", SQNR {error.sqnr_db:.1f} dB"
     return f"error {error.max_abs:.3g}{ratio}"
-
-
-def first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

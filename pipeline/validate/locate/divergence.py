@@ -1,81 +1,92 @@
-"""Where what a method computes departs from the program that was lowered, into its delegates."""
+"""Locates where a method diverges from the program that was lowered, into its delegates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 
-from pipeline.compile.inspect.delegation import Places
-from pipeline.devices.interpreter.execute import steps, value_of
-from pipeline.devices.interpreter.load import Method, instructions_of
+from pipeline.devices.interpreter.execute import read_value, steps
+from pipeline.devices.interpreter.load import Method, get_instructions
 from pipeline.devices.session import EXECUTORCH, Session
-from pipeline.report.records import CulpritKind
+from pipeline.program.graphs import NodePlaces
 from pipeline.report.records import CulpritRecord as Culprit
-from pipeline.validate.locate.bisect_delegate import bisect_partition
-from pipeline.validate.locate.bisect_runtime import probe
-from pipeline.validate.locate.case import Again, Case, figures, first_line
-from pipeline.validate.locate.damage import reader_of
-from pipeline.validate.locate.node_values import NodeValues, together
-from pipeline.validate.locate.plan_diff import other_named_data, plans
+from pipeline.store.errors import first_line
+from pipeline.validate.locate.bisect_delegate import bisect_delegate
+from pipeline.validate.locate.bisect_runtime import bisect_runtime
+from pipeline.validate.locate.case import (
+    FailureCase,
+    Spot,
+    describe_error,
+    plans,
+)
+from pipeline.validate.locate.damage import find_reader
+from pipeline.validate.locate.node_values import NodeValues, run_together
+from pipeline.validate.locate.plan_diff import diff_named_data
 from pipeline.validate.locate.walk import (
     CLOSER,
     ROUNDING,
     Compared,
-    Departure,
+    Divergence,
     Tolerance,
-    Walked,
-    first_departure,
-    scale_of,
-    state_values,
+    Walk,
+    find_scale,
+    first_divergence,
     walk,
 )
 from pipeline.validate.metrics import OutputError, compare
 
 
-def departures(case: Case) -> Iterator[Culprit]:
-    """The first departure in the calls of a case, or a state that is another one. Where there is
-    none, the case has a note of what that means."""
-    loaded = case.load()
-    sources = together({name: case.of(name).made.program for name in case.methods})
+def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
+    """Yield the first divergence in the calls of a case, or a state that differs.
+
+    Where there is none, the case gets a note of what that means.
+    """
+    loaded = case.replay(0)
+    sources = run_together({name: case.view(name).lowered.program for name in case.methods})
     for name in case.methods:
-        own, state = case.of(name), dict(case.of(name).made.instructions.state)
-        if what := _other_state(own, loaded[name], sources[name], state):
-            sentence = f"the package's method '{name}' begins with other values of {what} than its"
-            yield own.culprit(None, "state", f"{sentence} source")
+        own = case.view(name)
+        if buffers := _differing_state(own, loaded[name], sources[name]):
+            sentence = f"the package's method '{name}' begins with other values of {buffers} than"
+            yield own.culprit(Spot(), "state", f"{sentence} its source")
             return
     for number, (name, inputs) in enumerate(case.sequence):
-        found = _of_call(case.of(name), number, inputs, loaded[name], sources[name])
+        found = _check_call(case.view(name), number, inputs, loaded[name], sources[name])
         if found is not None:
             yield from found
             return
-    yield from _of_the_runtime(case)
+    yield from _check_runtime(case)
 
 
-def _of_call(
-    case: Case, number: int, inputs: list[Any], loaded: Method, source: NodeValues
+def _check_call(
+    case: FailureCase, number: int, inputs: list[Any], loaded: Method, source: NodeValues
 ) -> list[Culprit] | None:
-    """The departure in one call; none where it departs and nothing tells where, with a note; None
-    where it doesn't."""
-    walked = walk(loaded, source, case.made.instructions, inputs)
+    """Look for the divergence in one call.
+
+    Returns: none, with a note, where it diverges and nothing says where; None where it doesn't.
+    """
+    walked = walk(loaded, source, case.lowered.instructions, inputs)
     if source.left_out:
         case.note(f"{len(source.left_out)} values were too large to be compared")
     if walked.stopped:
-        return [_stopped(case, walked)]
-    wrong = not case.as_lowered(walked.outputs, walked.expected)
-    state = _other_state(case, loaded, source, dict(case.made.instructions.state))
-    closer = CLOSER if wrong or state else CLOSER[:1]
-    departure = first_departure(walked, source, case.limits, closer)
-    if departure is not None and (wrong or state or number + 1 < len(case.sequence)):
-        return [_departed(case, departure, number)]
-    if state:
+        spot = case.find(walked.stopped_at or 0)
+        sentence = f"stops at {case.describe(spot)}: {walked.stopped}"
+        return [case.culprit(spot, spot.kind, sentence)]
+    wrong = not case.matches_lowered(walked.outputs, walked.expected)
+    buffers = _differing_state(case, loaded, source)
+    closer = CLOSER if wrong or buffers else CLOSER[:1]
+    divergence = first_divergence(walked, source, case.limits, closer)
+    if divergence is not None and (wrong or buffers or number + 1 < len(case.sequence)):
+        return [_describe_divergence(case, divergence, number)]
+    if buffers:
         sentence = (
-            f"the package's method '{case.method}' leaves {state} with other values than its "
+            f"the package's method '{case.method}' leaves {buffers} with other values than its "
             f"source does, after call {number + 1}"
         )
-        return [case.culprit(None, "state", sentence)]
+        return [case.culprit(Spot(), "state", sentence)]
     if wrong and _is_rounding(walked):
         case.note("what departs is rounding: the limits are closer than its dtype computes")
     elif wrong:
@@ -83,158 +94,145 @@ def _of_call(
     return [] if wrong else None
 
 
-def _of_the_runtime(case: Case) -> Iterator[Culprit]:
-    """Where the interpreter computes what the source computes, and what ran the package doesn't."""
+def _check_runtime(case: FailureCase) -> Iterator[Culprit]:
+    """Look for what ExecuTorch's runtime alone computes otherwise than the source."""
     about = "the interpreter computes from its bytes what the source computes"
-    device = Session(case.evidence.files).device_of(case.method)
-    if device.type != EXECUTORCH:
+    if Session(case.evidence.files).choose_device(case.method) != EXECUTORCH:
         case.note(about)
         return
     if len(case.sequence) > 1:
         case.note(f"{about}; where ExecuTorch's runtime departs in a sequence is not looked for")
         return
-    files, inputs = case.evidence.files, case.calls[0]
     try:
-        found = probe(case.data, files, case.method, inputs, case.limits)
-    except Exception as error:  # whatever the serializer or the runtime refuses
-        case.note(f"{about}; ExecuTorch's runtime could not be looked at ({first_line(error)})")
+        found = bisect_runtime(case)
+    except Exception as refused:  # by the serializer or the runtime
+        case.note(f"{about}; ExecuTorch's runtime could not be looked at ({first_line(refused)})")
         return
-    if found.index is None or found.error is None:
-        case.note(f"{about}; ExecuTorch's runtime: {found.note}")
+    if found is None:
+        case.note(f"{about}, and so does ExecuTorch's runtime, run by itself")
         return
-    place, backend, number = case.place_of(found.index)
-    where = case.told(place, backend, number)
+    index, error, runs = found
+    spot = case.find(index)
     sentence = (
-        f"first departs: {where}, in ExecuTorch's runtime alone: {figures(found.error)} from what "
-        f"the interpreter computes of the same bytes; {found.note}"
+        f"first departs: {case.describe(spot)}, in ExecuTorch's runtime alone: "
+        f"{describe_error(error)} from what the interpreter computes of the same bytes; found in "
+        f"{runs} runs of beginnings of the method"
     )
-    kind: CulpritKind = "operator" if number is None else "delegate"
-    yield case.culprit(place, kind, sentence, found.error, backend, number)
+    yield case.culprit(spot, spot.kind, sentence, error)
 
 
-def _is_rounding(walked: Walked) -> bool:
-    """Whether the outputs differ by a few units in the last place of the greatest value alone."""
+def _is_rounding(walked: Walk) -> bool:
+    """Return whether outputs differ only by a few units in the last place of the greatest value."""
     for actual, expected in zip(walked.outputs, walked.expected, strict=False):
         error = compare(actual, expected)
         if error.max_abs == 0:
             continue
         if not isinstance(expected, torch.Tensor) or not expected.dtype.is_floating_point:
             return False
-        unit = torch.finfo(expected.dtype).eps * scale_of([expected])
-        if error.max_abs > ROUNDING * unit:
+        if error.max_abs > ROUNDING * torch.finfo(expected.dtype).eps * find_scale([expected]):
             return False
     return True
 
 
-def _other_state(case: Case, loaded: Method, source: NodeValues, state: Mapping[str, int]) -> str:
-    """The buffers whose values differ now, for people."""
-    now, wanted = state_values(loaded, state), source.state()
-    wrong = []
-    for name, actual in now.items():
-        expected = wanted.get(name)
+def _differing_state(case: FailureCase, loaded: Method, source: NodeValues) -> str:
+    """Name the buffers whose values differ now, for people."""
+    wanted, wrong = source.state(), []
+    for name, index in case.lowered.instructions.state:
+        actual, expected = read_value(loaded, index), wanted.get(name)
         if expected is None or not isinstance(actual, torch.Tensor):
             continue
-        if actual.shape != expected.shape or actual.dtype != expected.dtype:
-            continue
-        compared = Compared(0, 0, 0, 0, compare(actual, expected), actual, expected)
-        if Tolerance(case.limits, scale_of([expected])).departs(compared):
-            wrong.append(f"'{name}'")
+        if actual.shape == expected.shape and actual.dtype == expected.dtype:
+            compared = Compared(0, 0, 0, 0, compare(actual, expected), actual, expected)
+            if Tolerance(case.limits, find_scale([expected])).departs(compared):
+                wrong.append(f"'{name}'")
     return ", ".join(wrong)
 
 
-def _stopped(case: Case, walked: Walked) -> Culprit:
-    place, backend, number = case.place_of(walked.stopped_at or 0)
-    sentence = f"stops at {case.told(place, backend, number)}: {walked.stopped}"
-    kind: CulpritKind = "operator" if number is None else "delegate"
-    return case.culprit(place, kind, sentence, None, backend, number)
-
-
-def _departed(case: Case, departure: Departure, call: int) -> Culprit:
-    compared = departure.compared
-    case.shown |= {
+def _describe_divergence(case: FailureCase, divergence: Divergence, call: int) -> Culprit:
+    compared = divergence.compared
+    case.found |= {  # in place: every view of a case has the same
         "index": compared.index,
         "output": compared.output,
         "call": call,
         "expected": compared.expected,
     }
-    _, backend, number = case.place_of(compared.index)
-    place: int | None = compared.place
-    error: OutputError
-    error, more = compared.error, "all that it is given agrees"
-    if number is not None:
-        place, error, more = _in_delegate(case, departure, call, number)
+    place, error, more = compared.place, compared.error, "all that it is given agrees"
+    spot = case.find(compared.index)
+    if spot.delegate is not None:
+        place, error, more = _look_into_delegate(case, divergence, call, spot.delegate)
+    spot = replace(spot, place=place)
     in_call = f", in call {call + 1} of the sequence" if len(case.sequence) > 1 else ""
-    where = case.told(place, backend, number)
-    sentence = f"first departs: {where}: {figures(error)}{in_call}; {more}"
-    kind: CulpritKind = "operator" if number is None else "delegate"
-    return case.culprit(place, kind, sentence, error, backend, number)
+    sentence = f"first departs: {case.describe(spot)}: {describe_error(error)}{in_call}; {more}"
+    return case.culprit(spot, spot.kind, sentence, error)
 
 
-def _in_delegate(
-    case: Case, departure: Departure, call: int, number: int
-) -> tuple[int | None, OutputError, str]:
-    """The place of the node at which a delegate departs, its error, and what else is to be said."""
-    compared = departure.compared
+def _look_into_delegate(
+    case: FailureCase, divergence: Divergence, call: int, number: int
+) -> tuple[int, OutputError, str]:
+    """Return the place of the node at which a delegate diverges, its error, and how it was found.
+
+    Where none is found, they are those of the delegate's output, and the reason.
+    """
+    compared = divergence.compared
     otherwise = compared.place, compared.error
     try:
-        again = case.evidence.again(case.method)
+        delegates = case.evidence.lower_again(case.method)
     except Exception as error:  # whatever a backend raises
         return *otherwise, f"it could not be lowered again ({first_line(error)})"
-    if number >= len(again.delegates):
+    if number >= len(delegates):
         return *otherwise, "lowered again, the method has other delegates"
-    module, payload = again.delegates[number], _payload(case, number)
+    module, payload = delegates[number], _payload(case, case.method, number)
     if bytes(module.processed_bytes) != payload:
-        return *otherwise, _other_payload(case, payload, again)
-    named = _named_data_of(module)
-    what, constant = other_named_data(case.data.named, named, case.made.program)
+        owner = _find_owner(case, payload, delegates)
+        return *otherwise, f"its payload is {owner or 'not what lowering gives now'}"
+    what, constant = diff_named_data(case.data.named, _named_data(module), case.lowered.program)
     if what:
-        reader = reader_of(case, constant) if constant else None
-        at = compared.place if reader is None else reader
-        return at, compared.error, f"the package {what}"
+        reader = find_reader(case, constant) if constant else None
+        return compared.place if reader is None else reader, compared.error, f"the package {what}"
 
     def departs(error: OutputError, actual: Any, expected: Any) -> bool:
-        return departure.tolerance.departs(Compared(0, 0, 0, 0, error, actual, expected))
+        return divergence.tolerance.departs(Compared(0, 0, 0, 0, error, actual, expected))
 
-    found = bisect_partition(module, _delegate_inputs(case, compared, call), departs)
+    found = bisect_delegate(module, _delegate_inputs(case, compared, call), departs)
     if found.node is None:
         return *otherwise, found.note
-    place = Places(again.program).of(found.node)
+    place = NodePlaces(case.lowered.program).find(found.node)
     return compared.place if place is None else place, found.error or compared.error, found.note
 
 
-def _payload(case: Case, number: int, method: str = "") -> bytes:
-    delegate = plans(case.data)[method or case.method].delegates[number]
+def _payload(case: FailureCase, method: str, number: int) -> bytes:
+    delegate = plans(case.data)[method].delegates[number]
     return bytes(case.data.file.program.backend_delegate_data[delegate.processed.index].data)
 
 
-def _other_payload(case: Case, payload: bytes, again: Again) -> str:
-    """Whose it is."""
-    for number, module in enumerate(again.delegates):
+def _find_owner(
+    case: FailureCase, payload: bytes, delegates: Sequence[LoweredBackendModule]
+) -> str:
+    """Find the delegate to which a payload belongs."""
+    for number, module in enumerate(delegates):
         if bytes(module.processed_bytes) == payload:
-            return f"its payload is that of delegate {number}, by what lowering gives now"
+            return f"that of delegate {number}, by what lowering gives now"
     for name, plan in plans(case.data).items():
         for number in range(len(plan.delegates)):
-            if name != case.method and _payload(case, number, name) == payload:
-                return f"its payload is that of delegate {number} of '{name}'"
-    return "its payload is not what lowering gives now"
+            if name != case.method and _payload(case, name, number) == payload:
+                return f"that of delegate {number} of '{name}'"
+    return ""
 
 
-def _named_data_of(module: LoweredBackendModule) -> dict[str, bytes]:
+def _named_data(module: LoweredBackendModule) -> Mapping[str, bytes]:
     given = module.named_data_store_output
     if given is None:
         return {}
     return {key: bytes(given.buffers[e.buffer_index]) for key, e in given.pte_data.items()}
 
 
-def _delegate_inputs(case: Case, compared: Compared, call: int) -> list[Any]:
-    """What a delegate was given when it departed."""
-    loaded = case.replayed(call)[case.method]
-    visit = 0
-    for number in steps(loaded, case.sequence[call][1]):
-        if number == compared.index:
-            if visit == compared.visit:
-                break
-            visit += 1
-    args = instructions_of(loaded.plan)[compared.index].instr_args.args
+def _delegate_inputs(case: FailureCase, compared: Compared, call: int) -> list[Any]:
+    """Return the values that a delegate was given when it diverged."""
+    loaded = case.replay(call)[case.method]
+    visits = (n for n in steps(loaded, case.sequence[call][1]) if n == compared.index)
+    for visit, _ in enumerate(visits):
+        if visit == compared.visit:
+            break
+    args = get_instructions(loaded.plan)[compared.index].instr_args.args
     split = len(args) - loaded.results[compared.index]
-    return [value_of(loaded, index) for index in args[:split]]
+    return [read_value(loaded, index) for index in args[:split]]

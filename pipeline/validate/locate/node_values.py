@@ -1,4 +1,4 @@
-"""Runs a source program node by node: what each of its nodes gives, control flow's too."""
+"""Runs a source program node by node, through control flow too, and keeps the nodes' values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from pipeline.compile.inspect.delegation import nodes_of
-from pipeline.program.eager import changed_buffers, changed_inputs
+from pipeline.program.eager import find_effects
+from pipeline.program.graphs import iter_nodes
 from pipeline.program.signature import in_dim_order, signature
 
-# How many bytes of values are held, and how many passes through a loop's body; what comes after
-# that is not compared.
+# Bytes of values that are held, and passes through a loop's body; later ones are not compared.
 MOST_BYTES = 1 << 30
 MOST_VISITS = 32
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
@@ -27,17 +26,21 @@ class NodeValues:
     """A program with state of its own, which lasts from call to call.
 
     Attributes:
-        values: of the last call, by place (`delegation.nodes_of`): what the node gave, each time
-            that it ran.
+        values: by place (`graphs.iter_nodes`), the values of a node in the last call, one for
+            each time that it ran.
         left_out: places whose values were too much to hold.
     """
 
     def __init__(
         self, program: ExportedProgram, common: Mapping[str, torch.Tensor] | None = None
     ) -> None:
-        """`common`: buffers by qualified name, which it shares with other programs."""
+        """Make copies of the state.
+
+        Args:
+            common: buffers by qualified name, which it shares with other programs.
+        """
         self.program = program
-        self.nodes = list(nodes_of(program))
+        self.nodes = list(iter_nodes(program))
         self.values: dict[int, list[Any]] = {}
         self.left_out: set[int] = set()
         self._places = {node: place for place, node in enumerate(self.nodes)}
@@ -45,8 +48,9 @@ class NodeValues:
         self._bytes = 0
 
     def call(self, inputs: Sequence[Any], wanted: Collection[int] | None = None) -> list[Any]:
-        """One call on flat inputs. Returns the flat outputs, as ExecuTorch's runtime orders them:
-        the inputs that the method changes come first.
+        """Make one call on flat inputs, and return the flat outputs.
+
+        They are in the order of ExecuTorch's runtime: inputs that the method changes come first.
 
         Args:
             wanted: the places whose values are to be kept; by default all.
@@ -63,21 +67,19 @@ class NodeValues:
             walker = _Walker(self.program.graph_module, self, wanted)
             returned = pytree.tree_leaves(walker.run(*arguments), is_leaf=lambda v: v is None)
         outputs = []
+        state, users = self.state(), self.program.graph_signature.user_inputs
         specs = self.program.graph_signature.output_specs
-        users = self.program.graph_signature.user_inputs
-        inputs_to_buffers = self.program.graph_signature.inputs_to_buffers
-        holders = {target: name for name, target in inputs_to_buffers.items()}
         for spec, value in zip(specs, returned, strict=True):
             if spec.kind in _STATE:
-                self._lifted[holders[str(spec.target)]].copy_(value)
+                state[str(spec.target)].copy_(value)
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
                 own[users.index(str(spec.target))].copy_(value)
             elif spec.kind is OutputKind.USER_OUTPUT:
-                outputs.append(_kept(value))
-        return [_kept(own[index]) for index in changed_inputs(self.program)] + outputs
+                outputs.append(_copy(value))
+        return [_copy(own[index]) for index in find_effects(self.program).changed] + outputs
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The buffers as they are now, by qualified name."""
+        """Return the buffers as they are now, by qualified name."""
         names = self.program.graph_signature.inputs_to_buffers
         return {target: self._lifted[name] for name, target in names.items()}
 
@@ -93,11 +95,11 @@ class NodeValues:
             self.left_out.add(place)
             return
         self._bytes += size
-        visits.append(pytree.tree_map(_kept, value))
+        visits.append(pytree.tree_map(_copy, value))
 
 
 class _Walker(Interpreter):
-    """One run through a graph."""
+    """Runs through a graph once."""
 
     def __init__(
         self, module: GraphModule, values: NodeValues, wanted: Collection[int] | None
@@ -160,10 +162,13 @@ _CONTROL_FLOW: Mapping[Any, Any] = {
 }
 
 
-def together(programs: Mapping[str, ExportedProgram]) -> dict[str, NodeValues]:
-    """By method. Buffers of one name that any of the programs changes are one, and begin as the
-    first that has it."""
-    changed = {name for program in programs.values() for name in changed_buffers(program)}
+def run_together(programs: Mapping[str, ExportedProgram]) -> dict[str, NodeValues]:
+    """Make the node values of methods that share state.
+
+    Buffers of one name that any of the programs changes are one, and begin as the first that has
+    it.
+    """
+    changed = {name for program in programs.values() for name in find_effects(program).state}
     common: dict[str, torch.Tensor] = {}
     for program in programs.values() if len(programs) > 1 else ():
         tensors = {**program.constants, **program.state_dict}
@@ -173,19 +178,17 @@ def together(programs: Mapping[str, ExportedProgram]) -> dict[str, NodeValues]:
 
 
 def _lifted(program: ExportedProgram, common: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """What a program holds, by placeholder; copies of what it may change."""
-    found: dict[str, Any] = {}
+    """Return the tensors that a program holds, by placeholder; copies of its buffers."""
     tensors = {**program.constants, **program.state_dict}
+    found = {}
     for spec in program.graph_signature.input_specs:
-        if spec.kind is InputKind.USER_INPUT:
-            continue
         name = str(spec.target)
-        value = tensors.get(name)
         if spec.kind is InputKind.BUFFER:
-            value = common[name] if name in common else _kept(value)
-        found[spec.arg.name] = value
+            found[spec.arg.name] = common[name] if name in common else _copy(tensors.get(name))
+        elif spec.kind is not InputKind.USER_INPUT:
+            found[spec.arg.name] = tensors.get(name)
     return found
 
 
-def _kept(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value

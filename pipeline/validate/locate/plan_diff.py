@@ -1,4 +1,4 @@
-"""How a method in a package differs from what its build gives, instruction by instruction.
+"""Compares a method in a package with what its build gives, instruction by instruction.
 
 For a file that was damaged on disk, or made by something else. Both are read by ExecuTorch's
 deserializer; nothing is run. Tables of a package are in another order than an object's, so data are
@@ -17,19 +17,25 @@ from executorch.exir import schema
 from torch.export import ExportedProgram
 
 from pipeline.devices.bindings import DTYPES
-from pipeline.devices.interpreter.execute import told
-from pipeline.devices.interpreter.load import Data, constant_bytes, instructions_of
+from pipeline.devices.interpreter.execute import describe_instruction
+from pipeline.devices.interpreter.load import PackageData, constant_bytes, get_instructions
 from pipeline.devices.interpreter.slots import RefusalError
 from pipeline.report.records import CulpritKind
+from pipeline.validate.locate.case import plans
 
-MOST = 3  # what is told of one method
+_LISTS = (schema.IntList, schema.TensorList, schema.OptionalTensorList)
+MOST = 3  # differences of one method that are reported
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`index` is the instruction that it shows at first, None where it is of the whole method;
-    `kind` as of a Culprit. `what` is the predicate of a sentence; `constant` the qualified name of
-    the constant that is another one."""
+    """A difference of a method from its build.
+
+    Attributes:
+        index: the instruction that it shows at first; None where it is of the whole method.
+        what: the predicate of a sentence about the package.
+        constant: the qualified name of the constant that differs.
+    """
 
     index: int | None
     kind: CulpritKind
@@ -37,64 +43,47 @@ class Difference:
     constant: str = ""
 
 
-def plans(data: Data) -> dict[str, schema.ExecutionPlan]:
-    return {plan.name: plan for plan in data.file.program.execution_plan}
-
-
-def differences(
-    package: Data, built: Data, method: str, program: ExportedProgram | None = None
+def diff_method(
+    package: PackageData, built: PackageData, method: str, program: ExportedProgram | None = None
 ) -> list[Difference]:
-    """Those of one method that both have, in the order of the instructions, at most `MOST`.
+    """Compare a method that both have; at most `MOST`, in the order of the instructions.
 
     Args:
         program: names the constants.
     """
     mine, wanted = plans(package)[method], plans(built)[method]
-    same = _same_as(package, mine, built, method)
-    if same:
-        return [Difference(None, "order", f"is what the build gives as '{same}'")]
+    own = _fingerprint(package, mine)
+    if own != _fingerprint(built, wanted):
+        for name, other in plans(built).items():
+            if own == _fingerprint(built, other):
+                return [Difference(None, "order", f"is what the build gives as '{name}'")]
     found = [
-        *_of_outputs(mine, wanted),
-        *_of_instructions(mine, wanted),
-        *_of_data(package, mine, built, wanted, program),
+        *_diff_order("output", mine.outputs, wanted.outputs),
+        *_diff_order("input", mine.inputs, wanted.inputs),
+        *_diff_instructions(mine, wanted),
+        *_diff_values(package, mine, built, wanted, program),
+        *_diff_delegates(package, mine, built, wanted, program),
     ]
-    found = found or list(_of_memory(mine, wanted))
+    found = found or list(_diff_memory(mine, wanted))
     ordered = sorted(found, key=lambda d: -1 if d.index is None else d.index)
     return list(dict.fromkeys(ordered))[:MOST]
 
 
-def _same_as(package: Data, mine: Any, built: Data, method: str) -> str:
-    """The other method whose plan this is."""
-    others = plans(built)
-    if method in others and _shape(mine) == _shape(others[method]):
-        own = [b for b in _contents(built, others[method]) if b is not None]
-        if own == [b for b in _contents(package, mine) if b is not None]:
-            return ""
-    for name, other in others.items():
-        same = name != method and _shape(mine) == _shape(other)
-        if same and _contents(package, mine) == _contents(built, other):
-            return name
-    return ""
-
-
-def _shape(plan: schema.ExecutionPlan) -> Any:
-    """A plan without its name and indices into tables."""
+def _fingerprint(data: PackageData, plan: schema.ExecutionPlan) -> Any:
+    """Return what a plan does: all of it but its name and its indices into tables."""
+    values: list[Any] = [value.val for value in plan.values]
+    contents = [_bytes(v, data) for v in values if isinstance(v, schema.Tensor)]
+    payloads = [_payload(data, delegate) for delegate in plan.delegates]
     values = [
-        replace(v.val, data_buffer_idx=min(v.val.data_buffer_idx, 1))
-        if isinstance(v.val, schema.Tensor)
-        else v.val
-        for v in plan.values
+        replace(v, data_buffer_idx=min(v.data_buffer_idx, 1)) if isinstance(v, schema.Tensor) else v
+        for v in values
     ]
     delegates = [(d.id, d.compile_specs) for d in plan.delegates]
-    return values, plan.inputs, plan.outputs, plan.chains, plan.operators, delegates
+    shape = values, plan.inputs, plan.outputs, plan.chains, plan.operators, delegates
+    return shape, [content for content in contents if content is not None], payloads
 
 
-def _contents(data: Data, plan: schema.ExecutionPlan) -> list[bytes | None]:
-    tensors = [v.val for v in plan.values if isinstance(v.val, schema.Tensor)]
-    return [*(_bytes(t, data) for t in tensors), *(_payload(data, d) for d in plan.delegates)]
-
-
-def _bytes(tensor: schema.Tensor, data: Data) -> bytes | None:
+def _bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
     try:
         content = constant_bytes(tensor, data)
     except RefusalError:
@@ -103,50 +92,45 @@ def _bytes(tensor: schema.Tensor, data: Data) -> bytes | None:
     return None if content is None else content[:size]  # behind it may be padding
 
 
-def _payload(data: Data, delegate: schema.BackendDelegate) -> bytes:
+def _payload(data: PackageData, delegate: schema.BackendDelegate) -> bytes:
     table = data.file.program.backend_delegate_data
     index = delegate.processed.index
     return bytes(table[index].data) if index < len(table) else b""
 
 
-def _of_outputs(mine: schema.ExecutionPlan, wanted: schema.ExecutionPlan) -> Iterator[Difference]:
-    for kind, now, then in (
-        ("output", mine.outputs, wanted.outputs),
-        ("input", mine.inputs, wanted.inputs),
-    ):
-        if list(now) == list(then):
-            continue
-        if sorted(now) == sorted(then):
-            order = ", ".join(str(then.index(index)) for index in now)
-            yield Difference(None, "order", f"has its {kind}s in another order: {order}")
-        elif len(now) < len(then):
-            lost = [str(n) for n, index in enumerate(then) if index not in now]
-            what = f"lacks {kind} {', '.join(lost)} of the {len(then)} that its build gives it"
-            yield Difference(None, "order", what)
-        else:
-            yield Difference(None, "order", f"has other {kind}s than its build gives it")
+def _diff_order(kind: str, now: list[int], then: list[int]) -> Iterator[Difference]:
+    if now == then:
+        return
+    if sorted(now) == sorted(then):
+        order = ", ".join(str(then.index(index)) for index in now)
+        what = f"has its {kind}s in another order: {order}"
+    elif len(now) < len(then):
+        lost = ", ".join(str(n) for n, index in enumerate(then) if index not in now)
+        what = f"lacks {kind} {lost} of the {len(then)} that its build gives it"
+    else:
+        what = f"has other {kind}s than its build gives it"
+    yield Difference(None, "order", what)
 
 
-def _of_instructions(
+def _diff_instructions(
     mine: schema.ExecutionPlan, wanted: schema.ExecutionPlan
 ) -> Iterator[Difference]:
     now, then = (
-        [told(plan, each.instr_args) for each in instructions_of(plan)] for plan in (mine, wanted)
+        [describe_instruction(plan, each.instr_args) for each in get_instructions(plan)]
+        for plan in (mine, wanted)
     )
     for index, (one, other) in enumerate(zip(now, then, strict=False)):
         if one != other:
             name, instead = one.partition(" [")[0], other.partition(" [")[0]
-            if name == instead:
-                what = f"calls {name} with other arguments than its build gives it"
-            else:
-                what = f"calls {name} where its build gives {instead}"
+            same = f"calls {name} with other arguments than its build gives it"
+            what = same if name == instead else f"calls {name} where its build gives {instead}"
             yield Difference(index, "package", what)
     if len(now) != len(then):
         what = f"has {len(now)} instructions, its build gives {len(then)}"
         yield Difference(min(len(now), len(then)), "package", what)
 
 
-def _of_memory(mine: schema.ExecutionPlan, wanted: schema.ExecutionPlan) -> Iterator[Difference]:
+def _diff_memory(mine: schema.ExecutionPlan, wanted: schema.ExecutionPlan) -> Iterator[Difference]:
     now, then = (
         " + ".join(f"{size:,}" for size in plan.non_const_buffer_sizes[1:]) or "no"
         for plan in (mine, wanted)
@@ -156,110 +140,84 @@ def _of_memory(mine: schema.ExecutionPlan, wanted: schema.ExecutionPlan) -> Iter
         yield Difference(None, "package", what)
 
 
-def _of_data(
-    package: Data,
+def _diff_values(
+    package: PackageData,
     mine: schema.ExecutionPlan,
-    built: Data,
+    built: PackageData,
     wanted: schema.ExecutionPlan,
     program: ExportedProgram | None,
 ) -> Iterator[Difference]:
-    first = _first_uses(wanted)
-    for index, (now, then) in enumerate(zip(mine.values, wanted.values, strict=False)):
-        what, name = _value_difference(now.val, then.val, package, built, program)
-        if what:
-            is_state = (
-                isinstance(then.val, schema.Tensor)
-                and then.val.allocation_info is not None
-                and then.val.data_buffer_idx > 0
-            )
-            yield Difference(first.get(index), "state" if is_state else "package", what, name)
-    for number, (one, other) in enumerate(zip(mine.delegates, wanted.delegates, strict=False)):
-        what, name = _delegate_difference(one, other, package, built, program)
-        if what:
-            yield Difference(_call_of(wanted, number), "package", what, name)
-
-
-def _first_uses(plan: schema.ExecutionPlan) -> dict[int, int]:
-    """The first instruction that takes or gives each value, members of lists too."""
-    first: dict[int, int] = {}
-    for number, instruction in enumerate(instructions_of(plan)):
-        args = getattr(instruction.instr_args, "args", None) or ()
-        for index in args:
-            value = plan.values[index].val if index >= 0 else None
-            members = (
-                value.items
-                if isinstance(value, (schema.IntList, schema.TensorList, schema.OptionalTensorList))
-                else ()
-            )
-            for each in (index, *members):
+    first: dict[int, int] = {}  # the first instruction that takes or gives each value
+    for number, instruction in enumerate(get_instructions(wanted)):
+        for index in getattr(instruction.instr_args, "args", None) or ():
+            value = wanted.values[index].val if index >= 0 else None
+            for each in (index, *(value.items if isinstance(value, _LISTS) else ())):
                 first.setdefault(each, number)
-    return first
+    for index, (one, other) in enumerate(zip(mine.values, wanted.values, strict=False)):
+        now, then = one.val, other.val
+        kind: CulpritKind = "package"
+        what = constant = ""
+        if not (isinstance(now, schema.Tensor) and isinstance(then, schema.Tensor)):
+            if now != then:
+                what = f"is given {_show(now)}, its build gives {_show(then)}"
+        elif differs := [name for name in _WORDS if getattr(now, name) != getattr(then, name)]:
+            what = f"has a tensor with another {_WORDS[differs[0]]} than its build gives it"
+        elif (content := _bytes(now, package)) != (right := _bytes(then, built)):
+            constant = name_constant(right, program)
+            noun, changed = f"constant {constant}".strip(), _describe_change(content, right)
+            what = f"has another {noun} than its build gives it ({changed})"
+        if isinstance(then, schema.Tensor) and then.allocation_info and then.data_buffer_idx:
+            kind = "state"
+        if what:
+            yield Difference(first.get(index), kind, what, constant)
 
 
-def _call_of(plan: schema.ExecutionPlan, delegate: int) -> int | None:
-    for number, instruction in enumerate(instructions_of(plan)):
-        call = instruction.instr_args
-        if isinstance(call, schema.DelegateCall) and call.delegate_index == delegate:
-            return number
-    return None
+_WORDS = {
+    "scalar_type": "dtype",
+    "sizes": "sizes",
+    "dim_order": "dim_order",
+    "allocation_info": "place in memory",
+    "shape_dynamism": "shape_dynamism",
+}
 
 
-def _value_difference(
-    now: Any, then: Any, package: Data, built: Data, program: ExportedProgram | None
-) -> tuple[str, str]:
-    """What is other about a value, and the name of the constant that it is."""
-    if not (isinstance(now, schema.Tensor) and isinstance(then, schema.Tensor)):
-        if now == then:
-            return "", ""
-        return f"is given {_shown(now)}, its build gives {_shown(then)}", ""
-    for name in ("scalar_type", "sizes", "dim_order", "allocation_info", "shape_dynamism"):
-        one, other = getattr(now, name), getattr(then, name)
-        if one != other:
-            words = {"allocation_info": "place in memory", "scalar_type": "dtype"}.get(name, name)
-            return f"has a tensor with another {words} than its build gives it", ""
-    one, other = _bytes(now, package), _bytes(then, built)
-    if one == other:
-        return "", ""
-    name = constant_name(other, program)
-    what = f"constant {name}" if name else "constant"
-    return f"has another {what} than its build gives it ({_changed(one, other)})", name
+def _show(value: Any) -> str:
+    fields = vars(value) if hasattr(value, "__dict__") else {}
+    return str(next(iter(fields.values()))) if len(fields) == 1 else type(value).__name__
 
 
-def _delegate_difference(
-    now: schema.BackendDelegate,
-    then: schema.BackendDelegate,
-    package: Data,
-    built: Data,
+def _diff_delegates(
+    package: PackageData,
+    mine: schema.ExecutionPlan,
+    built: PackageData,
+    wanted: schema.ExecutionPlan,
     program: ExportedProgram | None,
-) -> tuple[str, str]:
-    """What is other about a delegate, and the name of the constant that is."""
-    if now.id != then.id:
-        return f"hands a partition to {now.id} that its build gives to {then.id}", ""
-    mine, wanted = _payload(package, now), _payload(built, then)
-    if mine != wanted:
-        owner = _owner(mine, built)
-        if owner:
-            return f"holds the payload of {owner}", ""
-        return f"has another payload than its build gives it ({_changed(mine, wanted)})", ""
-    if now.compile_specs != then.compile_specs:
-        return "has other compile specs than its build gives it", ""
-    return other_named_data(package.named, named_of(wanted, built), program)
+) -> Iterator[Difference]:
+    for number, (now, then) in enumerate(zip(mine.delegates, wanted.delegates, strict=False)):
+        payload, right = _payload(package, now), _payload(built, then)
+        what = constant = ""
+        if now.id != then.id:
+            what = f"hands a partition to {now.id} that its build gives to {then.id}"
+        elif payload != right:
+            changed = _describe_change(payload, right)
+            what = f"has another payload than its build gives it ({changed})"
+            if owner := _find_owner(payload, built):
+                what = f"holds the payload of {owner}"
+        elif now.compile_specs != then.compile_specs:
+            what = "has other compile specs than its build gives it"
+        else:
+            named = {key: data for key, data in built.named.items() if key.encode() in right}
+            what, constant = diff_named_data(package.named, named, program)
+        if what:
+            calls = (
+                index
+                for index, each in enumerate(get_instructions(wanted))
+                if getattr(each.instr_args, "delegate_index", None) == number
+            )
+            yield Difference(next(calls, None), "package", what, constant)
 
 
-def other_named_data(
-    now: Mapping[str, bytes], then: Mapping[str, bytes], program: ExportedProgram | None
-) -> tuple[str, str]:
-    """What is other about the weights of a delegate, and the name of the first that is."""
-    for key, content in then.items():
-        if now.get(key) != content:
-            name = constant_name(content, program)
-            what = name or f"'{key}'"
-            changed = _changed(now.get(key), content)
-            return f"has another weight {what} than its build gives it ({changed})", name
-    return "", ""
-
-
-def _owner(payload: bytes, built: Data) -> str:
+def _find_owner(payload: bytes, built: PackageData) -> str:
     for name, plan in plans(built).items():
         for number, delegate in enumerate(plan.delegates):
             if _payload(built, delegate) == payload:
@@ -267,12 +225,20 @@ def _owner(payload: bytes, built: Data) -> str:
     return ""
 
 
-def named_of(payload: bytes, data: Data) -> dict[str, bytes]:
-    """The named data that a payload speaks of."""
-    return {key: value for key, value in data.named.items() if key.encode() in payload}
+def diff_named_data(
+    now: Mapping[str, bytes], then: Mapping[str, bytes], program: ExportedProgram | None
+) -> tuple[str, str]:
+    """Describe how the weights of a delegate differ, and name the first constant that does."""
+    for key, content in then.items():
+        if now.get(key) != content:
+            name = name_constant(content, program)
+            changed = _describe_change(now.get(key), content)
+            what = f"has another weight {name or repr(key)} than its build gives it ({changed})"
+            return what, name
+    return "", ""
 
 
-def _changed(now: bytes | None, then: bytes | None) -> str:
+def _describe_change(now: bytes | None, then: bytes | None) -> str:
     if now is None or then is None:
         return "it is not there" if now is None else "its build has none"
     if len(now) != len(then):
@@ -282,37 +248,23 @@ def _changed(now: bytes | None, then: bytes | None) -> str:
     return f"{len(places):,} of {len(then):,} bytes differ, the first at {int(places[0]):,}"
 
 
-def _shown(value: Any) -> str:
-    fields = vars(value) if hasattr(value, "__dict__") else {}
-    return str(next(iter(fields.values()))) if len(fields) == 1 else type(value).__name__
+def name_constant(content: bytes | None, program: ExportedProgram | None) -> str:
+    """Return the qualified name of the parameter, buffer or constant that holds these bytes.
 
-
-def constant_name(content: bytes | None, program: ExportedProgram | None) -> str:
-    """The qualified name of the parameter, buffer or constant that holds these bytes, in whatever
-    order a backend keeps its elements; "" where there is none, or padding beside them."""
-    if content is None or program is None:
+    A backend may keep its elements in any order. It is "" where there is none, or padding beside
+    them.
+    """
+    if not content or program is None:
         return ""
-    wanted: torch.Tensor | None = None
+    wanted = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     for name, tensor in {**program.state_dict, **program.constants}.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.nbytes != len(content):
-            continue
-        if tensor.nbytes == 0:
-            continue
-        own = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        if wanted is None:
-            wanted = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        size = tensor.element_size()
-        if torch.equal(_sorted(own, size), _sorted(wanted, size)):
-            return name
+        if isinstance(tensor, torch.Tensor) and tensor.nbytes == len(content):
+            own = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            if torch.equal(*(_sort(each, tensor.element_size()) for each in (own, wanted))):
+                return name
     return ""
 
 
-def _sorted(content: torch.Tensor, size: int) -> torch.Tensor:
-    kinds: Mapping[int, torch.dtype] = {
-        1: torch.uint8,
-        2: torch.int16,
-        4: torch.int32,
-        8: torch.int64,
-    }
-    kind = kinds.get(size, torch.uint8)
+def _sort(content: torch.Tensor, size: int) -> torch.Tensor:
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(size, torch.uint8)
     return content.clone().view(kind).sort().values

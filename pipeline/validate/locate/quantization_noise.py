@@ -1,4 +1,4 @@
-"""Where a quantization loses most: each layer of a quantized program beside the float one's.
+"""Finds the layers where a quantization loses most, beside those of the float program.
 
 A layer's own loss is measured on what the quantized program hands it: the float operator, with its
 float weights, is computed on the same activations and compared with what the quantized layer gives.
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from pipeline.program.operators import operator_of
+from pipeline.program.operators import base_name
 from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.locate.walk import comparable
 from pipeline.validate.metrics import OutputError, compare
@@ -25,8 +25,11 @@ MOST = 3
 
 @dataclass(frozen=True)
 class LayerNoise:
-    """`place` is in the float program. `own` is the error that the layer adds, `total` that of its
-    value with all the noise of the layers before it."""
+    """The noise of a layer, by its place in the float program.
+
+    `own` is the error that the layer adds, `total` that of its value with all the noise of the
+    layers before it.
+    """
 
     place: int
     own: OutputError
@@ -43,10 +46,10 @@ def worst_layers(
     origins: Mapping[int, int],
     inputs: Sequence[Any],
 ) -> list[LayerNoise]:
-    """The `MOST` layers that add the most noise, the worst first, on one call of both.
+    """Return the `MOST` layers that add the most noise, the worst first, on one call of both.
 
     Args:
-        origins: of a place in the quantized program, that in the float one of which it is made.
+        origins: leads from places in the quantized program to those in the float one.
     """
     source.call(inputs)
     quantized.call(inputs)
@@ -57,40 +60,31 @@ def worst_layers(
 def _layers(
     source: NodeValues, quantized: NodeValues, origins: Mapping[int, int]
 ) -> Iterator[LayerNoise]:
-    """In the order of the float program."""
+    """Yield the noise of each layer, in the order of the float program."""
     counterparts: dict[int, Any] = {}
     for place in sorted(origins):  # the last of several gives the value, dequantized again
         values = quantized.values.get(place)
-        operator = operator_of(quantized.nodes[place])
+        operator = base_name(quantized.nodes[place])
         if values and not operator.startswith(("quantize", "choose_qparams")):
             counterparts[origins[place]] = values[0]
-    places = {node: place for place, node in enumerate(source.nodes)}
     held: dict[Node, Any] = {}
     for place, node in enumerate(source.nodes):
         values = source.values.get(place)
         if not values or node.graph is not source.program.graph:
             continue
-        given = values[0]
-        actual = counterparts.get(place)
-        if node.op == "call_function" and actual is not None and comparable(actual, given):
-            actual = actual.reshape(given.shape)
-            expected = _again(node, held)
-            if (
-                expected is not None
-                and comparable(actual, expected)
-                and given.dtype.is_floating_point
-            ):
-                own = compare(actual, expected.reshape(given.shape))
-                yield LayerNoise(places[node], own, compare(actual, given))
-            held[node] = actual
-        else:
-            held[node] = _again(node, held) if node.op == "call_function" else given
-            if held[node] is None:
-                held[node] = given
+        given, actual = values[0], counterparts.get(place)
+        expected = _recompute(node, held) if node.op == "call_function" else None
+        if node.op != "call_function" or actual is None or not comparable(actual, given):
+            held[node] = given if expected is None else expected
+            continue
+        held[node] = actual = actual.reshape(given.shape)
+        if expected is not None and comparable(actual, expected) and given.is_floating_point():
+            own = compare(actual, expected.reshape(given.shape))
+            yield LayerNoise(place, own, compare(actual, given))
 
 
-def _again(node: Node, held: Mapping[Node, Any]) -> Any:
-    """The float operator on what the quantized program has; None where it can't be computed so."""
+def _recompute(node: Node, held: Mapping[Node, Any]) -> Any:
+    """Compute the float operator on the quantized program's values; None where that fails."""
     if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable:
         target = node.target if callable(node.target) else None
         if target is None or isinstance(target, torch._ops.OperatorBase):

@@ -1,49 +1,42 @@
 """Walks a method of a package, instruction by instruction, beside the program that it came from.
 
 The interpreter runs the very bytes of the package; the source program runs node by node. An
-instruction that gives the value of a node (`instructions.Instructions`) is compared with it. The
-first one that departs, and whose departure goes on to an output that fails, is the culprit: all
+instruction that gives the value of a node (`emit_trace.Instructions`) is compared with it. The
+first one that diverges, and whose divergence goes on to an output that fails, is the culprit: all
 that it was given still agreed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.compile.emit_trace import Instructions
-from pipeline.devices.interpreter.execute import given_by, steps, value_of
+from pipeline.config.validation import Limits
+from pipeline.devices.interpreter.execute import read_value, result_indices, steps
 from pipeline.devices.interpreter.load import Method
 from pipeline.devices.interpreter.slots import RefusalError
-from pipeline.program.operators import operator_of
+from pipeline.program.operators import base_name
 from pipeline.validate.locate.node_values import MOST_VISITS, NodeValues
-from pipeline.validate.metrics import OutputError, compare, within
+from pipeline.validate.metrics import OutputError, compare, find_worst_place, greatest_magnitude
 
 ROUNDING = 16  # units in the last place of the greatest value, that may come of rounding alone
-# By how much an intermediate value is held closer, step by step, where none departs.
+# Shares of the limits to which intermediate values are held, one by one, until one diverges.
 CLOSER = (1.0, 0.1, 0.01, 1e-3)
-
-
-class Held(Protocol):
-    """What of a method's limits intermediate values are held to (`validate.Limits`)."""
-
-    @property
-    def atol(self) -> float: ...
-    @property
-    def rtol(self) -> float: ...
-    @property
-    def min_sqnr(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
 class Compared:
-    """An instruction's value beside its node's. `visit` counts from 0 how often it ran; `output` is
-    the number of a delegate's result."""
+    """An instruction's value beside its node's.
+
+    `visit` counts from 0 how often it ran; `output` is the number of a delegate's result.
+    """
 
     index: int
     place: int
@@ -55,8 +48,8 @@ class Compared:
 
 
 @dataclass
-class Walked:
-    """One call. `stopped` is why the package's own run ended early, at instruction `stopped_at`."""
+class Walk:
+    """One call; `stopped` is why the package's own run ended early, at instruction `stopped_at`."""
 
     compared: list[Compared]
     outputs: list[Any]
@@ -65,120 +58,99 @@ class Walked:
     stopped_at: int | None = None
 
 
-@dataclass(frozen=True)
-class Giver:
-    """Which of an instruction's results is the value of a node."""
+def _values_of_nodes(instructions: Instructions) -> dict[int, list[tuple[int, int]]]:
+    """Return by instruction the results that are values of nodes: (number, place of the node).
 
-    index: int
-    output: int
-    place: int
-
-
-def givers(instructions: Instructions) -> list[Giver]:
-    """For each node whose value can be seen, the last instruction that it became; one that ends
-    inside a delegate can't be."""
-    last: dict[int, tuple[int, int | None]] = {}
+    A node's value is given by the last instruction that it became; one that ends inside a delegate
+    can't be seen.
+    """
     events: list[tuple[int, int, int | None]] = [(i, p, 0) for i, p in instructions.nodes]
     for call in instructions.delegates:
         events += [(call.index, place, None) for place in call.places]
         events += [(call.index, p, n) for n, p in enumerate(call.outputs) if p is not None]
+    last: dict[int, tuple[int, int | None]] = {}
     for index, place, output in sorted(events, key=lambda e: (e[0], e[2] is not None)):
         last[place] = index, output
-    return sorted(
-        (Giver(index, output, p) for p, (index, output) in last.items() if output is not None),
-        key=lambda giver: (giver.index, giver.output),
-    )
+    found: dict[int, list[tuple[int, int]]] = {}
+    for place, (index, output) in last.items():
+        if output is not None:
+            found.setdefault(index, []).append((output, place))
+    return {index: sorted(given) for index, given in found.items()}
 
 
 def walk(
     method: Method, source: NodeValues, instructions: Instructions, inputs: Sequence[Any]
-) -> Walked:
-    """One call of both."""
-    wanted = givers(instructions)
-    expected = source.call(inputs, {giver.place for giver in wanted})
-    by_index: dict[int, list[Giver]] = {}
-    for giver in wanted:
-        by_index.setdefault(giver.index, []).append(giver)
-    compared: list[Compared] = []
-    visits: dict[int, int] = {}
-    walked = Walked(compared, [], expected)
+) -> Walk:
+    """Make one call of both, and compare the values of nodes."""
+    wanted = _values_of_nodes(instructions)
+    expected = source.call(inputs, {place for given in wanted.values() for _, place in given})
+    walked = Walk([], [], expected)
+    visits: Counter[int] = Counter()
     index = -1
     try:
         for index in steps(method, inputs):
-            visit = visits[index] = visits.get(index, -1) + 1
-            if visit < MOST_VISITS:
-                for giver in by_index.get(index, ()):
-                    compared += _compared(method, giver, visit, source)
-        walked.outputs = [value_of(method, index) for index in method.plan.outputs]
+            if visits[index] < MOST_VISITS:
+                for output, place in wanted.get(index, ()):
+                    walked.compared += _compare(method, index, output, place, visits[index], source)
+            visits[index] += 1
+        walked.outputs = [read_value(method, index) for index in method.plan.outputs]
     except (RefusalError, DelegateError) as error:
         walked.stopped = error.what if isinstance(error, DelegateError) else str(error)
-        walked.stopped_at = _number_in(walked.stopped, index + 1)
+        # An error of the interpreter names its instruction.
+        word = walked.stopped.removeprefix("instruction ").partition(",")[0]
+        walked.stopped_at = int(word) if word.isdecimal() else index + 1
     return walked
 
 
-def _number_in(message: str, otherwise: int) -> int:
-    """Of the instruction that an error of the interpreter names."""
-    word = message.removeprefix("instruction ").partition(",")[0]
-    return int(word) if word.isdecimal() else otherwise
-
-
-def _compared(method: Method, giver: Giver, visit: int, source: NodeValues) -> Iterator[Compared]:
-    seen = source.values.get(giver.place, ())
-    if visit >= len(seen):
-        return
-    values = given_by(method, giver.index)
-    if giver.output >= len(values):
+def _compare(
+    method: Method, index: int, output: int, place: int, visit: int, source: NodeValues
+) -> Iterator[Compared]:
+    seen, values = source.values.get(place, ()), result_indices(method, index)
+    if visit >= len(seen) or output >= len(values):
         return
     expected = seen[visit]
     many = isinstance(expected, (tuple, list))
-    places = values if many else values[giver.output : giver.output + 1]
-    for place, one in zip(places, expected if many else [expected], strict=False):
-        actual = value_of(method, place)
+    indices = values if many else values[output : output + 1]
+    for each, one in zip(indices, expected if many else [expected], strict=False):
+        actual = read_value(method, each)
         if comparable(actual, one):
             actual = actual.reshape(one.shape)
-            error = compare(actual, one)
-            yield Compared(giver.index, giver.place, visit, giver.output, error, actual, one)
+            yield Compared(index, place, visit, output, compare(actual, one), actual, one)
 
 
 def comparable(actual: Any, expected: Any) -> bool:
-    """Lowering may have made something else of a node: another layout of batches, say."""
+    """Return whether two values are tensors of one dtype and shape, sizes of 1 aside.
+
+    Lowering may have made something else of a node: another layout of batches, say.
+    """
     return (
         isinstance(actual, torch.Tensor)
         and isinstance(expected, torch.Tensor)
         and actual.dtype == expected.dtype
-        and actual.numel() == expected.numel()
         and actual.numel() > 0
-        and squeezed(actual) == squeezed(expected)
+        and actual.squeeze().shape == expected.squeeze().shape
     )
-
-
-def squeezed(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tuple(size for size in tensor.shape if size != 1)
 
 
 def _is_inexact(value: torch.Tensor) -> bool:
     return value.dtype.is_floating_point or value.dtype.is_complex
 
 
-def scale_of(values: Sequence[Any]) -> float:
-    """The greatest finite magnitude of floating-point values; 1 where there is none."""
-    greatest = 0.0
-    for value in values:
-        if isinstance(value, torch.Tensor) and _is_inexact(value) and value.numel():
-            finite = value[value.isfinite()]
-            greatest = max(greatest, float(finite.abs().max()) if finite.numel() else 0.0)
-    return greatest or 1.0
+def find_scale(values: Sequence[Any]) -> float:
+    """Return the greatest finite magnitude of floating-point values; 1 where there is none."""
+    inexact = (v for v in values if isinstance(v, torch.Tensor) and _is_inexact(v))
+    return max(map(greatest_magnitude, inexact), default=0.0) or 1.0
 
 
 @dataclass(frozen=True)
 class Tolerance:
     """The limits of a method, for a value anywhere in it.
 
-    The absolute one is of the outputs; an intermediate value may depart by as much of its own scale
-    as an output may of that of the outputs.
+    The absolute one is for outputs, whose scale is `scale`; an intermediate value may be off by as
+    much in proportion to its own scale.
     """
 
-    limits: Held
+    limits: Limits
     scale: float
     share: float = 1.0
 
@@ -190,10 +162,10 @@ class Tolerance:
             return error.max_abs > 1  # a value between two steps may go to either
         if not _is_inexact(expected):
             return error.max_abs > 0
-        own = scale_of([expected])
+        own = find_scale([expected])
         atol = self.limits.atol / self.scale * own * self.share
         least = ROUNDING * torch.finfo(expected.dtype).eps * own
-        allowed = within(
+        allowed = find_worst_place(
             error, compared.actual, expected, max(atol, least), self.limits.rtol * self.share
         )
         wanted = self.limits.min_sqnr
@@ -202,58 +174,53 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Departure:
-    """The culprit of a walk, and by what it departs."""
+class Divergence:
+    """The culprit of a walk, and the tolerance that it exceeds."""
 
     compared: Compared
     tolerance: Tolerance
 
 
-def first_departure(
-    walked: Walked, source: NodeValues, limits: Held, closer: Sequence[float] = CLOSER
-) -> Departure | None:
-    """None where nothing that was compared departs.
+def first_divergence(
+    walked: Walk, source: NodeValues, limits: Limits, closer: Sequence[float] = CLOSER
+) -> Divergence | None:
+    """Find the first value that diverges; None where nothing that was compared does.
 
     Args:
-        closer: to which parts of the limits values are held, one after the other, until one
-            departs.
+        closer: to which shares of the limits values are held, one after the other.
     """
-    scale = scale_of(walked.expected)
+    scale = find_scale(walked.expected)
     for share in closer:
         tolerance = Tolerance(limits, scale, share)
-        departing = [c for c in walked.compared if tolerance.departs(c, _rounds(c, source))]
-        found = _leading(departing, walked, source)
+        diverging = [
+            each
+            for each in walked.compared
+            if tolerance.departs(each, base_name(source.nodes[each.place]).startswith("quantize"))
+        ]
+        found = _leading(diverging, walked, source)
         if found is not None:
-            return Departure(found, tolerance)
+            return Divergence(found, tolerance)
     return None
 
 
-def _rounds(compared: Compared, source: NodeValues) -> bool:
-    return operator_of(source.nodes[compared.place]).startswith("quantize")
+def _leading(diverging: Sequence[Compared], walked: Walk, source: NodeValues) -> Compared | None:
+    """Find the first from which diverging nodes, or such as were not compared, lead to an output.
 
-
-def _leading(departing: Sequence[Compared], walked: Walked, source: NodeValues) -> Compared | None:
-    """The first of them from which departing nodes, or such as were not compared, lead to an
-    output. What departs alone is a node that lowering made something else of."""
-    if not departing:
+    A node that diverges alone is one that lowering made something else of.
+    """
+    if not diverging:
         return None
-    bad = {c.place for c in departing}
-    good = {c.place for c in walked.compared} - bad
-    places = {node: place for place, node in enumerate(source.nodes)}
+    good = {c.place for c in walked.compared} - {c.place for c in diverging}
+    agreeing = {source.nodes[place] for place in good}
     reaching: set[Node] = set()
     for node in reversed(source.nodes):
         ends = node.op == "output" or any(user.op == "output" for user in node.users)
-        leads = any(user in reaching and places[user] not in good for user in node.users)
+        leads = any(user in reaching and user not in agreeing for user in node.users)
         if ends or leads or _changes_state(node):
             reaching.add(node)
-    return next((c for c in departing if source.nodes[c.place] in reaching), None)
+    return next((c for c in diverging if source.nodes[c.place] in reaching), None)
 
 
 def _changes_state(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
-
-
-def state_values(method: Method, state: Mapping[str, int]) -> dict[str, Any]:
-    """The buffers of a loaded method as they are now, by qualified name."""
-    return {name: value_of(method, index) for name, index in state.items()}

@@ -15,10 +15,10 @@ from executorch.exir.backend import backend_api
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.test import backend_with_preprocess_all_demo as demo
-from programs import Plain, Shared, shared_programs
 from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS
+from pipeline.backends.entry import Preprocessing
 from pipeline.backends.xnnpack import XnnpackQuantize
 from pipeline.backends.xnnpack import cache_key as xnnpack_sight
 from pipeline.compile.emit import emit
@@ -28,6 +28,7 @@ from pipeline.compile.preprocess.hashing import UndescribableError
 from pipeline.compile.quantize import quantize
 from pipeline.compile.to_backend import to_backend_multiple
 from pipeline.store.store import Store
+from tests.support.programs import Plain, Shared, shared_programs
 
 
 @pytest.fixture(scope="module")
@@ -357,7 +358,10 @@ def joint(monkeypatch):
 
         monkeypatch.setattr(backend, "preprocess_multimethod", staticmethod(counting))
     known = dataclasses.replace(
-        BACKENDS["xnnpack"], name="demo", backend_id="FirstBackendWithPreprocessAll", joint=True
+        BACKENDS["xnnpack"],
+        name="demo",
+        backend_id="FirstBackendWithPreprocessAll",
+        preprocessing=Preprocessing(joint=True),
     )
     monkeypatch.setattr("pipeline.compile.preprocess.cache.BACKENDS", {"demo": known})
     return seen
@@ -394,6 +398,17 @@ def test_an_unknown_backend_is_not_cached_and_the_log_says_so_once(store, joint,
     assert caplog.text.count("SecondBackendWithPreprocessAll is not in the catalogue") == 1
     lowered_waves(store, one=1, two=2)
     assert joint.count("SecondBackendWithPreprocessAll") == 2
+
+
+def test_a_row_of_a_vendors_backend_says_nothing_of_what_results_depend_on(
+    store, joint, monkeypatch
+):
+    row = dataclasses.replace(BACKENDS["qualcomm"], backend_id="FirstBackendWithPreprocessAll")
+    monkeypatch.setattr("pipeline.compile.preprocess.cache.BACKENDS", {"qualcomm": row})
+    with counted_preprocess() as counts:
+        lowered_waves(store, one=1, two=2)
+    assert counts.hits == counts.misses == 0
+    assert counts.uncached > 2
 
 
 def test_without_a_store_everything_is_preprocessed_every_time(edge):

@@ -9,7 +9,6 @@ import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,11 +29,10 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.dialects._ops import ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import Plain, Shared
 from torch.export import Dim, export
 from torch.export.graph_signature import InputKind, OutputKind
 
-from pipeline.backends import BACKENDS, Sight
+from pipeline.backends import BACKENDS, CacheScope
 from pipeline.backends.xnnpack import XnnpackQuantize
 from pipeline.backends.xnnpack import cache_key as xnnpack_sight
 from pipeline.compile.lower import lower
@@ -42,9 +40,11 @@ from pipeline.compile.preprocess.hashing import UndescribableError
 from pipeline.compile.preprocess.key import describe
 from pipeline.compile.preprocess.records import with_handles
 from pipeline.compile.quantize import quantize
+from tests.support.bench import REPOSITORY
+from tests.support.programs import Plain, Shared
 
-EVERYTHING = Sight()
-XNNPACK = BACKENDS["xnnpack"].make_sight()
+EVERYTHING = CacheScope()
+XNNPACK = BACKENDS["xnnpack"].preprocessing.make_cache_scope()
 
 
 class Attention(torch.nn.Module):
@@ -205,7 +205,13 @@ def change_handles(program, generator):
 HARMLESS = (rename, change_metadata, change_handles)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("float", "static int8") else pytest.mark.slow)
+        for name in PROGRAMS
+    ],
+)
 def test_what_is_left_out_does_not_change_a_byte(name, partitions):
     generator = random.Random(name)
     for program, specs in partitions(name):
@@ -545,14 +551,15 @@ def test_facts_explain(whole):
     assert {name for name in facts if facts[name] != other[name]} == {"constants", "compile_specs"}
 
 
+@pytest.mark.slow
 def test_digest_is_the_same_in_another_process(partitions):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from test_partitions import PROGRAMS, digest_of, received\n"
+        "from tests.compile.preprocess.test_key import PROGRAMS, digest_of, received\n"
         "print(*(digest_of(*each) for each in received(PROGRAMS['float']())))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parent)],
+        [sys.executable, "-c", code, str(REPOSITORY)],
         env={**os.environ, "PYTHONHASHSEED": "7"},
         capture_output=True,
         text=True,

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from pipeline.store.maintenance import read_usage
 from pipeline.store.store import Store
+from pipeline.store.usage import read_usage
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,8 @@ def test_each_level_gives_the_bytes_of_a_cold_build(built, forgotten, counts, jo
     cold = contents(built)
     before = read_usage(Store(built.store))
     forget(built, *forgotten)
-    assert built.doit(PTE_PIPELINE_JOBS=jobs) == 0, built.output
+    doit = built.doit if jobs == "1" else built.process  # a fork has no workers
+    assert doit(PTE_PIPELINE_JOBS=jobs) == 0, built.output
     assert contents(built) == cold
     assert used(built, before) == counts
 
@@ -104,6 +105,7 @@ def _saved_again(path):
 
 def test_archive_in_other_bytes_is_known_by_its_programs(bench):
     workspace = bench("archives")
+    workspace.settle()
     assert workspace.doit("lower:one") == 0, workspace.output
     before = read_usage(Store(workspace.store))
     cold = workspace.bytes_of("one", "one.pte")

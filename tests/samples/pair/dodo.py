@@ -1,1 +1,1 @@
-from pipeline.cli.tasks import *
+from pipeline.tasks import *

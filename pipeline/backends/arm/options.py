@@ -1,0 +1,214 @@
+"""Options that Arm's entries share: of TOSA, of the passes, and of the quantizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+
+from pipeline.backends.options import Greatest, Least, Options, rule
+from pipeline.backends.quantize_options import (
+    NOT,
+    OF_OPERATORS,
+    ByModule,
+    ByOperator,
+    MixedQuantize,
+    Static,
+)
+
+# By version of TOSA and profile, the extensions that executorch's TosaSpecification knows.
+_INT = ("int16", "int4", "var", "cf", "u55")
+_FP = ("bf16", "fp8e4m3", "fp8e5m2", "fft", "var", "cf")
+TOSA_EXTENSIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "1.0": {"INT": _INT, "FP": _FP},
+    "1.1": {
+        "INT": ("shape", "int64", *_INT),
+        "FP": ("shape", "int64", *_FP, "random", "mxfp", "blockscale_ue5m3"),
+    },
+}
+_TOSA_PATTERN = r"^TOSA-1\.[01](\+[A-Za-z0-9_]+)+$"
+
+
+def _check_tosa_spec(spec: str) -> str:
+    """Check `TOSA-<version>+<profile>[+<profile>][+<extension>...]`."""
+    if not re.match(_TOSA_PATTERN, spec):
+        raise rule("must be a TOSA specification such as TOSA-1.0+INT+int16 or TOSA-1.1+FP")
+    version, *parts = spec.removeprefix("TOSA-").split("+")
+    profiles = [part for part in parts if part in TOSA_EXTENSIONS[version]]
+    known = {"8k"}.union(*(TOSA_EXTENSIONS[version][profile] for profile in profiles))
+    if not profiles:
+        raise rule("must name a profile, FP or INT or both")
+    if len(set(parts)) < len(parts):
+        raise rule("must name each part only once")
+    unknown = [part for part in parts if part not in known and part not in profiles]
+    if unknown:
+        raise rule(f"must have extensions of its profiles: {', '.join(sorted(known))}")
+    return spec
+
+
+TosaSpec = Annotated[
+    str,
+    AfterValidator(_check_tosa_spec),
+    WithJsonSchema({"type": "string", "pattern": _TOSA_PATTERN}),
+]
+
+_FLAG_PATTERN = r"^--[a-z0-9][a-z0-9-]*(=[^\s]+)?$"
+FLAG_SCHEMA = WithJsonSchema({"type": "string", "pattern": _FLAG_PATTERN})
+
+
+def flag(taken: str) -> AfterValidator:
+    """Return a check of a flag for a tool: one word, since executorch joins and splits them at
+    spaces, and none of `taken`, which this package or executorch gives, or which name a file or end
+    the tool."""
+    names = [f"--{name}" for name in taken.split()]
+
+    def check(flag: str) -> str:
+        if not re.match(_FLAG_PATTERN, flag):
+            raise rule("must be one flag such as --name or --name=value, without spaces")
+        name = flag.partition("=")[0]
+        if any(each.startswith(name) for each in names):  # the tools take abbreviations
+            raise rule(f"must be none of the flags that are given anyway: {', '.join(names)}")
+        return flag
+
+    return AfterValidator(check)
+
+
+class PassOptions(Options):
+    """Options of `ArmPassPipelineConfig`; the quantizer and the partitioner both run its passes."""
+
+    softmax: Literal["masked", "stable"] | None = None
+    """How softmax is decomposed. By default masked, but stable for Ethos-U55 and U65 (the TOSA
+    extension u55), which have no other."""
+    leaky_relu: Literal["table", "decompose"] = "decompose"
+    """How a quantized leaky ReLU is lowered: to a lookup table, or to clamp, multiply and add."""
+    quantize_neg_inf: float = Field(-256.0, allow_inf_nan=False)
+    """What stands for -inf when quantized."""
+    quantize_pos_inf: float = Field(255.0, allow_inf_nan=False)
+    """What stands for inf when quantized."""
+
+    @field_validator("softmax")
+    @classmethod
+    def _u55_has_no_mask(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Refuse what would be lost: executorch leaves a pipeline config out of the compile specs
+        where it equals the general default, and then Ethos-U55 would take its own without a
+        word."""
+        target = str(info.data.get("target") or info.data.get("tosa_spec") or "")
+        if value == "masked" and ("u55" in target or "u65" in target):
+            raise rule("must be stable for this target")
+        return value
+
+
+# The operators that TOSAQuantizer quantizes by themselves, as the head of one of its patterns.
+# fmt: off
+ArmOperator = Literal[
+    "_softmax", "abs", "acos", "acosh", "adaptive_avg_pool2d", "add", "addmm", "arange", "asin",
+    "asinh", "atan", "atanh", "avg_pool2d", "bmm", "ceil", "celu", "conv1d", "conv2d", "conv3d",
+    "conv_transpose2d", "cos", "cosh", "cosine_similarity", "cumsum", "div", "einsum", "elu",
+    "embedding", "eq", "erf", "erfinv", "exp", "expm1", "eye", "fill", "floor", "floor_divide",
+    "full", "full_like", "ge", "gelu", "glu", "grid_sampler", "group_norm", "gru", "gt",
+    "hardsigmoid", "hardswish", "layer_norm", "le", "leaky_relu", "linalg_vector_norm",
+    "linear", "linspace", "log", "log10", "log1p", "log_softmax", "logit", "lstm", "lt",
+    "matmul", "max_pool2d", "maximum", "mean", "minimum", "mm", "moveaxis", "movedim", "mul",
+    "ne", "neg", "ones", "pow", "reciprocal", "remainder", "rnn_relu", "rnn_tanh", "round",
+    "rsqrt", "scalar_tensor", "scaled_dot_product_attention", "selu", "sigmoid", "sign", "silu",
+    "sin", "sinh", "softmax", "sqrt", "sub", "sum", "tan", "tanh", "to", "upsample_bilinear2d",
+    "upsample_nearest2d", "var", "zeros", "zeros_like",
+]
+# Those that it quantizes as what stands next to them.
+ArmFollower = Literal[
+    "_unsafe_view", "alias", "alias_copy", "amax", "amin", "as_strided_copy", "cat", "chunk",
+    "clamp", "clone", "concatenate", "constant_pad_nd", "contiguous", "copy", "detach",
+    "detach_copy", "dropout", "expand", "expand_copy", "flatten", "flip", "gather", "hardtanh",
+    "index", "index_copy", "index_put", "index_select", "lift_fresh_copy", "max", "min", "pad",
+    "permute", "permute_copy", "pixel_shuffle", "pixel_unshuffle", "relu", "repeat",
+    "repeat_interleave", "reshape", "select", "select_copy", "slice", "slice_copy", "split",
+    "split_copy", "split_with_sizes", "squeeze", "squeeze_copy", "stack", "t", "t_copy", "tile",
+    "transpose", "transpose_copy", "unbind", "unflatten", "unfold_copy", "unsqueeze",
+    "unsqueeze_copy", "view", "view_as", "view_copy", "where",
+]
+# fmt: on
+
+
+_RANGES = frozenset({"act_qmin", "act_qmax", "weight_qmin", "weight_qmax"})
+
+
+class ArmScheme(Options):
+    """Options of `get_symmetric_quantization_config` or, with int16 activations, of
+    `get_symmetric_a16w8_quantization_config`: affine activations and symmetric weights."""
+
+    activations: Literal["int8", "int16"] = "int8"
+    """The type of activations. int16 takes the TOSA extension of that name."""
+    per_channel: bool = True
+    """Give each output channel of a weight a scale of its own."""
+    act_qmin: Least = -128
+    """The least int8 activation."""
+    act_qmax: Greatest = 127
+    """The greatest int8 activation."""
+    weight_qmin: Least = -127
+    """The least quantized weight; -7 for int4."""
+    weight_qmax: Greatest = 127
+    """The greatest quantized weight; 7 for int4."""
+    eps: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """The least scale that observers give: by default 2**-16, and 2**-12 with int16 activations."""
+
+    @field_validator("act_qmin", "act_qmax", "weight_qmin", "weight_qmax")
+    @classmethod
+    def _is_not_ignored(cls, value: int, info: ValidationInfo) -> int:
+        """Refuse ranges beside int16 activations, for which executorch takes none."""
+        default = cls.model_fields[str(info.field_name)].default
+        if info.data.get("activations") == "int16" and value != default:
+            raise rule(f"must be {default} with int16 activations, which take no other range")
+        return value
+
+
+def _lacks_int16(info: ValidationInfo) -> bool:
+    spec = info.data.get("tosa_spec")  # an NPU has it anyway
+    return spec is not None and "int16" not in spec.split("+")
+
+
+class ArmQuantize(ArmScheme, MixedQuantize):
+    """Options that Arm's quantizers share, with other options for some modules and operators."""
+
+    scheme: ClassVar[type[Options]] = ArmScheme
+    fused: ClassVar[frozenset[str]] = frozenset({"relu", "hardtanh", "batch_norm"})
+    fusing: ClassVar[frozenset[str]] = frozenset(
+        {"conv1d", "conv2d", "conv3d", "conv_transpose2d", "convolution", "linear"}
+    )
+    partitioners_own: ClassVar[tuple[str, ...]] = tuple(PassOptions.model_fields)
+
+    dynamic: Static = False
+    io: Literal["int8", "int16", "uint8"] | None = None
+    """The type that inputs are quantized to and outputs from, by default that of activations. uint8
+    is for the method's borders only."""
+    modules: ByModule[ArmScheme] = Field({})
+    operators: ByOperator[Literal[ArmOperator, ArmFollower], ArmScheme] = Field(
+        {},
+        description=f"{OF_OPERATORS} Those that only move values, and what follows no convolution "
+        "or linear layer of relu, are quantized as what stands next to them, or not: `none`.",
+    )
+
+    @field_validator("activations", "io")
+    @classmethod
+    def _has_the_extension(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value == "int16" and _lacks_int16(info):
+            raise rule("must be int8, or tosa_spec have the extension int16")
+        return value
+
+    @field_validator("modules", "operators")
+    @classmethod
+    def _can_differ_so(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        for name, override in overrides.items():
+            if override == NOT:
+                continue
+            if info.field_name == "operators" and name in get_args(ArmFollower):
+                raise rule(f"must say {NOT} of {name}, which else is quantized as its neighbours")
+            given = override.model_fields_set
+            if "activations" in given:
+                if override.activations == "int16" and _lacks_int16(info):
+                    raise rule(f"must not say int16 of {name}, or tosa_spec have that extension")
+            elif info.data.get("activations") == "int16" and given & _RANGES:
+                option = sorted(given & _RANGES)[0]
+                raise rule(f"must not say {option} of {name}, whose int16 activations take none")
+        return overrides

@@ -1,0 +1,113 @@
+"""Arm's quantizers, made of a config's options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from executorch.backends.arm.quantizer import (
+    TOSAQuantizer,
+    get_symmetric_a16w8_quantization_config,
+    get_symmetric_quantization_config,
+)
+from executorch.backends.arm.quantizer.arm_quantizer import get_uint8_io_quantization_config
+from executorch.backends.arm.quantizer.arm_quantizer_utils import NodeFinder
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from pipeline.backends.arm.options import ArmScheme
+from pipeline.backends.arm.passes import compile_spec
+
+
+def make_quantizer(config: Any, kind: type[TOSAQuantizer]) -> Quantizer:
+    """Return a quantizer of a class, for the method, its inputs and outputs."""
+    quantizer = kind(compile_spec(config))
+    made = _Mixed(quantizer, config) if config.mixed else quantizer
+    quantizer.set_global(quantization(config))
+    if config.io is not None:
+        quantizer.set_io(_io_quantization(config))
+    return made
+
+
+class _Mixed(Quantizer):
+    """One of Arm's quantizers, which annotates each node by its own scheme.
+
+    Upstream's `set_module_name` and `set_node_target` see what it has made of an operator, such as
+    the sums and quotients of a softmax, and let the options of the method take what those of a
+    module don't cover. Here nodes are told apart before that, and what they become is marked alike.
+    """
+
+    _MARK = "pte_pipeline.scheme"  # in `node.meta`, which upstream's passes copy
+
+    def __init__(self, quantizer: TOSAQuantizer, config: Any) -> None:
+        super().__init__()
+        self._quantizer = quantizer
+        self._config = config
+        self._schemes = [None, *config.schemes()]  # the second is that of the method
+        inner = quantizer.quantizer
+        for number, scheme in enumerate(self._schemes):
+            if number != 1:
+                # A VgfQuantizer has a kind of its own, which it makes here only.
+                quantizer.set_global(None if scheme is None else quantization(scheme))
+                inner.set_node_finder(quantizer.global_config, _Marked(self._MARK, number))
+        quantizer.set_global(quantization(config))
+        inner.global_quantizer.node_finder = _Marked(self._MARK, 1)
+
+    def transform_for_annotation(self, model: GraphModule) -> GraphModule:
+        self._mark(model)
+        return self._quantizer.transform_for_annotation(model)
+
+    def annotate(self, model: GraphModule) -> GraphModule:
+        self._mark(model)
+        annotated = self._quantizer.annotate(model)
+        for node in annotated.graph.nodes:
+            node.meta.pop(self._MARK, None)
+        return annotated
+
+    def validate(self, model: GraphModule) -> None:
+        self._quantizer.validate(model)
+
+    def _mark(self, model: GraphModule) -> None:
+        """Note the scheme of each node; what is no call has the method's."""
+        for node in model.graph.nodes:
+            if self._MARK not in node.meta:
+                call = node.op == "call_function"
+                scheme = self._config.which(node) if call else self._schemes[1]
+                node.meta[self._MARK] = self._schemes.index(scheme)
+
+
+class _Marked(NodeFinder):
+    def __init__(self, mark: str, number: int) -> None:
+        self._mark = mark
+        self._number = number
+
+    def find_nodes(self, model: GraphModule) -> Iterator[Node]:
+        return (node for node in model.graph.nodes if node.meta.get(self._mark) == self._number)
+
+
+def _io_quantization(config: Any) -> Any:
+    """Return the options for inputs and outputs, of which only those of activations count."""
+    if config.io == "uint8":
+        return get_uint8_io_quantization_config(**_eps(config, "eps"))
+    kind = ArmScheme.model_construct(activations=config.io, eps=config.eps)
+    return quantization(config if config.io == config.activations else kind)
+
+
+def _eps(scheme: Any, name: str) -> dict[str, float]:
+    return {} if scheme.eps is None else {name: scheme.eps}
+
+
+def quantization(scheme: Any) -> Any:
+    """Return the quantization config of a scheme."""
+    if scheme.activations == "int16":
+        return get_symmetric_a16w8_quantization_config(
+            is_per_channel=scheme.per_channel, **_eps(scheme, "epsilon")
+        )
+    return get_symmetric_quantization_config(
+        is_per_channel=scheme.per_channel,
+        act_qmin=scheme.act_qmin,
+        act_qmax=scheme.act_qmax,
+        weight_qmin=scheme.weight_qmin,
+        weight_qmax=scheme.weight_qmax,
+        **_eps(scheme, "eps"),
+    )

@@ -1,0 +1,85 @@
+"""`doit cache`: what is in the store, whether it is whole, and eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pipeline.cli.columns import columns
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.maintenance import evict, statistics, verify
+from pipeline.store.sizes import human_size
+from pipeline.store.store import Store
+from pipeline.store.usage import LEVELS, Usage
+
+_LEVEL_NAMES = {1: "1 source", 2: "2 program", 3: "3 partition"}
+
+
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Run one of `stats`, `verify` and `gc`, by default the first. Raises PipelineError."""
+    verbs = {"stats": _show_statistics, "verify": _verify, "gc": _collect_garbage}
+    word = words[0] if words else "stats"
+    if word not in verbs or len(words) > 1:
+        raise PipelineError(f"no '{' '.join(words)}'; {did_you_mean(word, verbs)}")
+    return verbs[word](plan.workspace.store)
+
+
+def _show_statistics(store: Store) -> Iterator[str]:
+    stats = statistics(store)
+    cap = f" of at most {human_size(store.cap)}" if store.cap is not None else ""
+    yield f"store {store.root}: {human_size(stats.size)}{cap}"
+    yield f"  {stats.blobs} blobs, {human_size(stats.blob_bytes)}"
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(stats.results.items()))
+    number = sum(stats.results.values())
+    yield f"  {number} results, {human_size(stats.result_bytes)}" + (f": {kinds}" if kinds else "")
+    if stats.usage:
+        yield ""
+        yield from columns(_usage_rows(stats.usage), right=range(2, 6))
+    if store.remote is not None:
+        yield ""
+        yield f"remote {store.remote.settings.url}"
+        store.remote.check()
+
+
+def _usage_rows(usage: Mapping[str, Usage]) -> Iterator[tuple[str, ...]]:
+    yield "level", "action", "hits", "misses", "time saved", "time spent"
+    for kind in sorted(usage, key=lambda kind: (LEVELS.get(kind, 0), kind)):
+        each = usage[kind]
+        level = _LEVEL_NAMES.get(LEVELS.get(kind, 0), "")
+        saved, spent = _duration(each.saved), _duration(each.spent)
+        yield level, kind, str(each.hits), str(each.misses), saved, spent
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _verify(store: Store) -> Iterator[str]:
+    found = verify(store)
+    for name in found.bad:
+        yield f"bad: {name}" + ("; it could not be dropped" if name in found.stuck else "; dropped")
+    result = f"{len(found.bad)} bad" if found.bad else "all good"
+    yield f"{found.files} files, {human_size(found.size)}: {result}"
+    if found.bad:
+        raise PipelineError("what was dropped is built again when it is needed")
+
+
+def _collect_garbage(store: Store) -> Iterator[str]:
+    if store.remote is not None and (swept := store.remote.sweep()):
+        yield f"removed {swept} half-written files from the remote"
+    if store.cap is None:
+        return
+    done = evict(store, store.cap)
+    if done.busy:
+        yield "another eviction is under way"
+        return
+    yield (
+        f"evicted {done.results} results and {done.blobs} blobs, {human_size(done.size)}; "
+        f"{human_size(done.left)} left of at most {human_size(store.cap)}"
+    )
+    if done.left > store.cap and done.in_use:
+        yield f"{human_size(done.in_use)} are in use by builds that are under way"

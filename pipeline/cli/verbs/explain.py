@@ -1,0 +1,90 @@
+"""`doit explain`: why each action of a package or a method is current or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.cli.verbs.plan import VERDICTS, Expected, expected
+from pipeline.plan.actions import Action
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import describe_changes
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.json_diff import diff_json
+from pipeline.store.maintenance import earlier_keys
+
+
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Explain each target. Raises PipelineError."""
+    if not words:
+        raise PipelineError("say of what: doit explain <package>[/<method>] ...")
+    for target in words:
+        yield from explain(plan, target)
+
+
+def explain(plan: Plan, target: str) -> Iterator[str]:
+    """Explain each action of `<package>` or `<package>/<method>`: whether it is current, and for
+    one that is not, everything that tells its key from the nearest earlier one.
+
+    Raises:
+        PipelineError: there is no such package or method, or its config has mistakes.
+    """
+    package, _, method = target.partition("/")
+    if package not in plan.packages:
+        raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
+    plan.check(package)
+    methods = [name for unit in plan.units(package) for name in unit]
+    if method and method not in methods:
+        raise PipelineError(f"{package}: has no method '{method}'; {did_you_mean(method, methods)}")
+    for each in expected(plan, package):
+        unit = each.title.partition("/")[2].split("+")
+        if not method or each.kind == "export" or method in unit:
+            yield f"{each.kind} {each.title}: {VERDICTS[each.status.state]}"
+            yield from (f"  {line}" for line in _explain_action(plan, each))
+
+
+def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:
+    if each.status.current or each.action is None:
+        yield each.status.reason
+        return
+    found = _nearest_key(plan, each.action, each.previous)
+    if found is None:
+        yield f"{each.status.reason}; nothing of the kind was done before"
+        return
+    since, old = found
+    changes = list(describe_changes(plan, old, each.action))
+    if not changes:
+        yield each.status.reason
+        return
+    yield f"compared with {since}:"
+    yield from (f"- {line}" for line in changes)
+
+
+def _nearest_key(
+    plan: Plan, action: Action, previous: Digest | None
+) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the key of the last build in this workspace, else the most similar one in the store,
+    and which of them it is; of equally similar ones the latest used."""
+    store = plan.workspace.store
+    if previous is not None and previous != action.digest:
+        old = store.get(previous)
+        if old is not None:
+            return "the last build in this workspace", old.key
+    candidates = [
+        (sum(1 for _ in diff_json(key, action.key)), place, key)
+        for place, (digest, key) in enumerate(earlier_keys(store, action.kind))
+        if digest != action.digest and _comparable(key, action.key)
+    ]
+    if not candidates:
+        return None
+    return "the nearest one in the store", min(candidates, key=lambda each: each[:2])[2]
+
+
+def _comparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Return whether two keys are about the same thing, as far as a key says so."""
+    if old.get("model") != new.get("model"):
+        return False
+    return all(
+        old.get(name, {}).keys() == new.get(name, {}).keys() for name in ("methods", "programs")
+    )

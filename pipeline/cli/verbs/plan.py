@@ -1,0 +1,146 @@
+"""`doit plan`: what a run would do and why, or what each method finally gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pipeline.cli.columns import columns
+from pipeline.cli.verbs import known_packages
+from pipeline.plan.actions import Action, unit_name
+from pipeline.plan.kinds import KINDS
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import Status
+from pipeline.store.digest import Digest
+from pipeline.store.errors import ConfigErrors, Problem, format_new_problems
+
+VERDICTS = {"up-to-date": "current", "hit": "in the store", "stale": "to do", "waiting": "waits"}
+_NOT_THERE = ("stale", "waiting")
+
+
+def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[str]:
+    """Yield a line for each action that a run would not find current, and a sum.
+
+    Args:
+        resolved: yields what each method finally gets instead.
+
+    Raises:
+        PipelineError: there is no such package, or, where `resolved`, its config has mistakes.
+    """
+    packages = known_packages(plan, words)
+    yield from resolve(plan, packages) if resolved else preview(plan, packages)
+
+
+def resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
+    """Yield the resolved configs of packages.
+
+    Raises:
+        ConfigErrors: the mistakes in all of them, after the others were shown.
+    """
+    from pipeline.config.resolved import resolved_view  # pydantic, which a preview does without
+
+    problems: list[Problem] = []
+    blank = False
+    for package in packages:
+        found = plan.configs.parsed(package).problems.get(package, ())
+        problems += found
+        if not found:
+            yield from [""] if blank else []
+            blank = True
+            yield from resolved_view(plan.config(package), plan.configs.document(package))
+    if problems:
+        raise ConfigErrors(problems)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An action that a run would look at, and what it would find; `action` is None where that
+    can't be known before another one has run."""
+
+    kind: str
+    title: str
+    status: Status
+    action: Action | None
+    previous: Digest | None = None
+
+
+def expected(plan: Plan, package: str) -> Iterator[Expected]:
+    """Yield the actions of a package without problems, in the order of a run."""
+    model = plan.exporter(package)
+    if model is not None:
+        yield _expect(plan, "export", model)
+    for unit in plan.units(package):
+        compile_ = _expect(plan, "compile", package, unit)
+        for method in unit:
+            if method in plan.quantized(package):
+                quantize = _expect(plan, "quantize", package, (method,))
+                if compile_.status.state not in _NOT_THERE:  # a run does not look at it
+                    status = Status("up-to-date", "its method is compiled")
+                    quantize = replace(quantize, status=status)
+                yield quantize
+        yield compile_
+    link = _expect(plan, "link", package)
+    yield link
+    if link.status.state in _NOT_THERE:
+        status = Status("waiting", "the package is to be linked first")
+        previous = KINDS["validate"].last(plan.workspace.state(package), ())
+        yield Expected("validate", package, status, None, previous)
+    else:
+        yield _expect(plan, "validate", package)
+
+
+def _expect(plan: Plan, name: str, package: str, unit: Sequence[str] = ()) -> Expected:
+    kind = KINDS[name]
+    return Expected(
+        name,
+        "/".join(filter(None, [package, unit_name(unit)])),
+        kind.status(plan, package, unit),
+        kind.action(plan, package, unit),
+        kind.last(plan.workspace.state(package), unit),
+    )
+
+
+def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each action that a run would not find current, and a sum."""
+    counts = dict.fromkeys(VERDICTS, 0)
+    seen: dict[Digest, str] = {}
+    exported: set[str] = set()
+    shown: dict[Problem, str] = {}
+    rows: list[tuple[str, str, str, str]] = []
+    notes: dict[str, None] = {}
+    faulty = [package for package in packages if plan.problems(package)]
+    for package in packages:
+        if package in faulty:
+            lines = format_new_problems(plan.problems(package), package, shown)
+            rows += [("", package, "faulty", line) for line in lines]
+            continue
+        for each in expected(plan, package):
+            if each.kind == "export" and each.title in exported:
+                continue
+            exported.add(each.title)
+            counts[each.status.state] += 1
+            if each.status.current:
+                continue
+            reason = each.status.reason
+            if each.action is not None and each.status.state == "stale":
+                first = seen.setdefault(each.action.digest, each.title)
+                reason += f"; the same as {first}" if first != each.title else ""
+            rows.append((each.kind, each.title, VERDICTS[each.status.state], reason))
+            if each.kind == "compile":
+                notes |= dict.fromkeys(_overridden(plan, package))
+    yield from (line.strip() for line in columns(rows))
+    if rows:
+        from pipeline.backends.constructors import outdated  # pydantic
+
+        yield from filter(None, [outdated()])
+    yield from notes
+    sums = [f"{count} {VERDICTS[state]}" for state, count in counts.items() if count]
+    yield ", ".join([*sums, *([f"{len(faulty)} faulty"] if faulty else [])]) or "no packages"
+
+
+def _overridden(plan: Plan, package: str) -> Iterator[str]:
+    """Yield what is to be said of backends that have a preprocess function beside their class."""
+    config = plan.config(package)
+    for backend in config.backends(config.methods):
+        if backend.overridden:
+            yield backend.overridden

@@ -1,0 +1,25 @@
+"""`doit report`: renders the reports of the last validation again, and those over all packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.cli.verbs import known_packages
+from pipeline.plan.plan import Plan
+from pipeline.report.write import write_overview, write_reports
+from pipeline.store.errors import PipelineError
+
+
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Yield the path of each file that is written. Raises PipelineError."""
+    workspace = plan.workspace
+    try:
+        for package in known_packages(plan, words):
+            written = write_reports(workspace, package)
+            if words and not written:
+                yield f"{package}: not validated yet; `doit validate:{package}` does"
+            yield from (str(path.relative_to(workspace.root)) for path in written)
+        for path in write_overview(workspace, plan.packages):
+            yield str(path.relative_to(workspace.root))
+    except OSError as error:
+        raise PipelineError(f"{error.filename}: {error.strerror}") from error

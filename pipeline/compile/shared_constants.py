@@ -1,0 +1,76 @@
+"""Constants that both a delegate and a branch want: each is given to both.
+
+ExecuTorch copies a constant for each of its users, but doesn't see the operands of control flow,
+which stand in a list, and gives up.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+import torch
+from torch.export import ExportedProgram
+
+from pipeline.program.graphs import copy_graphs, feeds_control_flow
+
+_T = TypeVar("_T")
+
+
+class SharedConstantsError(Exception):
+    """A partitioner wants constants that a branch takes as operands too.
+
+    `names` are those of their placeholders.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__(", ".join(sorted(names)))
+        self.names = sorted(names)
+
+
+def retry_with_separate_constants(
+    programs: Mapping[str, ExportedProgram], attempt: Callable[[dict[str, ExportedProgram]], _T]
+) -> _T:
+    """Call `attempt` with the programs, and again with constants separated until it needs none."""
+    own = dict(programs)
+    while True:
+        try:
+            return attempt(own)
+        except SharedConstantsError as shared:
+            own = {name: separate_constants(each, shared.names) for name, each in own.items()}
+
+
+def separate_constants(program: ExportedProgram, names: Collection[str]) -> ExportedProgram:
+    """Return a program whose control flow takes these constants by placeholders of its own.
+
+    They hold the same tensors, and equal constants are emitted once.
+
+    Args:
+        names: those of the constants' placeholders.
+    """
+    module = copy_graphs(program.graph_module)
+    signature = copy.deepcopy(program.graph_signature)
+    state, constants = dict(program.state_dict), dict(program.constants)
+    placeholders = {node.name: node for node in module.graph.nodes if node.op == "placeholder"}
+    specs = []
+    for spec in signature.input_specs:
+        specs.append(spec)
+        name = getattr(spec.arg, "name", "")
+        if name not in names or not feeds_control_flow(placeholders[name]):
+            continue
+        with module.graph.inserting_after(placeholders[name]):
+            own = module.graph.placeholder(f"{name}_of_branches")
+        own.meta = dict(placeholders[name].meta)
+        for user in list(placeholders[name].users):
+            if isinstance(user.target, torch._ops.HigherOrderOperator):
+                user.replace_input_with(placeholders[name], own)
+        target = f"{spec.target}_of_branches"
+        values = constants if spec.target in constants else state
+        values[target] = values[spec.target]
+        arg = dataclasses.replace(spec.arg, name=own.name)
+        specs.append(dataclasses.replace(spec, arg=arg, target=target))
+    signature.input_specs = specs
+    module.recompile()
+    return program._update(module, signature, state_dict=state, constants=constants)

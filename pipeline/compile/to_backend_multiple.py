@@ -1,0 +1,217 @@
+"""`to_backend_multiple`: the methods of a model to delegates, each with partitioners of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from executorch.exir.backend import backend_api
+from executorch.exir.backend.backend_api import MethodProgramsPartitionerSpec
+from executorch.exir.backend.partitioner import Partitioner
+from joblib import Parallel, delayed
+from torch.export import ExportedProgram
+
+from pipeline.compile.module_filter import FilteredPartitioner, check_modules
+from pipeline.compile.preprocess.cache import cached_preprocess, sees_all_methods
+from pipeline.compile.shared_constants import retry_with_separate_constants
+from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.store import Store
+
+Partitioners: TypeAlias = Partitioner | Sequence[Partitioner]
+Modules: TypeAlias = Sequence[str]
+_Programs: TypeAlias = Mapping[str, ExportedProgram]
+_ByMethod: TypeAlias = Mapping[str, tuple[Partitioner, ...]]
+
+
+def to_backend_multiple(
+    method_to_edge_program: Mapping[str, ExportedProgram],
+    method_to_partitioners: Partitioner | Mapping[str, Partitioners],
+    *,
+    modules_to_lower: Modules | Mapping[str, Modules] | None = None,
+    n_jobs: int = 1,
+    store: Store | None = None,
+) -> dict[str, ExportedProgram]:
+    """Lower the methods of a model, each to the delegates that its partitioners choose.
+
+    Keeps the contract of ExecuTorch's function of this name (exir/backend/backend_api.py before
+    `MethodProgramsPartitionerSpec` took its place): a method that the mapping lacks, or maps to an
+    empty sequence, passes through untouched; control-flow sub-graphs are lowered too; parameters
+    and buffers that a delegate consumed leave the program. Partitioners of a sequence are tried in
+    order. Methods whose backend sees all methods at once (`preprocess_multimethod`) are lowered
+    together, the others apart.
+
+    A lowered program crosses no process, and torch.export, which XNNPACK's passes use, is not safe
+    on threads. So with `n_jobs` the methods are first lowered in forked processes of joblib, which
+    hand over what their backends gave through the store (or a temporary one); lowering them here
+    then finds every partition preprocessed.
+
+    Args:
+        method_to_edge_program: programs in edge dialect, by method name. Not modified.
+        method_to_partitioners: one partitioner for all methods, or a mapping of method names. Its
+            compile specs are those of its methods.
+        modules_to_lower: qualified names of sub-modules, of all methods or by method; of what
+            stands in none of them nothing is delegated, by any partitioner. `shared@1` is the
+            second call of a module that is called several times, `shared@*` all of them.
+        n_jobs: how many processes preprocess at a time.
+        store: where results of preprocessing are looked up and kept.
+
+    Returns:
+        The lowered programs, in the order of `method_to_edge_program`.
+
+    Raises:
+        TypeError: a partitioner is not a `Partitioner`.
+        KeyError: a partitioner is given for a method that is not there.
+        PipelineError: `modules_to_lower` names what is no module, or not which of its calls.
+        AssertionError: a partitioner changed the graph.
+    """
+    programs = method_to_edge_program
+    partitioners = _group_by_method(programs, method_to_partitioners)
+    if modules_to_lower is None:
+        return _lower_by_unit(programs, partitioners, n_jobs, store)
+    filtered = filter_partitioners(programs, partitioners, modules_to_lower)
+
+    def attempt(own: _Programs) -> dict[str, ExportedProgram]:
+        return _lower_by_unit({**programs, **own}, filtered, n_jobs, store)
+
+    return retry_with_separate_constants({name: programs[name] for name in filtered}, attempt)
+
+
+def filter_partitioners(
+    programs: _Programs, partitioners: _ByMethod, modules: Modules | Mapping[str, Modules]
+) -> dict[str, tuple[Partitioner, ...]]:
+    """Limit the partitioners of methods to sub-modules, of all methods or by method.
+
+    Raises:
+        TypeError, KeyError, PipelineError: as `to_backend_multiple` does for `modules_to_lower`.
+    """
+    if isinstance(modules, Mapping):
+        refuse_unknown_methods(modules, programs, "modules_to_lower")
+    given = dict(modules) if isinstance(modules, Mapping) else dict.fromkeys(partitioners, modules)
+    for name, own in given.items():
+        names = isinstance(own, Sequence) and not isinstance(own, str | bytes)
+        if not names or not all(isinstance(each, str) for each in own):
+            raise TypeError(f"modules_to_lower: must be a sequence of names, not {own!r}")
+        if not own:
+            raise PipelineError(
+                f"{f'{name}: ' if name else ''}modules_to_lower names nothing; leave it out to "
+                "lower all, and give no partitioner to lower none"
+            )
+    filtered = {
+        name: tuple(FilteredPartitioner(p, (given.get(name),)) for p in own)
+        if name in given
+        else own
+        for name, own in partitioners.items()
+    }
+    check_modules(programs, filtered)
+    return filtered
+
+
+def refuse_unknown_methods(given: Iterable[str], known: Mapping[str, Any], what: str) -> None:
+    """Raises KeyError where something is given for methods that are not there."""
+    unknown = [f"no method {n}; {did_you_mean(n, known)}" for n in given if n not in known]
+    if unknown:
+        raise KeyError(f"{what}: {', '.join(unknown)}")
+
+
+def _group_by_method(
+    programs: _Programs, partitioners: Partitioner | Mapping[str, Partitioners]
+) -> _ByMethod:
+    if isinstance(partitioners, Partitioner):
+        return dict.fromkeys(programs, (partitioners,))
+    if not isinstance(partitioners, Mapping):
+        raise TypeError(
+            "method_to_partitioners must be a Partitioner or a mapping of method names to "
+            f"partitioners, not {type(partitioners).__name__}"
+        )
+    refuse_unknown_methods(partitioners, programs, "partitioners")
+    given = {
+        name: (value,) if isinstance(value, Partitioner) else value
+        for name, value in partitioners.items()
+    }
+    for name, value in given.items():
+        if not isinstance(value, Sequence) or not all(isinstance(p, Partitioner) for p in value):
+            raise TypeError(f"{name}: must be a Partitioner or a sequence of them, not {value!r}")
+    return {name: tuple(given[name]) for name in programs if given.get(name)}
+
+
+def _lower_by_unit(
+    programs: _Programs, partitioners: _ByMethod, n_jobs: int, store: Store | None
+) -> dict[str, ExportedProgram]:
+    units = list(_make_units(partitioners))
+    lowered: dict[str, ExportedProgram] = {}
+    with _shared_store(store, n_jobs) as shared:
+        if n_jobs > 1 and len(units) > 1 and shared is not None:
+            _lower_ahead(programs, partitioners, units, n_jobs, shared)
+        for unit in units:
+            lowered |= _lower_together(programs, partitioners, unit, shared)
+    return {name: lowered.get(name, edge) for name, edge in programs.items()}
+
+
+def _make_units(partitioners: _ByMethod) -> Iterator[tuple[str, ...]]:
+    """Yield methods that are lowered in one call: all that need each other, then single ones."""
+    joint = tuple(name for name, own in partitioners.items() if any(map(_sees_all_methods, own)))
+    if joint:
+        yield joint
+    yield from ((name,) for name in partitioners if name not in joint)
+
+
+def _sees_all_methods(partitioner: Partitioner) -> bool:
+    """Tell whether its backend overrides `preprocess_multimethod`.
+
+    A partitioner that does not say which backend it delegates to may have one that does.
+    """
+    spec = getattr(partitioner, "delegation_spec", None)
+    return True if spec is None else sees_all_methods(spec.backend_id)
+
+
+def _lower_together(
+    programs: _Programs, partitioners: _ByMethod, unit: tuple[str, ...], store: Store | None
+) -> dict[str, ExportedProgram]:
+    """Lower in one round per place in the sequences, as `to_edge_transform_and_lower` does."""
+    lowered = {name: programs[name] for name in unit}
+    with cached_preprocess(store):
+        for turn in range(max(len(partitioners[name]) for name in unit)):
+            now = {n: partitioners[n][turn] for n in unit if turn < len(partitioners[n])}
+            lowered = backend_api.to_backend(MethodProgramsPartitionerSpec(lowered, now))
+    return lowered
+
+
+@contextmanager
+def _shared_store(store: Store | None, n_jobs: int) -> Iterator[Store | None]:
+    if store is not None or n_jobs == 1:
+        yield store
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Store(Path(folder))
+
+
+_inherited: tuple[Any, ...] = ()  # for forked processes to read; edge programs do not pickle
+
+
+def _lower_ahead(
+    programs: _Programs,
+    partitioners: _ByMethod,
+    units: Sequence[tuple[str, ...]],
+    n_jobs: int,
+    store: Store,
+) -> None:
+    global _inherited
+    _inherited = (programs, partitioners, units, store)
+    try:
+        Parallel(n_jobs=min(n_jobs, len(units)), backend="multiprocessing", batch_size=1)(
+            delayed(_lower_inherited)(number) for number in range(len(units))
+        )
+    finally:
+        _inherited = ()
+
+
+def _lower_inherited(number: int) -> None:
+    """Fill the store, in a forked process. What fails here fails again in the parent process."""
+    programs, partitioners, units, store = _inherited
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
+    with suppress(Exception):
+        _lower_together(programs, partitioners, units[number], store)

@@ -1,0 +1,306 @@
+"""Makes actions with their keys, one function a kind, and keys of the plan's records.
+
+The digest of a key names an action and its result in the store. A key holds everything that can
+change the result and nothing else, so no path. Nothing here reads a file or imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pipeline.plan.actions import (
+    Action,
+    CompileInputs,
+    ExportInputs,
+    LinkInputs,
+    QuantizeInputs,
+    ValidateInputs,
+    unit_name,
+)
+from pipeline.program.sources import MethodSource
+from pipeline.store.digest import Digest
+from pipeline.store.toolchain import code, describing_code, host, toolchain
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.backends import QuantizeConfig
+    from pipeline.config.load import PackageConfig
+
+Key = dict[str, Any]
+# The digests of the files of the workspace that a method's options name, by the option's place in
+# the method, such as `partitioners[0].ethos-u.config_ini`.
+OptionFiles = Mapping[str, Sequence[Digest]]
+CALIBRATION = "quantize.calibration"
+NO_FILES: Mapping[str, Any] = MappingProxyType({})
+_NOT_COMPILED = ("layout", "etrecord")  # of `emit`: what no object depends on
+
+
+def reads_key(model: str, source: Digest) -> Key:
+    """Name the record of the files that an exporter of this content read when it last ran.
+
+    It says where to look, not what was found, so neither toolchain nor code belong to it.
+    """
+    return {"kind": "reads", "model": model, "source": source}
+
+
+def programs_key(archive: Digest) -> Key:
+    """Name the record of the programs in an archive of these bytes."""
+    return {"kind": "programs", "archive": archive, "code": describing_code()}
+
+
+def program_key(program: Digest) -> Key:
+    """Name the record of a program's parts, by which two programs are compared."""
+    return {"kind": "program", "program": program}
+
+
+def export_action(
+    model: str,
+    source: Digest,
+    reads: Mapping[str, Digest | None],
+    distributions: Sequence[str],
+    path: str,
+) -> Action[ExportInputs]:
+    """Return the action that exports a model.
+
+    Args:
+        reads: the files of the workspace that the exporter imports or opens, by their path in it;
+            None stands for one that is not there.
+        path: the exporter's.
+    """
+    key = {**_common("export", distributions), "model": model, "source": source, "reads": reads}
+    return Action("export", model, None, None, key, ExportInputs(path))
+
+
+def quantize_action(
+    config: PackageConfig, method: str, source: MethodSource, files: OptionFiles = NO_FILES
+) -> Action[QuantizeInputs]:
+    """Return the action that quantizes a method.
+
+    Its key holds neither package nor partitioners, so that all of them share the result.
+    """
+    spec = config.methods[method].quantize
+    assert spec is not None
+    own = {place: contents for place, contents in files.items() if place.startswith("quantize.")}
+    calibration = calibration_digests(spec, source, own.pop(CALIBRATION, ()))
+    described = {
+        "program": source.program,
+        # The quantized program bears them, whoever reads it then.
+        "names": source.names,
+        "calibration": calibration,
+        "quantize": spec.resolved(),
+        **({"files": own} if own else {}),
+    }
+    from pipeline.backends import QUANTIZERS  # pydantic, which a no-op run does without
+
+    needs = QUANTIZERS[spec.quantizer].host
+    key = {**_common("quantize", sorted(needs.distributions)), "methods": {method: described}}
+    facts = dict(sorted(needs.facts().items())) if needs.facts is not None else {}
+    if facts:
+        key["facts"] = {spec.quantizer: facts}
+    if spec.depends_on_host:
+        key["host"] = host()
+    inputs = QuantizeInputs(source, config.methods[method])
+    return Action("quantize", config.model, config.package, method, key, inputs)
+
+
+def calibration_digests(
+    spec: QuantizeConfig, source: MethodSource, files: Sequence[Digest] = ()
+) -> Digest | list[Digest] | None:
+    """Return the digests of the inputs that a static quantization observes: those of files, else
+    the model's own, else its examples."""
+    if not spec.calibrates:
+        return None
+    return list(files) or source.calibration or source.examples
+
+
+def compile_action(
+    config: PackageConfig,
+    unit: Sequence[str],
+    methods: Mapping[str, MethodSource],
+    quantizes: Mapping[str, Action[QuantizeInputs]],
+    passes: Mapping[str, Mapping[str, Digest]],
+    files: Mapping[str, OptionFiles] = NO_FILES,
+) -> Action[CompileInputs]:
+    """Return the action that compiles the methods of a unit.
+
+    Args:
+        methods: all methods of the model, in its order.
+        quantizes: the quantize actions of the package. The key holds their digests, so whether a
+            method was compiled is known without its quantized program.
+        passes: the files of each pass of the config, by reference.
+        files: the files that the options of each method name.
+    """
+    own = {name: quantizes[name] for name in unit if name in quantizes}
+    key = {
+        **_common("compile", config.distributions(unit)),
+        "methods": {
+            name: {
+                "program": methods[name].program,
+                "names": methods[name].names if _names_count(config, name) else None,
+                **config.methods[name].resolved(),
+                "quantize": own[name].digest if name in own else None,
+                **_partitioner_files(files.get(name, NO_FILES)),
+            }
+            for name in unit
+        },
+        "emit": {k: v for k, v in config.emit.resolved().items() if k not in _NOT_COMPILED},
+    }
+    together = {name: source for name, source in methods.items() if name in unit}
+    if len(together) > 1:  # a backend that sees all methods takes them in the order of the model
+        key["order"] = list(together)
+    if config.emit.etrecord:  # it holds lines of the source, unknown to a program's digest
+        key["etrecord"] = {name: methods[name].content for name in unit}
+    facts = _machine_facts(config, unit)
+    if facts:
+        key["facts"] = facts
+    references = sorted(set(config.pass_references(unit)))
+    if references:
+        key["passes"] = {reference: passes[reference] for reference in references}
+    configs = {name: config.methods[name] for name in together}
+    inputs = CompileInputs(together, own, configs, config.emit)
+    return Action("compile", config.model, config.package, unit_name(unit), key, inputs)
+
+
+def link_action(
+    config: PackageConfig,
+    compiles: Sequence[Action[CompileInputs]],
+    methods: Mapping[str, MethodSource],
+) -> Action[LinkInputs]:
+    """Return the action that links a package.
+
+    Its key names the compile actions, not their objects: a fresh checkout finds the package without
+    looking at any object. Methods are linked in the order of the model.
+    """
+    digests = {str(action.method): action.digest for action in compiles}
+    key = {
+        **_common("link"),
+        "package": config.package,
+        "model": config.model,
+        "target": config.target,
+        "order": list(methods),
+        "layout": config.emit.layout.resolved(),
+        "compiles": digests,
+        "constant_methods": [[name, value] for name, value in config.constant_methods.items()],
+    }
+    quantizes = {n: q for action in compiles for n, q in action.inputs.quantizes.items()}
+    described = {n: own for action in compiles for n, own in action.key["methods"].items()}
+    files = {n: {"files": own["files"]} for n, own in described.items() if "files" in own}
+    inputs = LinkInputs(
+        compiles=digests,
+        quantizes={name: action.digest for name, action in quantizes.items()},
+        lowering={n: m.resolved() | files.get(n, {}) for n, m in config.methods.items()},
+        emit=config.emit.resolved(),
+        programs={name: source.program for name, source in methods.items()},
+        host=next((q.key["host"] for q in quantizes.values() if "host" in q.key), None),
+    )
+    return Action("link", config.model, config.package, None, key, inputs)
+
+
+def validate_action(
+    config: PackageConfig,
+    files: Mapping[str, Digest],
+    methods: Mapping[str, MethodSource],
+    examples: OptionFiles = NO_FILES,
+    baseline: Digest | None = None,
+    places: Mapping[str, str] = NO_FILES,
+) -> Action[ValidateInputs]:
+    """Return the action that validates a package.
+
+    What is measured has a key of its own in the action's, `measured`, without gates and baseline.
+
+    Args:
+        files: the files of the package on disk, which are validated.
+        examples: the files that the config names for a method, which replace the model's examples.
+        baseline: the file with the accepted figures.
+        places: file and line of settings, by their path in the config.
+    """
+    settings = config.validation.resolved()
+    own = settings["methods"].items()
+    key = {
+        **_common("validate"),
+        "measured": _measure_key(config, files, methods, examples),
+        "held_to": {
+            "gates": settings["gates"],
+            "methods": {name: {"gates": each["gates"]} for name, each in own},
+        },
+        "baseline": baseline,
+    }
+    inputs = ValidateInputs(
+        sources=dict(methods),
+        places=dict(places),
+        constant_methods=config.constant_methods,
+        settings=config.validation,
+        examples={n: each.examples or () for n, each in config.validation.methods.items()},
+        configs=dict(config.methods),
+        emit=config.emit,
+    )
+    return Action("validate", config.model, config.package, None, key, inputs)
+
+
+def _measure_key(
+    config: PackageConfig,
+    files: Mapping[str, Digest],
+    methods: Mapping[str, MethodSource],
+    examples: OptionFiles,
+) -> Key:
+    settings = config.validation.resolved()
+    del settings["gates"]
+    if not settings["bundle"]:  # what is left out must not count
+        del settings["bundle"], settings["bundle_limit"]
+    settings["methods"] = {
+        name: limits
+        for name, each in settings["methods"].items()
+        if (limits := {n: v for n, v in each.items() if n != "gates" and v is not None})
+    }
+    return {
+        **_common("measure"),
+        "package": config.package,
+        "files": files,
+        "programs": {
+            name: {"program": m.program, "examples": list(examples.get(name, ())) or m.examples}
+            for name, m in methods.items()
+        },
+        "cases": {name: list(config.select_cases(name)) for name in methods},
+        "sequences": config.sequences,
+        "constant_methods": config.constant_methods,
+        "settings": settings,
+        "not_run": _unavailable_devices(config),
+        "host": host(),
+        "facts": _machine_facts(config, config.methods),
+    }
+
+
+def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
+    """Yield the blobs that the result of an export needs: the archive and the inputs."""
+    yield result["archive"]
+    for method in result["methods"]:
+        yield from [method["examples"]] if method["examples"] else []
+        yield from method["batches"]
+
+
+def _common(kind: str, distributions: Sequence[str] = ()) -> Key:
+    return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}
+
+
+def _partitioner_files(files: OptionFiles) -> Key:
+    own = {place: found for place, found in files.items() if not place.startswith("quantize.")}
+    return {"files": own} if own else {}
+
+
+def _names_count(config: PackageConfig, method: str) -> bool:
+    return any(backend.preprocessing.names_count for backend in config.backends([method]))
+
+
+def _machine_facts(config: PackageConfig, methods: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return what else of this machine can change what these backends make, by backend."""
+    machines = {b.name: b.machine for b in config.backends(methods)}
+    return {n: machine["facts"] for n, machine in sorted(machines.items()) if "facts" in machine}
+
+
+def _unavailable_devices(config: PackageConfig) -> dict[str, str]:
+    """Return why this machine can't run what some backends make, by the backend's id."""
+    used = {b.backend_id: b.machine for b in config.backends(config.methods)}
+    return {
+        i: machine["cannot_run"] for i, machine in sorted(used.items()) if "cannot_run" in machine
+    }

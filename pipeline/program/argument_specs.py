@@ -1,0 +1,188 @@
+"""Records of the leaves of a method's arguments and outputs, and checks of values against them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy import functions
+
+from pipeline.program.inputs import describe_type
+
+_TORCH_FUNCTIONS = [
+    "CeilToInt",
+    "CleanDiv",
+    "FloorDiv",
+    "FloorToInt",
+    "IntTrueDiv",
+    "Max",
+    "Min",
+    "Mod",
+    "ModularIndexing",
+    "PythonMod",
+    "ToFloat",
+    "TruncToInt",
+]
+# What sizes are made of, beside whole numbers and symbols. No other function can stand in a record.
+FUNCTIONS: Mapping[str, Callable[..., sympy.Expr]] = {
+    "Add": sympy.Add,
+    "Mul": sympy.Mul,
+    "Pow": sympy.Pow,
+    "Rational": sympy.Rational,
+    **{name: getattr(functions, name) for name in _TORCH_FUNCTIONS},
+}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A size: its expression, None for any, and the least and greatest value that it may have."""
+
+    expression: sympy.Expr | None
+    least: int = 0
+    greatest: int | None = None
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor; `order` has its dimensions from the outermost to the innermost.
+
+    Of an output, nothing reads the order.
+    """
+
+    dtype: torch.dtype
+    sizes: tuple[Extent, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class IntSpec:
+    """A whole number that may differ from call to call."""
+
+    extent: Extent
+
+
+@dataclass(frozen=True)
+class ConstantSpec:
+    """A value that the export fixed."""
+
+    value: Any
+
+
+Leaf = TensorSpec | IntSpec | ConstantSpec
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A leaf of a signature. `name` is what a person writes: `states[0]['key']`.
+
+    `value` is a Leaf, or None where nothing is known of it; in a program's own signature it is a
+    fake tensor, a SymInt, or the constant that the program was exported with.
+    """
+
+    name: str
+    value: Any
+
+
+def make_leaf(
+    value: Any, make_extent: Callable[[int | torch.SymInt], Extent], ordered: bool = True
+) -> Leaf:
+    """Make the record of a fake tensor, a SymInt or a constant."""
+    if isinstance(value, torch.Tensor):
+        order = value.dim_order() if ordered else range(value.ndim)
+        return TensorSpec(value.dtype, tuple(map(make_extent, value.shape)), tuple(order))
+    return IntSpec(make_extent(value)) if isinstance(value, torch.SymInt) else ConstantSpec(value)
+
+
+def check_leaf(leaf: Leaf | None, given: Any) -> Iterator[str]:
+    """Yield what is wrong with one value, apart from its sizes."""
+    if isinstance(leaf, TensorSpec):
+        if not isinstance(given, torch.Tensor):
+            yield f"{describe_type(given)}, must be a tensor"
+            return
+        if given.dtype != leaf.dtype:
+            yield f"dtype {_plain(given.dtype)}, must be {_plain(leaf.dtype)}"
+        if given.ndim != len(leaf.sizes):
+            yield f"rank {given.ndim}, must be {len(leaf.sizes)}"
+    elif isinstance(leaf, IntSpec):
+        if type(given) is not int:
+            yield f"{describe_type(given)}, must be an int"
+    elif leaf is not None and (type(given) is not type(leaf.value) or given != leaf.value):
+        shown = describe_type(given) if isinstance(given, torch.Tensor) else repr(given)
+        yield f"{shown}, must be {leaf.value!r}, the value that the program was exported with"
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class GivenSize:
+    """A size, or a dynamic int, that a call gives for an extent. `shown` is for messages."""
+
+    shown: str
+    expression: sympy.Expr
+    extent: Extent
+    given: int
+
+
+def iter_sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[GivenSize]:
+    """Yield the sizes and dynamic ints of values, each with its extent in the signature."""
+    for argument, given in pairs:
+        leaf, shown = argument.value, f"argument '{argument.name}': "
+        if isinstance(leaf, IntSpec) and type(given) is int:
+            yield _give(f"{shown}{given}", leaf.extent, given)
+        elif isinstance(leaf, TensorSpec) and isinstance(given, torch.Tensor):
+            # A wrong rank is a mistake of its own, and leaves no sizes to compare.
+            for dimension, extent in enumerate(leaf.sizes if given.ndim == len(leaf.sizes) else ()):
+                size = given.shape[dimension]
+                yield _give(f"{shown}size {size} at dimension {dimension}", extent, size)
+
+
+def _give(shown: str, extent: Extent, given: int) -> GivenSize:
+    expression = extent.expression
+    if expression is None:  # then a symbol that is no other size's
+        expression = size_symbol(f"any_{id(extent)}")
+    return GivenSize(shown, expression, extent, given)
+
+
+def check_sizes(sizes: Sequence[GivenSize]) -> Iterator[str]:
+    """Yield where sizes do not fit together, or are beyond the limits of their extents."""
+    bound = bind_symbols([(size.expression, size.given) for size in sizes])
+    for size in sizes:
+        value = size.expression.xreplace(as_integers(bound))
+        least, greatest = size.extent.least, size.extent.greatest
+        if value.is_Integer and int(value) != size.given:
+            names = sorted(f"{s} = {bound[s]}" for s in size.expression.free_symbols)
+            why = f" ({size.expression}, where {', '.join(names)})" if names else ""
+            yield f"{size.shown}, must be {value}{why}"
+        elif len(value.free_symbols) == 1 and value.is_polynomial():
+            yield f"{size.shown}, must be {value} for a whole number"
+        elif size.given < least or (greatest is not None and size.given > greatest):
+            limit = "" if greatest is None else f" and at most {greatest}"
+            yield f"{size.shown}, must be at least {least}{limit}"
+
+
+def size_symbol(name: str) -> sympy.Symbol:
+    """Return a symbol of sizes; equal where names are."""
+    return sympy.Symbol(name, integer=True)
+
+
+def bind_symbols(sizes: Sequence[tuple[sympy.Expr, int]]) -> dict[sympy.Symbol, int]:
+    """Solve for the symbols: where one stands alone, then where it is the only unknown."""
+    bound = {e: given for e, given in reversed(sizes) if isinstance(e, sympy.Symbol)}
+    for expr, given in sizes:
+        unknown = expr.free_symbols - bound.keys()
+        if len(unknown) == 1 and expr.is_polynomial(*unknown):
+            symbol = unknown.pop()
+            solutions = sympy.solve(expr.xreplace(as_integers(bound)) - given, symbol)
+            if solutions and solutions[0].is_Integer:
+                bound[symbol] = int(solutions[0])
+    return bound
+
+
+def as_integers(bound: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, sympy.Integer]:
+    """Return the values as sympy's `xreplace` takes them."""
+    return {symbol: sympy.Integer(value) for symbol, value in bound.items()}

@@ -1,0 +1,51 @@
+"""Cells of tables, by what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pipeline.report.elements import Cell
+from pipeline.report.formatting import NOTHING, parse_place, sort_key
+
+
+def name(text: str, note: str = "", href: str = "") -> Cell:
+    return Cell(text, kind="name", note=note, href=href)
+
+
+def code(text: str, note: str = "") -> Cell:
+    return Cell(text or NOTHING, kind="code" if text else "soft", note=note)
+
+
+def text(value: str | None, kind: str = "") -> Cell:
+    return Cell(value or NOTHING, kind=kind if value else "soft")
+
+
+def names(values: Iterable[str]) -> Cell:
+    return text(", ".join(values))
+
+
+def figure(
+    value: float | str | None, style: Callable[[Any], str] = "{:,}".format, **more: Any
+) -> Cell:
+    """Return the cell of a figure in its style; an undefined one sorts last."""
+    if value is None:
+        return Cell(NOTHING, sort_key(None), kind="soft")
+    return Cell(style(value), sort_key(value), **more)
+
+
+def verdict(ok: bool, not_run: bool = False) -> Cell:
+    if not ok:
+        return Cell("failed", kind="bad")
+    return Cell("not run", kind="soft") if not_run else Cell("passed", kind="good")
+
+
+def source(recorded: str | None) -> Cell:
+    """Return a line of a model or config as a record has it, linked to where the page shows it."""
+    place = parse_place(recorded)
+    if place is None:
+        return code(recorded or "")
+    if not place.code:
+        return Cell(place.anchor, href=f"#{place.anchor}", kind="code")
+    note = ", in ".join(filter(None, (place.anchor, place.function)))
+    return Cell(place.code, href=f"#{place.anchor}", kind="line-of", note=note)

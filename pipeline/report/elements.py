@@ -1,0 +1,97 @@
+"""Parts of a report before they are rendered: sections of tables, charts and paragraphs.
+
+Sections make them once; `markdown` and `html` render them. Nothing here knows of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Json = Mapping[str, Any]
+MOST_ROWS = 400  # of a table in a page, which stays below a megabyte
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    `sort` is the number by which a column of figures is sorted; texts sort as they are. `kind` is
+    a class of the style (name, code, line-of, whole, wide, soft, good, bad). `note` is a smaller
+    line below, `href` a link within the page or to a file beside it, `bar` a share drawn below.
+    """
+
+    text: str
+    sort: float | None = None
+    href: str = ""
+    kind: str = ""
+    note: str = ""
+    bar: float | None = None
+
+
+Row = Mapping[str, Cell | str]
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """A table; each row maps the same titles of columns to cells.
+
+    Markdown shows the first `brief` rows, which should be those that count most.
+    """
+
+    name: str
+    title: str
+    rows: Sequence[Row]
+    brief: int = 100
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.rows[0])
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        return [
+            [cell if isinstance(cell, Cell) else Cell(cell) for cell in row.values()]
+            for row in self.rows
+        ]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Return for each column if it holds figures, which are aligned right."""
+        columns = zip(*self.cells, strict=True)
+        return [any(cell.sort is not None for cell in column) for column in columns]
+
+    def cut(self, most: int) -> DataTable:
+        """Return the table with its first rows; its title says how many there are."""
+        if len(self.rows) <= most:
+            return self
+        title = f"{self.title} (the first {most} of {len(self.rows):,}; report.json has all)"
+        return replace(self, title=title, rows=self.rows[:most])
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its caption and legend (names and colours). Markdown leaves it out.
+
+    `spec` makes a specification in Vega or Vega-Lite for a width in pixels; `label` says what the
+    picture shows; `links` maps descriptions of marks to where they lead.
+    """
+
+    title: str
+    about: str
+    legend: Sequence[tuple[str, str]]
+    label: str
+    spec: Callable[[int], Mapping[str, Any]]
+    links: Mapping[str, str] = field(default_factory=dict)
+
+
+class ReportSection:
+    """A section of a report. Parts that are empty or None are dropped; strings are paragraphs."""
+
+    def __init__(self, name: str, title: str, *parts: DataTable | Chart | str | None) -> None:
+        self.name, self.title = name, title
+        self.parts = [part for part in parts if part]

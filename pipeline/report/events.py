@@ -1,0 +1,172 @@
+"""Events of a run: one record an action, written to `build/run.json` and `build/timeline.json`.
+
+Every run imports this module, also one with nothing to do, so it imports nothing heavy. The
+timeline is in the Trace Event format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing
+open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from pipeline.store.files import write_atomically
+from pipeline.store.workspace import Workspace
+
+RUN, TIMELINE = "run.json", "timeline.json"
+STAGE = "stage"  # the category of a trace event that is a stage of an action
+Outcome = Literal["built", "hit", "up-to-date", "failed", "not-run", "lost"]
+
+_PROCESS = 1  # Trace events belong to processes and their threads: here the run, and its lanes.
+_STORE = 0  # the lane of results found in the store; workers have lanes from 1
+_RUN_FIELDS = (
+    *("kind", "package", "method", "outcome", "reason"),
+    *("seconds", "peak_bytes", "model", "error", "log"),
+)
+
+
+class Event(NamedTuple):
+    """One action of a run and its outcome.
+
+    `outcome` is "lost" where an input disappeared from the store, so that the action runs again.
+    `start` is in seconds of the clock, 0 for an action that took no time; `seconds` is wall time.
+    `stages` are names with begin and end in seconds from `start`; `stage` is the last one begun, so
+    the one that failed. `worker` is the process that ran the action, 0 where none did.
+    `peak_bytes` is the worker's resident memory. `log` is the path of the log in the workspace.
+    """
+
+    kind: str
+    package: str | None
+    method: str | None
+    model: str
+    outcome: Outcome
+    reason: str = ""
+    start: float = 0.0
+    seconds: float = 0.0
+    stages: Sequence[tuple[str, float, float]] = ()
+    stage: str = ""
+    worker: int = 0
+    peak_bytes: int = 0
+    error: str = ""
+    log: str = ""
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+    @property
+    def name(self) -> str:
+        """Return the package or model, with the method if there is one."""
+        return "/".join(filter(None, (self.package or self.model, self.method)))
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str, Any]) -> None:
+    """Write `run.json`, with an action a line, and what the remote tier was asked.
+
+    Indented JSON would leave the C encoder, which a run with nothing to do would feel.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    actions = [{name: getattr(event, name) for name in _RUN_FIELDS} for event in events]
+    for action in actions:
+        action["seconds"] = round(action["seconds"], 3)
+    lines = ",\n".join(map(json.dumps, actions))
+    text = f'{{"actions": [\n{lines}\n], "remote": {json.dumps(remote)}}}\n'
+    write_atomically(workspace.build / RUN, text.encode())
+
+
+def read_run(workspace: Workspace) -> list[dict[str, Any]]:
+    """Read the actions of the last run; none where `run.json` can't be read."""
+    try:
+        return json.loads((workspace.build / RUN).read_bytes())["actions"]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def write_timeline(workspace: Workspace, events: Iterable[Event]) -> None:
+    """Write `timeline.json`, with a trace event a line.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    lines = ",\n".join(map(json.dumps, trace(events)["traceEvents"]))
+    text = f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'
+    write_atomically(workspace.build / TIMELINE, text.encode())
+
+
+def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
+    """Read the timeline of the last run that did something; None where it can't be read."""
+    try:
+        found = json.loads((workspace.build / TIMELINE).read_bytes())
+        return found if isinstance(found.get("traceEvents"), list) else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def trace(events: Iterable[Event]) -> dict[str, Any]:
+    """Return the trace of the events that have a start; its time begins with the first of them.
+
+    An action of a worker is a span with its stages inside; a result found in the store is an
+    instant on a lane of its own.
+    """
+    timed = sorted(
+        (event for event in events if event.start),
+        key=lambda event: (event.start, event.worker, event.title),
+    )
+    begin = timed[0].start if timed else 0.0
+    lanes = _assign_lanes(timed)
+    made = [_name_lane(lane) for lane in sorted(set(lanes.values()))]
+    for event in timed:
+        lane = {"pid": _PROCESS, "tid": lanes[event.worker]}
+        head = {"name": event.title, "cat": event.kind, **lane}
+        start, args = event.start - begin, {"args": _arguments(event)}
+        if not event.worker:
+            made.append({**head, "ph": "i", "s": "t", "ts": _microseconds(start), **args})
+            continue
+        made.append({**head, **_span(start, start + event.seconds), **args})
+        made += [
+            {"name": name, "cat": STAGE, **lane, **_span(start + since, start + until)}
+            for name, since, until in event.stages
+        ]
+    return {"displayTimeUnit": "ms", "traceEvents": made}
+
+
+def _arguments(event: Event) -> dict[str, Any]:
+    names = ("kind", "package", "method", "model", "outcome", "peak_bytes", "error")
+    return {name: value for name in names if (value := getattr(event, name))}
+
+
+def _name_lane(lane: int) -> dict[str, Any]:
+    head = {"pid": _PROCESS, "tid": lane, "ph": "M", "name": "thread_name"}
+    return {**head, "args": {"name": f"worker {lane}" if lane != _STORE else "store"}}
+
+
+def _span(start: float, end: float) -> dict[str, Any]:
+    since = _microseconds(start)
+    return {"ph": "X", "ts": since, "dur": max(_microseconds(end) - since, 0)}
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
+    """Assign workers to lanes. A worker that began when another had ended takes its lane, as joblib
+    replaces workers that died or grew too large."""
+    lives: dict[int, tuple[float, float]] = {}
+    for event in events:
+        start, end = lives.get(event.worker, (event.start, event.end))
+        lives[event.worker] = min(start, event.start), max(end, event.end)
+    lanes = {0: _STORE} if lives.pop(0, None) else {}
+    ends: list[float] = []
+    for worker, (start, end) in sorted(lives.items(), key=lambda life: (life[1], life[0])):
+        lane = next((lane for lane, until in enumerate(ends) if until <= start), len(ends))
+        ends[lane : lane + 1] = [end]
+        lanes[worker] = lane + 1
+    return lanes

@@ -1,0 +1,88 @@
+"""Gates, and the figures of the accepted baseline beside those of now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipeline.report.cells import code, figure, source, verdict
+from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
+from pipeline.report.entries import delegated_share
+from pipeline.report.formatting import decibel, percent, size
+
+_UNITS: dict[str, Callable[[Any], str]] = {
+    "share": percent,
+    "bytes": size,
+    "times": "{:.2f} ×".format,
+    "dB": decibel,
+}
+
+
+def section(report: Json) -> ReportSection:
+    gates = [_gate(gate) for gate in sorted(report.get("gates") or (), key=lambda each: each["ok"])]
+    compared = list(_compare(report.get("baseline") or {}, report))
+    return ReportSection(
+        "gates",
+        "Gates" if gates else "Against the baseline",
+        DataTable("gates", "Limits that the config sets", gates),
+        DataTable("baseline", "Against the accepted baseline", compared),
+    )
+
+
+def _gate(gate: Json) -> Row:
+    style = _UNITS.get(gate.get("unit", ""), "{:g}".format)
+    bound = "at least" if gate["gate"].startswith("min") else "at most"
+    return {
+        "gate": code(gate["gate"]),
+        "verdict": verdict(gate["ok"]),
+        "of": gate["method"] or "package",
+        "figure": figure(gate["figure"], style),
+        "limit": figure(gate["limit"], lambda limit: f"{bound} {style(limit)}"),
+        "note": gate["sentence"] if gate["ok"] else "",  # the others are among the failures
+        "set in": source(gate.get("place")),
+    }
+
+
+def _compare(baseline: Json, report: Json) -> Iterator[Row]:
+    contents = report.get("contents") or {}
+    if "size" in baseline:
+        now = contents.get("size") or sum(report.get("sizes", {}).values())
+        yield _change("package", "size", baseline["size"], now, size, less_is_better=True)
+    own = {method["method"]: method for method in report["methods"]}
+    for method, then in sorted((baseline.get("methods") or {}).items()):
+        counts = (report.get("delegation") or {}).get(method)
+        if counts and "nodes" in then:
+            was, share = delegated_share([then]), delegated_share([counts])
+            if was is not None and share is not None:
+                yield _change(method, "nodes delegated", was, share, percent)
+        arenas = contents.get("methods", {}).get(method)
+        if arenas and isinstance(was := then.get("planned_memory"), int):
+            now = sum(arena["size"] for arena in arenas["planned_memory"])
+            yield _change(method, "planned memory", was, now, size, less_is_better=True)
+        least = _least(then.get("sqnr_db"))
+        decibels = own[method]["sqnr_db"] if method in own else None
+        if least is not None and isinstance(decibels, int | float):
+            yield _change(method, "SQNR", least, decibels, decibel)
+
+
+def _least(values: Any) -> float | None:
+    known = [v for v in (values if isinstance(values, list) else [values]) if v is not None]
+    return min(known, default=None)
+
+
+def _change(
+    subject: str, what: str, was: float, now: float, style: Any, less_is_better: bool = False
+) -> Row:
+    """Return the row of a figure; a step too small to be seen in its style is none."""
+    step = now - was if style(now) != style(was) else 0.0
+    worse = step > 0 if less_is_better else step < 0
+    sign = "+" if step > 0 else "−"
+    relative = f" ({sign}{percent(abs(step) / was)})" if less_is_better and was else ""
+    change = f"{sign}{style(abs(step))}{relative}" if step else "none"
+    return {
+        "of": subject,
+        "figure": what,
+        "accepted": figure(was, style),
+        "now": figure(now, style),
+        "change": Cell(change, step, kind="" if not step else "bad" if worse else "good"),
+    }

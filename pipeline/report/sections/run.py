@@ -1,0 +1,113 @@
+"""The last run: its actions by worker and time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from pipeline.report.cells import figure, name
+from pipeline.report.charts import specs
+from pipeline.report.charts.colours import action_colour
+from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
+from pipeline.report.entries import Entry
+from pipeline.report.events import STAGE, Event
+from pipeline.report.formatting import percent, size
+from pipeline.report.sections.packages import page_href
+from pipeline.store.errors import plural
+
+
+def section(timeline: Json | None, entries: Iterable[Entry]) -> ReportSection:
+    """Return the section of a run; empty without a timeline.
+
+    Args:
+        timeline: what `events.read_timeline` gives.
+        entries: packages, to whose pages actions lead.
+    """
+    events = _read_events(timeline["traceEvents"]) if timeline else []
+    if not events:
+        return ReportSection("run", "The last run")
+    seconds = max(event.end for event in events) - min(event.start for event in events)
+    pages = {entry.package: page_href(entry) for entry in entries}
+    return ReportSection(
+        "run",
+        "The last run",
+        f"{plural(len(events), 'action')} in {seconds:.1f} s",
+        _chart(events, seconds, pages),
+        DataTable("actions", "Actions of the last run", [_row(event) for event in events]),
+    )
+
+
+def _read_events(trace: Iterable[Json]) -> list[Event]:
+    """Read what workers did from a trace, in which stages follow their action.
+
+    The worker of an event is the number of its lane.
+    """
+    events: list[Event] = []
+    for span in trace:
+        if span["ph"] != "X":
+            continue
+        start, seconds = span["ts"] / 1e6, span["dur"] / 1e6
+        if span["cat"] == STAGE:
+            since = start - events[-1].start
+            stages = [*events[-1].stages, (span["name"], since, since + seconds)]
+            events[-1] = events[-1]._replace(stages=stages)
+        else:
+            facts = {"package": None, "method": None, "model": ""} | span["args"]
+            times = {"start": start, "seconds": seconds, "worker": span["tid"]}
+            events.append(Event(**(facts | times)))
+    return events
+
+
+def _chart(events: Sequence[Event], seconds: float, pages: Mapping[str, str]) -> Chart:
+    lanes = sorted({event.worker for event in events})
+    bars = [
+        {
+            "lane": lanes.index(event.worker),
+            "start": event.start,
+            "end": event.end,
+            "kind": event.kind,
+            "name": event.name,
+            "ok": event.outcome != "failed",
+            "description": f"{event.title}: {event.seconds:.1f} s, {event.outcome}; "
+            f"{_longest_stages(event, 6)}",
+        }
+        for event in events
+    ]
+    links = {
+        str(bar["description"]): page
+        for bar, event in zip(bars, events, strict=True)
+        if (page := pages.get(event.package or ""))
+    }
+    kinds = dict.fromkeys(event.kind for event in events)
+    busy = sum(event.seconds for event in events)
+    share = percent(busy / (seconds * len(lanes)) if seconds else 1.0, 0)
+    return Chart(
+        "Workers.",
+        f"What each did when; {share} of their time was used. Red edges: failed. Hover for stages.",
+        [(kind, action_colour(kind)) for kind in kinds],
+        "Actions of the last run by worker and time",
+        partial(specs.timeline, bars, [f"worker {lane}" for lane in lanes]),
+        links,
+    )
+
+
+def _longest_stages(event: Event, most: int) -> str:
+    seconds: dict[str, float] = defaultdict(float)
+    for stage, since, until in event.stages:
+        seconds[stage] += until - since
+    ranked = sorted(seconds.items(), key=lambda stage: (-stage[1], stage[0]))
+    return ", ".join(f"{stage} {spent:.1f} s" for stage, spent in ranked[:most] if spent >= 0.05)
+
+
+def _row(event: Event) -> Row:
+    return {
+        "action": event.kind,
+        "of": name(event.name),
+        "outcome": Cell(event.outcome, kind="bad" if event.outcome == "failed" else ""),
+        "begin": figure(event.start, "{:.1f} s".format),
+        "took": figure(event.seconds, "{:.1f} s".format),
+        "memory": figure(event.peak_bytes, size),
+        "worker": figure(event.worker),
+        "longest stages": Cell(_longest_stages(event, 4), kind="wide"),
+    }

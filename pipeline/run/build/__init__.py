@@ -1,0 +1,1 @@
+"""The actions that make a package: export, quantize, compile, link."""

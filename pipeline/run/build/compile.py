@@ -1,0 +1,176 @@
+"""Compile: one method, or one joint group, from its programs to an object in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from torch.export import ExportedProgram
+
+from pipeline.backends import Backend, edge_operators, make_passes
+from pipeline.compile.control_flow import count_float_operators
+from pipeline.compile.emit import collect_named_data, emit
+from pipeline.compile.emit_trace import Emission, record_emission
+from pipeline.compile.etrecord import map_current_lines, record_etrecord
+from pipeline.compile.inspect.constants import describe_constants
+from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
+from pipeline.compile.lower import adapt_edge_config, lower
+from pipeline.compile.module_filter import make_filtered_partitioners
+from pipeline.compile.objects import make_object
+from pipeline.config.load import EmitConfig, MethodConfig
+from pipeline.config.passes import load_passes, source_files
+from pipeline.plan.actions import Action, CompileInputs
+from pipeline.program.graphs import NodePlaces
+from pipeline.program.method_spec import MethodSpec, find_changed_inputs, make_method_spec
+from pipeline.program.spec_records import spec_to_json
+from pipeline.run.build.compiled import CompiledMethod, CompiledUnit
+from pipeline.run.build.load import guard_files, guard_sources, load_method, load_quantized
+from pipeline.run.stages import Stages
+from pipeline.store import digest
+from pipeline.store.errors import SourceError
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A method before it is lowered; `left_float` counts operators, as in `CompiledMethod`."""
+
+    program: ExportedProgram
+    places: NodePlaces
+    spec: MethodSpec
+    left_float: int
+
+
+def compile_unit(
+    action: Action[CompileInputs], workspace: Workspace, stages: Stages, always: bool = False
+) -> None:
+    """Compile the methods of one action and record the result, a `CompiledUnit`.
+
+    Args:
+        always: preprocesses every partition, whatever the store holds.
+
+    Raises:
+        SourceError: a program can't be read, or is not the one that was planned.
+    """
+    inputs, store, root = action.inputs, workspace.store, workspace.root
+    with stages.stage("load"), guard_sources(inputs.sources.values()):
+        methods = {name: _load(inputs, name, store) for name in inputs.sources}
+    programs = {name: method.program for name, method in methods.items()}
+    with stages.stage("lower"), guard_files(action, inputs.configs, root):
+        kept = None if always else store
+        lowered = lower_methods(programs, inputs.configs, root, kept, inputs.emit.etrecord)
+    with stages.stage("describe"):
+        described = {
+            name: _describe(method, lowered.exported_program(name), inputs.configs[name])
+            for name, method in methods.items()
+        }
+        named = {name: collect_named_data(lowered.exported_program(name)) for name in methods}
+    with stages.stage("emit"):
+        emitted, emission = emit_methods(lowered, inputs.emit, root)
+        for name, program in programs.items():
+            instructions = emission.instructions(name, program).to_json()
+            described[name] = replace(described[name], instructions=instructions)
+        _check_passes(action.key.get("passes", {}), root)
+    with stages.stage("store"):
+        made = make_object(emitted, store, named if len(named) > 1 else {})
+        entries = _record_etrecord(emitted, inputs, programs, store)
+        result = CompiledUnit(made, described, entries)
+        store.put_result(action.key, result.to_json(), stages.total)
+
+
+def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:
+    """Load a method, the quantized one where it is quantized."""
+    if name not in inputs.quantizes:
+        program = load_method(inputs.sources[name], store)
+        return _Method(program, NodePlaces(program), make_method_spec(program), 0)
+    program, origins = load_quantized(inputs.quantizes[name].digest, name, store)
+    spec = make_method_spec(program, again=True)
+    return _Method(program, NodePlaces(program, origins), spec, count_float_operators(program))
+
+
+def lower_methods(
+    programs: Mapping[str, ExportedProgram],
+    configs: Mapping[str, MethodConfig],
+    root: Path,
+    store: Store | None,
+    etrecord: bool = False,
+) -> EdgeProgramManager:
+    """Lower the methods of one unit as their configs ask.
+
+    Args:
+        store: where results of preprocessing are looked up and kept.
+        etrecord: whether what an ETRecord needs is kept.
+    """
+    backends = list(_backends(configs))
+    return lower(
+        programs,
+        {
+            name: make_filtered_partitioners(config.located(root), config.modules)
+            for name, config in configs.items()
+        },
+        store=store,
+        edge=adapt_edge_config(next(iter(configs.values())).edge, backends),
+        edge_operators=edge_operators(backends),
+        passes={
+            name: [*load_passes(config.edge.passes, root), *make_passes(config.located(root))]
+            for name, config in configs.items()
+        },
+        etrecord=etrecord,
+    )
+
+
+def _backends(configs: Mapping[str, MethodConfig]) -> Iterator[Backend]:
+    for config in configs.values():
+        yield from (spec.backend for spec in config.partitioners)
+
+
+def _describe(method: _Method, lowered: ExportedProgram, config: MethodConfig) -> CompiledMethod:
+    """Describe a lowered method; its instructions are known once it is emitted."""
+    backends = [spec.backend for spec in config.partitioners]
+    in_python = {b.backend_id for b in backends if b.execution.make_runtime}
+    spec = replace(method.spec, changes=tuple(find_changed_inputs(lowered)))
+    return CompiledMethod(
+        delegation=describe_delegation(lowered, config.partitioners, method.places).to_json(),
+        signature=spec_to_json(spec),
+        instructions={},
+        debug_handles=find_debug_handles(lowered, method.places, in_python),
+        left_float=method.left_float,
+        constants=describe_constants(method.program, lowered),
+    )
+
+
+def emit_methods(
+    lowered: EdgeProgramManager, settings: EmitConfig, root: Path
+) -> tuple[ExecutorchProgramManager, Emission]:
+    """Emit lowered methods, which this consumes, and record what becomes of their nodes."""
+    with record_emission() as emission:
+        return emit(lowered, settings, load_passes(settings.passes, root)), emission
+
+
+def _check_passes(planned: Mapping[str, Any], root: Path) -> None:
+    for reference, files in planned.items():
+        now = {n: digest.hash_file(path) for n, path in source_files(reference, root).items()}
+        if now != files:
+            raise SourceError(f"pass {reference}: changed while the build ran; run again")
+
+
+def _record_etrecord(
+    emitted: ExecutorchProgramManager,
+    inputs: CompileInputs,
+    programs: Mapping[str, ExportedProgram],
+    store: Store,
+) -> dict[str, Any]:
+    """Record the entries of an ETRecord where one is wanted; quantized methods get the lines that
+    their nodes stand on by now."""
+    if not inputs.emit.etrecord:
+        return {}
+    with guard_sources(inputs.sources.values()):
+        lines = {
+            name: map_current_lines(programs[name], load_method(inputs.sources[name], store))
+            for name in inputs.quantizes
+        }
+    return record_etrecord(emitted, store, lines)

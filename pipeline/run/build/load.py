@@ -1,0 +1,110 @@
+"""Reading what actions take: methods' programs and inputs, as they were when they were planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from torch.export import ExportedProgram
+
+from pipeline.config.load import MethodConfig
+from pipeline.plan.actions import Action
+from pipeline.program.archive import load_example_inputs, load_program
+from pipeline.program.input_files import check_file
+from pipeline.program.inputs import InputSet, as_input_sets, load_inputs
+from pipeline.program.sources import MethodSource
+from pipeline.store import digest
+from pipeline.store.digest import Digest
+from pipeline.store.errors import SourceError
+from pipeline.store.file_digests import read_stamp
+from pipeline.store.store import MissingBlobError, Store
+
+QUANTIZED_ENTRY = "forward"  # what the archive of a quantized program calls it
+
+
+class Quantized(NamedTuple):
+    """A quantized program, and where its nodes come from (`program.graphs.find_origins`)."""
+
+    program: ExportedProgram
+    origins: list[dict[str, int]]
+
+
+def load_method(source: MethodSource, store: Store) -> ExportedProgram:
+    """Load the program of a method.
+
+    Raises:
+        SourceError: a file of the user's can't be read.
+        MissingBlobError: the archive of an exporter is no longer whole.
+    """
+    if source.exported:
+        assert source.content is not None  # the archive is a blob of the store
+        return load_program(store.verified_path(source.content), source.entry)
+    return load_program(source.archive, source.entry)
+
+
+def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
+    """Load what a quantize action made.
+
+    Raises:
+        MissingBlobError: it is not in the store.
+    """
+    entry = store.get(action)
+    if entry is None:
+        raise MissingBlobError(f"the quantized program of {method} is not in the store")
+    program = load_program(store.verified_path(entry.result["program"]), QUANTIZED_ENTRY)
+    return Quantized(program, entry.result["origins"])
+
+
+def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
+    """Load the example inputs of a method, from its archive or from what its exporter gave."""
+    if source.exported:
+        return load_inputs(store.read(source.examples)) if source.examples else []
+    inputs = load_example_inputs(source.archive, source.entry)
+    return as_input_sets([inputs], "example") if inputs else []
+
+
+@contextmanager
+def guard_sources(sources: Iterable[MethodSource]) -> Iterator[None]:
+    """Make sure that users' archives are what was planned while they are read.
+
+    Raises:
+        SourceError: one of them is another file by now.
+    """
+    contents = {source.archive: source.content for source in sources if not source.exported}
+    before = {path: _stamp(path) for path in contents}
+    try:
+        yield
+    finally:  # whatever went wrong, this is why
+        for path, content in contents.items():
+            # The stamp tells a file that was exchanged and put back while it was read.
+            unchanged = before[path] is not None and before[path] == _stamp(path)
+            if not unchanged or digest.hash_file(path) != content:
+                raise SourceError(f"{path.name}: changed while the build ran; run again")
+
+
+def _stamp(path: Path) -> list[int] | None:
+    return read_stamp(path) if path.exists() else None
+
+
+@contextmanager
+def guard_files(action: Action, configs: Mapping[str, MethodConfig], root: Path) -> Iterator[None]:
+    """Make sure that the files that methods' options name are what was planned.
+
+    Raises:
+        SourceError: one of them is another by now.
+    """
+
+    def check() -> None:
+        for name, config in configs.items():
+            planned = action.key["methods"][name].get("files", {})
+            for place, contents in planned.items():
+                for path, content in zip(config.files[place], contents, strict=True):
+                    check_file(root, path, content)
+
+    check()
+    try:
+        yield
+    finally:  # whatever went wrong, this is why
+        check()

@@ -1,0 +1,84 @@
+"""Quantize: a method from its program to a quantized one in the store."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from torch.export import ExportedProgram
+
+from pipeline.backends.workspace_files import located
+from pipeline.compile.control_flow import count_float_operators
+from pipeline.compile.quantize import Batches, Calibration, check_batches, quantize
+from pipeline.plan.actions import Action, QuantizeInputs
+from pipeline.plan.keys import CALIBRATION
+from pipeline.program.archive import save_programs
+from pipeline.program.graphs import find_origins
+from pipeline.program.input_files import read_planned
+from pipeline.program.inputs import InputSet, load_inputs
+from pipeline.run.build.load import (
+    QUANTIZED_ENTRY,
+    guard_files,
+    guard_sources,
+    load_examples,
+    load_method,
+)
+from pipeline.run.stages import Stages
+from pipeline.store.digest import Digest
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+
+_log = logging.getLogger(__name__)
+
+
+def quantize_method(action: Action[QuantizeInputs], workspace: Workspace, stages: Stages) -> None:
+    """Quantize the method of an action and record the result: an archive of the quantized program,
+    which is lowered to the same bytes as the one in memory would be.
+
+    Raises:
+        SourceError: the program or a calibration file can't be read, or is not what was planned.
+        PipelineError: the inputs don't fit the program, or the config doesn't.
+    """
+    source, config, store = action.inputs.source, action.inputs.config, workspace.store
+    method, spec = str(action.method), located(action.inputs.spec, workspace.root)
+    with stages.stage("load"), guard_sources([source]):
+        program = load_method(source, store)
+        batches = _calibration_inputs(action, workspace, program) if spec.calibrates else []
+        if spec.calibrates:
+            check_batches(program, method, batches)
+    with stages.stage("quantize"), guard_files(action, {method: config}, workspace.root):
+        quantized = quantize(program, spec, batches, stages.tell)
+    if floats := count_float_operators(quantized):
+        _log.warning(
+            "%s: its control flow is not quantized: %d of its operators compute in floating point",
+            method,
+            floats,
+        )
+    with stages.stage("store"):
+        with store.writer() as file:
+            save_programs({QUANTIZED_ENTRY: quantized}, file)
+        origins = find_origins(quantized, program)
+        result = {"program": file.digest, "blobs": [file.digest], "origins": origins}
+        store.put_result(action.key, result, stages.total)
+
+
+def _calibration_inputs(
+    action: Action[QuantizeInputs], workspace: Workspace, program: ExportedProgram
+) -> Calibration:
+    """Return the inputs that a static quantization observes: those of files, else the model's own,
+    else its examples."""
+    source, most, store = action.inputs.source, action.inputs.spec.batches, workspace.store
+    if files := action.inputs.config.files.get(CALIBRATION, ()):
+        contents = action.key["methods"][str(action.method)]["calibration"]
+        loads = [
+            partial(read_planned, workspace.root, name, content, program)
+            for name, content in zip(files, contents, strict=True)
+        ]
+        return Batches(loads, most)
+    if source.batches:
+        return Batches([partial(_load_batch, store, each) for each in source.batches], most)
+    return load_examples(source, store)[:most]
+
+
+def _load_batch(store: Store, blob: Digest) -> list[InputSet]:
+    return load_inputs(store.read(blob))

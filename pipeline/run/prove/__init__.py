@@ -1,0 +1,1 @@
+"""The actions that say whether a package is its source: measure, validate."""

@@ -1,0 +1,108 @@
+"""A cache of digests of files, and of other values computed from files.
+
+An entry holds as long as size, mtime, ctime and inode of its file stay the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pipeline.store.digest import Digest, canonical_json, hash_file
+from pipeline.store.files import write_atomically
+
+# A file that changed this recently could change again within the resolution of its timestamps
+# and keep its stat, so nothing is cached of it (git calls this "racily clean").
+RACY_NS = 100_000_000
+
+
+class FileDigests:
+    """Caches JSON values computed from files in one JSON file. None is not cached."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries = _read_entries(path)
+        self._changed = False
+
+    def hash(self, path: Path) -> Digest:
+        """Return the digest of a file's content. Raises OSError."""
+        return Digest(self.cached(path, "digest", hash_file))
+
+    def find(self, path: Path) -> Digest | None:
+        """Return the digest of a file's content, or None if the file cannot be read."""
+        try:
+            return self.hash(path)
+        except OSError:
+            return None
+
+    def cached(self, path: Path, name: str, compute: Callable[[Path], Any], given: str = "") -> Any:
+        """Return `compute(path)`, a function of the file's content and of `given`.
+
+        The latest value is cached for each path and name.
+        """
+
+        def compute_pair(path: Path) -> list[Any] | None:
+            value = compute(path)
+            return None if value is None else [given, value]
+
+        pair = self.cached_while(path, name, compute_pair, lambda pair: pair[0] == given)
+        return None if pair is None else pair[1]
+
+    def cached_while(
+        self,
+        path: Path,
+        name: str,
+        compute: Callable[[Path], Any],
+        is_valid: Callable[[Any], bool],
+    ) -> Any:
+        """Return `compute(path)`, or its cached value while `is_valid` accepts that."""
+        before = read_stamp(path)
+        entry = self._entries.get(str(path))
+        if entry and entry["stamp"] == before and name in entry and is_valid(entry[name]):
+            return entry[name]
+        value = compute(path)
+        unchanged = read_stamp(path) == before
+        if value is not None and unchanged and time.time_ns() - max(before[1:3]) > RACY_NS:
+            entry = self._entries.get(str(path))
+            if entry is None or entry["stamp"] != before:
+                _flush(path)
+                entry = self._entries[str(path)] = {"stamp": before}
+            entry[name] = value
+            self._changed = True
+        return value
+
+    def save(self) -> None:
+        """Write what is new. A folder that cannot be written is no error."""
+        if not self._changed:
+            return
+        alive = {path: entry for path, entry in self._entries.items() if os.path.exists(path)}
+        with suppress(OSError):
+            write_atomically(self._path, canonical_json(alive))
+            self._changed = False
+
+
+def _flush(path: Path) -> None:
+    """Flush a file to the disk, so that after power loss no entry outlives the content it is of."""
+    with suppress(OSError), open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def read_stamp(path: Path) -> list[int]:
+    """Return size, mtime in ns, ctime in ns and inode of a file. Raises OSError."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def _read_entries(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        entries = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(entries, dict):
+        return {}
+    return {p: e for p, e in entries.items() if isinstance(e, dict) and "stamp" in e}

@@ -1,0 +1,203 @@
+"""`python -m tests.mutations.core [N ...]`: does the suite see thirty faults put into the core?
+
+Each fault is one line of `pipeline/`, changed in a copy of the checkout; then the tests that should
+see it run there. Prints which were caught, by which test, and how long that took; exit status 1 if
+one survived. It is run by hand when tests are moved, merged or made faster.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Fault(NamedTuple):
+    """A line of a module, what it becomes, and the tests that should see it."""
+
+    module: str
+    old: str
+    new: str
+    tests: str
+
+
+FAULTS = [
+    Fault("store/digest.py", "blake3(data).hexdigest()", "blake3(data[:64]).hexdigest()", "store"),
+    Fault(
+        "store/store.py", "return data if hash_bytes(data) == blob", "return data if True", "store"
+    ),
+    Fault("store/store.py", "return entry if whole else None", "return entry", "store"),
+    Fault("store/store.py", "if hasher.hexdigest() != blob:", "if False:", "store"),
+    Fault(
+        "store/file_digests.py",
+        'if entry and entry["stamp"] == before and name in entry',
+        'if entry and entry["stamp"][1] == before[1] and name in entry',
+        "store",
+    ),
+    Fault("program/canonical.py", '["graph"])}', '["graph"]) and None}', "program"),
+    Fault(
+        "program/canonical.py",
+        'numbers.setdefault(match[0], f"symbol {len(numbers)}")',
+        'numbers.setdefault(match[0], "symbol")',
+        "program",
+    ),
+    Fault("config/matrix.py", "found = _without(found, entry, axes, variables)", "pass", "config"),
+    Fault(
+        "config/variables.py",
+        "return value or default.removeprefix",
+        "return default.removeprefix",
+        "config",
+    ),
+    Fault("config/variables.py", "if default is not None:", "if default:", "config"),
+    Fault("plan/keys.py", '"program": methods[name].program,', '"program": "",', "plan"),
+    Fault("plan/keys.py", "**config.methods[name].resolved(),", "", "plan"),
+    Fault("plan/keys.py", 'key["order"] = list(together)', "pass", "plan"),
+    Fault("plan/keys.py", "if spec.depends_on_host:", "if False:", "plan"),
+    Fault(
+        "plan/status.py", "        if not damage:\n", "        if True:\n", "plan cli/test_tasks.py"
+    ),
+    Fault(
+        "compile/link.py",
+        "1 + self.mutable.index(",
+        "1 + self.constants.index(",
+        "compile/test_link.py",
+    ),
+    Fault(
+        "compile/link.py",
+        "for plan, owner in sorted(owned, key=lambda pair: pair[0].name):",
+        "for plan, owner in owned:",
+        "compile/test_link.py",
+    ),
+    Fault(
+        "compile/link.py",
+        "if digests.setdefault(entry.key, entry.blob.digest) != entry.blob.digest:",
+        "if False:",
+        "compile/test_link.py",
+    ),
+    Fault(
+        "compile/link.py",
+        "table.index(entry.blob), entry.alignment, layout",
+        "table.index(entry.blob), 1, layout",
+        "compile/test_link.py",
+    ),
+    Fault(
+        "compile/preprocess/key.py",
+        "self.value(list(node.users))  # passes take the first one",
+        "pass",
+        "compile/preprocess/test_key.py",
+    ),
+    Fault(
+        "compile/preprocess/key.py",
+        "            self.value(node.args)\n",
+        "",
+        "compile/preprocess/test_key.py",
+    ),
+    Fault(
+        "compile/module_filter.py",
+        "(check is not None and node.graph is not outermost)",
+        "False",
+        "compile/test_module_filter.py",
+    ),
+    Fault(
+        "devices/interpreter/execute.py",
+        "given = [v.clone() if isinstance(v, torch.Tensor) else v for v in given]",
+        "given = [v.double() if isinstance(v, torch.Tensor) else v for v in given]",
+        "devices",
+    ),
+    Fault(
+        "devices/interpreter/execute.py",
+        ".all()) if isinstance",
+        ".any()) if isinstance",
+        "devices",
+    ),
+    Fault(
+        "validate/metrics.py",
+        "float(distance.max()) if e.numel()",
+        "float(distance.mean()) if e.numel()",
+        "validate/test_metrics.py",
+    ),
+    Fault(
+        "validate/metrics.py",
+        "disagreeing += int(",
+        "disagreeing += 0 * int(",
+        "validate/test_metrics.py",
+    ),
+    Fault(
+        "validate/limits.py",
+        "and found > limit:",
+        "and found > 2 * limit:",
+        "validate/test_package.py validate/test_metrics.py",
+    ),
+    Fault(
+        "validate/gates/gates.py",
+        "    if size <= limit:\n",
+        "    if size <= limit + 1:\n",
+        "validate/test_gates.py",
+    ),
+    Fault(
+        "run/install.py",
+        "workspace.write_state(package, {**state, section: record})",
+        "pass",
+        "cli/test_tasks.py",
+    ),
+    Fault(
+        "run/batch.py",
+        'if event.outcome == "lost" and attempt < _ATTEMPTS - 1:',
+        "if False:",
+        "run store cli/test_tasks.py",
+    ),
+]
+
+
+def run(fault: Fault, checkout: Path) -> str:
+    """Return the test that catches a fault, or nothing."""
+    path = checkout / "pipeline" / fault.module
+    source = path.read_text(encoding="utf-8")
+    if source.count(fault.old) != 1:
+        raise SystemExit(f"{fault.module}: holds {fault.old!r} {source.count(fault.old)} times")
+    path.write_text(source.replace(fault.old, fault.new), encoding="utf-8")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-n", "0", "-p", "no:cacheprovider"]
+            + [f"tests/{name}" for name in fault.tests.split()],
+            cwd=checkout,
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        path.write_text(source, encoding="utf-8")
+    if done.returncode == 0:
+        return ""
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return found[1] if found else f"exit status {done.returncode}"
+
+
+def main(numbers: list[int]) -> int:
+    survived = 0
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = Path(folder) / "checkout"
+        ignored = shutil.ignore_patterns(".git", "build", "*.egg-info", "__pycache__", ".*_cache")
+        shutil.copytree(ROOT, checkout, ignore=ignored)
+        for number in numbers or range(1, len(FAULTS) + 1):
+            fault, began = FAULTS[number - 1], time.monotonic()
+            caught = run(fault, checkout)
+            survived += not caught
+            seconds = time.monotonic() - began
+            print(
+                f"{number:>2} {fault.module:<32} {seconds:5.0f} s  {caught or 'SURVIVED'}",
+                flush=True,
+            )
+    return int(survived > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main([int(word) for word in sys.argv[1:]]))

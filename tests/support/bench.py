@@ -1,0 +1,101 @@
+"""Workspaces in folders of the tests' own, and doit run in them as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.store.file_digests import RACY_NS
+from tests.support.forked import run_doit
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TESTS = REPOSITORY / "tests"
+SAMPLES = TESTS / "samples"
+DATA = TESTS / "data"
+
+
+@dataclass
+class Bench:
+    """A workspace in a folder of the test's own, with a store of its own."""
+
+    root: Path
+    output: str = ""
+
+    @property
+    def store(self) -> Path:
+        return self.root / ".store"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PTE_PIPELINE_STORE": str(self.store), "PTE_PIPELINE_JOBS": "2"}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "doit", *arguments]
+
+    def doit(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
+        """Run doit in a fork of this process; keep what it prints in `output`.
+
+        What is set of Python's own environment holds for real processes alone.
+        """
+        if any(name.startswith("PYTHON") for name in environment):
+            return self.process(*arguments, timeout=timeout, **environment)
+        given = {**self.environment, **environment}
+        code, self.output = run_doit(self.root, arguments, given, timeout)
+        return code
+
+    def process(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
+        """Run doit as a user does, in a process with workers; keep what it prints in `output`."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.root,
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+        self.output = done.stdout
+        return done.returncode
+
+    def settle(self) -> None:
+        """Wait until the digests of files written just now are kept; see `RACY_NS`."""
+        time.sleep(2 * RACY_NS / 1e9)
+
+    def actions(self) -> list[dict[str, Any]]:
+        return json.loads((self.root / "build" / "run.json").read_text())["actions"]
+
+    def outcomes(self) -> dict[str, str]:
+        """`kind package/method` to outcome, of the last run."""
+        return {
+            " ".join(
+                [a["kind"], "/".join(n for n in (a["package"], a["method"]) if n) or a["model"]]
+            ): a["outcome"]
+            for a in self.actions()
+        }
+
+    def bytes_of(self, package: str, name: str) -> bytes:
+        return (self.root / "build" / package / name).read_bytes()
+
+    def snapshot(self) -> dict[Path, tuple[int, int]]:
+        """Size and time of all files; in the store, the time is that of the last use."""
+        return {
+            path: (path.stat().st_size, path.is_relative_to(self.store) or path.stat().st_mtime_ns)
+            for path in self.root.rglob("*")
+        }
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        path = self.root / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+
+def bench_of(sample: str, folder: Path) -> Bench:
+    return Bench(Path(shutil.copytree(SAMPLES / sample, folder / sample)))

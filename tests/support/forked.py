@@ -1,0 +1,134 @@
+"""doit in a fork of the test's process, in which torch and ExecuTorch are loaded already.
+
+A started `doit` and its workers cost 15 CPU seconds of imports before they do anything. A fork has
+them for nothing, ends with all that it changed, and performs its actions itself, one after another.
+What is special about processes (kills, interrupts, what is imported, hash seeds, modules patched by
+`sitecustomize`) is tested in real ones: `Bench.process`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def warm_up() -> None:
+    """Load what builds need, and let XNNPACK export its pattern graphs, once for all forks."""
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    import pipeline.run.perform  # noqa: F401
+
+    torch.set_num_threads(1)
+    program = torch.export.export(torch.nn.Linear(2, 2).requires_grad_(False), (torch.ones(1, 2),))
+    to_edge_transform_and_lower({"forward": program}, partitioner=[XnnpackPartitioner()])
+    gc.collect()
+    gc.freeze()
+
+
+def run_doit(
+    root: Path, arguments: Sequence[str], environment: dict[str, str], timeout: float
+) -> tuple[int, str]:
+    """Run `doit` in a folder with an environment; return its exit status and what it printed.
+
+    Raises:
+        TimeoutError: it took more than `timeout` seconds, and was killed.
+    """
+    warm_up()
+    with tempfile.TemporaryFile() as printed:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child == 0:
+            _become_doit(root, arguments, environment, printed.fileno())
+        status = _wait(child, timeout)
+        printed.seek(0)
+        return os.waitstatus_to_exitcode(status), printed.read().decode()
+
+
+def _wait(child: int, timeout: float) -> int:
+    deadline = time.monotonic() + timeout
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return status
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise TimeoutError(f"doit took more than {timeout} s")
+        time.sleep(0.01)
+
+
+def _become_doit(
+    root: Path, arguments: Sequence[str], environment: dict[str, str], output: int
+) -> None:
+    """Run doit in this process, a fork, and end it, whatever happens."""
+    code = 99
+    try:
+        _print_to(output)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(root)
+        sys.path.insert(0, str(root))
+        from doit.doit_cmd import DoitMain
+
+        from pipeline.run import pool
+
+        pool.Pool = _PoolOfOne  # type: ignore[misc, assignment]
+        sys.argv = ["doit", *arguments]
+        code = DoitMain().run(list(arguments)) or 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _print_to(output: int) -> None:
+    """Print to a file descriptor, by descriptors 1 and 2, which an action sends to its log."""
+    # pytest's streams too: doit holds what was sys.stdout when it was imported.
+    for descriptor in {1, 2, sys.stdout.fileno(), sys.stderr.fileno()}:
+        os.dup2(output, descriptor)
+    sys.stdout = open(1, "w", closefd=False, buffering=1)  # noqa: SIM115
+    sys.stderr = open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
+    logging.root.handlers.clear()  # pytest's
+    for known in logging._handlerList:  # type: ignore[attr-defined]
+        if isinstance(handler := known(), logging.StreamHandler):  # torch's
+            handler.setStream(sys.stderr)
+
+
+class _PoolOfOne:
+    """Performs actions in this process."""
+
+    def __init__(self, workspace: Any, jobs: int, always: bool) -> None:
+        from dataclasses import replace
+
+        self._workspace = replace(workspace)
+        self._always = always
+
+    def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        from pipeline.run.worker import log_path, run, worker_process
+
+        prepared = partial(worker_process, os.getppid())
+        for action in ready:
+            log_path(action, self._workspace).unlink(missing_ok=True)
+            yield action, run(action, self._workspace, self._always, prepared)
+
+    def close(self) -> None:
+        pass
