@@ -78,9 +78,26 @@ class Plan:
     @_once
     def problems(self, package: str) -> tuple[Problem, ...]:
         """Return all that is wrong with a package's config or source, as far as is known now."""
-        known = self.link_digest(package) is not None
+        if self.link_digest(package) is not None or self._is_sound_until_exported(package):
+            return ()
         # What an alias of YAML repeats was written once.
-        return () if known else tuple(dict.fromkeys(self._find_problems(package)))
+        return tuple(dict.fromkeys(self._find_problems(package)))
+
+    def _is_sound_until_exported(self, package: str) -> bool:
+        """Return whether a package waits for an export and has no problem so far."""
+        summary = self.summary(package)
+        if summary is None or summary.model not in self.models.sources:
+            return False
+        try:
+            if self.methods(package) is not None:
+                return False
+        except SourceError:
+            return False
+        given = [toolchain(summary.distributions), self._passes(package)]
+        sound: bool | None = self._derived(
+            package, "sound", {}, given, lambda: not self._find_problems(package) or None
+        )
+        return sound is not None
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
         configs = self.configs.parsed(package)
@@ -220,13 +237,13 @@ class Plan:
         if methods is None:
             return None
         inputs = [toolchain(summary.distributions), self._passes(package)]
-        return self._derived_digest(
-            package,
-            "link",
-            methods,
-            inputs,
-            lambda: None if self._find_problems(package) else self.link(package),
-        )
+
+        def compute() -> Digest | None:
+            link = None if self._find_problems(package) else self.link(package)
+            return link.digest if link else None
+
+        found: Digest | None = self._derived(package, "link", methods, inputs, compute)
+        return found
 
     def validate(self, package: str) -> Action | None:
         """Return the validate action, or None while the package is not linked."""
@@ -258,19 +275,24 @@ class Plan:
         if methods is None or self.summary(package) is None or not files:
             return None
         inputs = [files, toolchain(), self.baseline(package)]
-        return self._derived_digest(
-            package, "validate", methods, inputs, lambda: self.validate(package)
-        )
 
-    def _derived_digest(
+        def compute() -> Digest | None:
+            validation = self.validate(package)
+            return validation.digest if validation else None
+
+        found: Digest | None = self._derived(package, "validate", methods, inputs, compute)
+        return found
+
+    def _derived(
         self,
         package: str,
-        kind: str,
+        what: str,
         methods: Mapping[str, MethodSource],
         inputs: list[Any],
-        make: Callable[[], Action | None],
-    ) -> Digest | None:
-        """Return the digest of an action, from the cache where nothing of this changed."""
+        compute: Callable[[], Any],
+    ) -> Any:
+        """Return what follows from a package's config, its methods, the files that its options
+        name, this machine and `inputs`, from the cache where nothing of this changed."""
         summary = self.summary(package)
         assert summary is not None
         sources = [
@@ -278,14 +300,8 @@ class Plan:
             for name, m in methods.items()
         ]
         files = [self._file(path) for path in summary.files]
-
-        def digest() -> Digest | None:
-            action = make()
-            return action.digest if action else None
-
         given = [*inputs, sources, summary.machine, host(), files]
-        found: Digest | None = self.configs.derived(package, kind, given, digest)
-        return found
+        return self.configs.derived(package, what, given, compute)
 
     def _linked(self, package: str) -> dict[str, Digest]:
         """Return the files of a linked package that a device loads."""

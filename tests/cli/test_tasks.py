@@ -53,10 +53,20 @@ def test_second_run_does_nothing(built):
     assert (built.root / "build" / "pair" / "pair.pte").stat().st_mtime_ns == stat.st_mtime_ns
 
 
-@pytest.mark.parametrize("command", [["list", "--all"], ["info", "lower:pair"], []], ids=" ".join)
+def never_exported(bench):
+    """Add a package of a model that was never exported."""
+    for name in ("models/pair.py", "partition_configs/pair.yaml"):
+        text = (bench.root / name).read_text().replace("model: pair", "model: other")
+        (bench.root / name.replace("pair.", "other.")).write_text(text)
+    bench.settle()
+    assert bench.doit("lower:pair") == 0
+
+
+@pytest.mark.parametrize("command", [["list", "--all"], ["info", "lower:pair"], ["validate:pair"]], ids=" ".join)
 def test_torch_is_not_imported_when_nothing_is_to_be_done(built, command):
     built.settle()
     assert built.doit() == 0  # a copy has other inodes, so files are read once
+    never_exported(built)
     code = (
         "import sys, os; sys.argv = ['doit', *sys.argv[1:]]\n"
         "from doit.doit_cmd import DoitMain\n"
