@@ -14,8 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends import BACKENDS
-from pipeline.backends.constructors import FILE
+from pipeline.backends.constructors import FILE, constructors
 from pipeline.backends.host import package_folders
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -34,8 +33,7 @@ def description(targets: Iterable[str]) -> dict[str, Any]:
 
 def targets() -> list[str]:
     """Return the targets of the whole catalogue."""
-    stages = [stage for b in BACKENDS.values() for stage in (b.lowering, b.quantization) if stage]
-    return [each.target for stage in stages for each in stage.constructors]
+    return [each.target for each in constructors()]
 
 
 def describe(target: str) -> list[dict[str, Any]]:

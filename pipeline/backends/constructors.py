@@ -1,16 +1,22 @@
-"""Options of configs checked against `constructors.json`, without importing executorch."""
+"""Options of configs checked against the installed executorch, without importing it.
+
+`constructors.toml` says which callables options are passed to, and `constructors.json` which
+parameters these have.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.entry import Backend, Constructor
+from pipeline.backends.entry import Backend
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import OVERRIDES, QuantizeConfig
 from pipeline.store.errors import did_you_mean
@@ -20,11 +26,40 @@ OURS = frozenset({*QuantizeConfig.model_fields, *OVERRIDES}) - {"dynamic"}
 FILE = Path(__file__).with_name("constructors.json")
 
 
+@dataclass(frozen=True)
+class Constructor:
+    """A callable of an installed library that options are passed to: a row of the TOML file, which
+    says what its fields are."""
+
+    target: str
+    stages: list[str]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
 @cache
 def described() -> dict[str, Any]:
     """Return the description: `versions` by package and parameters by target in `callables`."""
     description: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return description
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(FILE.with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def constructors(stage: str = "") -> list[Constructor]:
+    """Return the constructors of a stage, such as "xnnpack.lowering"; without one, all."""
+    rows = (Constructor(**row) for row in _table()["constructors"])
+    return [row for row in rows if not stage or stage in row.stages]
+
+
+def beyond(stage: str) -> Mapping[str, str]:
+    """Return the options of a stage that are no parameter of a constructor, and what they are."""
+    backend, _, kind = stage.partition(".")
+    return _table()["beyond"].get(backend, {}).get(kind, {})  # type: ignore[no-any-return]
 
 
 def outdated() -> str:
@@ -50,12 +85,13 @@ def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, s
     """Yield the options written in a config that no constructor of the described executorch takes,
     each with what is known instead."""
     quantizes = isinstance(options, QuantizeConfig)
-    stage = backend.quantization if quantizes else backend.lowering
-    if stage is None or not stage.constructors:
+    stage = f"{backend.name}.{'quantization' if quantizes else 'lowering'}"
+    takes = constructors(stage)
+    if backend.plugin or not takes:
         return
-    own = stage.beyond.keys() | (OURS if quantizes else ())
-    known = [name for each in stage.constructors for name in parameters(each)]
-    hidden = {name for each in stage.constructors for name in each.left_out}
+    own = beyond(stage).keys() | (OURS if quantizes else ())
+    known = [name for each in takes for name in parameters(each)]
+    hidden = {name for each in takes for name in each.left_out}
     for option in sorted(options.model_fields_set - own):
-        if {each.renamed.get(option, option) for each in stage.constructors}.isdisjoint(known):
+        if {each.renamed.get(option, option) for each in takes}.isdisjoint(known):
             yield option, did_you_mean(option, [name for name in known if name not in hidden])

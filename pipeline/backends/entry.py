@@ -33,28 +33,6 @@ def lazy(target: str) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class Constructor:
-    """A callable of an installed library that options of an entry are passed to.
-
-    `constructors.json` describes its parameters. The plan checks options of configs against that,
-    and tests check the entry (tools/describe_constructors.py).
-
-    Attributes:
-        target: `module:function`, `module:Class` or `module:Class.method`, where it is defined;
-            with `[expression]` behind it, the keys that it reads of a mapping, or that it compares
-            with those of compile specs, where upstream takes options so.
-        renamed: option to parameter, where they are not called the same.
-        left_out: parameters that are no option, and why.
-        defaults: options whose default is not the parameter's, and why.
-    """
-
-    target: str
-    renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
-    left_out: Mapping[str, str] = field(default_factory=dict, hash=False)
-    defaults: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True)
 class Lowering:
     """The part of a backend that lowers programs: a partitioner, or passes.
 
@@ -73,8 +51,6 @@ class Lowering:
             within it. None where it tells nothing.
         control_flow: the control flow whose bodies its partitioner looks into, as in "cond"; None
             where that is not known.
-        constructors: what its options are passed to, in the installed executorch.
-        beyond: options that are no parameter of a constructor, and what they are.
     """
 
     make_partitioner: Callable[[Any], Partitioner] | None = None
@@ -84,8 +60,6 @@ class Lowering:
     edge_operators: tuple[str, ...] = ()
     reasons: Reasons | None = None
     control_flow: frozenset[str] | None = None
-    constructors: tuple[Constructor, ...] = ()
-    beyond: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -100,8 +74,6 @@ class Quantization:
             are tuples of arguments, to the quantized module.
         rewrite: quantizes a program by itself, without `prepare_pt2e` and without inputs: it
             returns an ATen module, which is exported again.
-        constructors: what its options are passed to, in the installed executorch.
-        beyond: options that are no parameter of a constructor, and what they are.
         host: what it needs of the machine; in `QUANTIZERS` that of its backend.
     """
 
@@ -111,8 +83,6 @@ class Quantization:
         None
     )
     rewrite: Callable[[ExportedProgram, Any], GraphModule] | None = None
-    constructors: tuple[Constructor, ...] = ()
-    beyond: Mapping[str, str] = field(default_factory=dict, hash=False)
     host: Host = field(
         default_factory=lambda: Host(distributions=("executorch", "torch", "torchao"))
     )

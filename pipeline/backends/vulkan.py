@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pipeline.backends import reasons
 from pipeline.backends.entry import (
     Backend,
-    Constructor,
     Execution,
     Lowering,
     Preprocessing,
@@ -250,12 +249,10 @@ def _vulkan_quantizer(config: VulkanQuantize) -> Quantizer:
 
 
 _VULKAN = "executorch.backends.vulkan."
-_PARTITIONER = f"{_VULKAN}partitioner.vulkan_partitioner:VulkanPartitioner"
 _PREPROCESSING = Preprocessing(details=f"{_VULKAN}vulkan_preprocess:VulkanBackend")
 _REASONS = reasons.reported_by(
     f"{_VULKAN}partitioner.vulkan_partitioner:VulkanSupportedOperators", "log_skip"
 )
-_TEXTURE_LIMITS = {f"texture_limits_{axis}": "of `texture_limits`" for axis in "xyz"}
 
 
 def _cannot_run(what: str) -> Execution:
@@ -273,36 +270,10 @@ ENTRIES = (
             make_partitioner=_vulkan_partitioner,
             reasons=_REASONS,
             control_flow=frozenset(),
-            constructors=(
-                Constructor(
-                    _PARTITIONER, left_out={"compile_options": "made of the other options"}
-                ),
-                Constructor(f"{_PARTITIONER}[self.options]"),
-                Constructor(
-                    f"{_VULKAN}vulkan_preprocess:parse_compile_spec[spec.key]",
-                    left_out=_TEXTURE_LIMITS,
-                ),
-                Constructor(
-                    f"{_VULKAN}vulkan_preprocess:VulkanBackend.preprocess[compile_options]",
-                    left_out=_TEXTURE_LIMITS,
-                    defaults={
-                        "storage_type_override": "what is not overridden is not told",
-                        "memory_layout_override": "what is not overridden is not told",
-                    },
-                ),
-            ),
-            beyond={"warmup_execute_after_compile": "a compile spec for the runtime, in C++"},
         ),
         quantization=Quantization(
             options=VulkanQuantize,
             make_quantizer=_vulkan_quantizer,
-            constructors=(
-                Constructor(
-                    f"{_VULKAN}quantizer.vulkan_quantizer:get_symmetric_quantization_config",
-                    renamed={"dynamic": "is_dynamic"},
-                    left_out={"act_bits": "8 is all that there is"},
-                ),
-            ),
         ),
         preprocessing=_PREPROCESSING,
         execution=_cannot_run("Vulkan"),
@@ -316,17 +287,6 @@ ENTRIES = (
             make_partitioner=_webgpu_partitioner,
             reasons=_REASONS,
             control_flow=frozenset(),
-            constructors=(
-                Constructor(
-                    _PARTITIONER,
-                    renamed={"operators": "operator_allowlist"},
-                    left_out={
-                        "compile_options": "as ExecuTorch's own tests have them",
-                        "operator_blocklist": "`operators` says what is delegated",
-                    },
-                    defaults={"operators": "as ExecuTorch's own tests have it"},
-                ),
-            ),
         ),
         preprocessing=_PREPROCESSING,
         execution=_cannot_run("WebGPU"),

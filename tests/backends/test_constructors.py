@@ -31,10 +31,20 @@ ids = {"ids": lambda backend: backend.name}
 
 
 def stages(backend):
-    """The records with constructors, each with the model of its options."""
-    yield backend.lowering, backend.options
+    """The name of each stage, what its options are passed to, and their model."""
+    models = {"lowering": backend.options}
     if backend.quantization is not None:
-        yield backend.quantization, backend.quantization.options
+        models["quantization"] = backend.quantization.options
+    for kind, model in models.items():
+        stage = f"{backend.name}.{kind}"
+        yield stage, constructors.constructors(stage), model
+
+
+def test_the_table_is_of_stages_that_there_are():
+    known = {stage for backend in BACKENDS.values() for stage, _, _ in stages(backend)}
+    named = {stage for each in constructors.constructors() for stage in each.stages}
+    others = constructors._table()["beyond"].items()
+    assert named | {f"{name}.{kind}" for name, kinds in others for kind in kinds} <= known
 
 
 def test_the_description_is_of_the_installed_library():
@@ -70,20 +80,20 @@ def test_what_is_read_of_the_source_is_what_python_says(target, function):
 
 @pytest.mark.parametrize("backend", DESCRIBED, **ids)
 def test_every_option_is_a_parameter_or_says_what_else_it_is(backend):
-    for stage, model in stages(backend):
-        known = {name for each in stage.constructors for name in constructors.parameters(each)}
+    for stage, takes, model in stages(backend):
+        known = {name for each in takes for name in constructors.parameters(each)}
         others = {
             option
             for option in model.model_fields
-            if known.isdisjoint(each.renamed.get(option, option) for each in stage.constructors)
+            if known.isdisjoint(each.renamed.get(option, option) for each in takes)
         }
-        assert others - constructors.OURS == set(stage.beyond) - constructors.OURS
+        assert others - constructors.OURS == set(constructors.beyond(stage)) - constructors.OURS
 
 
 @pytest.mark.parametrize("backend", DESCRIBED, **ids)
 def test_every_parameter_is_an_option_or_says_why_not(backend):
-    for stage, model in stages(backend):
-        for each in stage.constructors:
+    for _, takes, model in stages(backend):
+        for each in takes:
             options = {each.renamed.get(name, name) for name in model.model_fields}
             known = constructors.parameters(each)
             assert set(each.left_out) <= set(known), each.target
@@ -106,8 +116,8 @@ def is_member(ours, code):
 
 @pytest.mark.parametrize("backend", DESCRIBED, **ids)
 def test_defaults_are_the_constructors_where_they_are_plain(backend):
-    for stage, model in stages(backend):
-        for each in stage.constructors:
+    for _, takes, model in stages(backend):
+        for each in takes:
             theirs = {p["name"]: p for p in constructors.described()["callables"][each.target]}
             differing = set()
             for option, field in model.model_fields.items():

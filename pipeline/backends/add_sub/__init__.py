@@ -45,7 +45,6 @@ ENTRIES = (
             make_partitioner=_make_partitioner,
             reasons=lazy("pipeline.backends.add_sub.partitioner:reasons"),
             control_flow=frozenset({"cond", "map_impl", "scan"}),
-            beyond={"whole": "of this package's own partitioner"},
         ),
         preprocessing=Preprocessing(
             function="pipeline.backends.add_sub.compiler:preprocess", names_count=False

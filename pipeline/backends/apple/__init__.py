@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pipeline.backends.apple.mlx_files import installed, provide, reproducible
-from pipeline.backends.entry import Backend, Constructor, Execution, Lowering, Preprocessing, Why
+from pipeline.backends.entry import Backend, Execution, Lowering, Preprocessing, Why
 from pipeline.backends.host import Host, Requirement, on_a_mac
 from pipeline.backends.options import Options
 from pipeline.backends.reasons import NOT_OF_THIS_TYPE
@@ -77,15 +77,6 @@ ENTRIES = (
             make_partitioner=_mps_partitioner,
             reasons=_mps_reasons,
             control_flow=frozenset(),
-            constructors=(
-                Constructor(
-                    "executorch.backends.apple.mps.partition.mps_partitioner:MPSPartitioner",
-                    left_out={"compile_specs": "made of the option"},
-                ),
-                Constructor(
-                    "executorch.backends.apple.mps.mps_preprocess:MPSBackend.preprocess[spec.key]"
-                ),
-            ),
         ),
         preprocessing=Preprocessing(
             details="executorch.backends.apple.mps.mps_preprocess:MPSBackend"
@@ -103,12 +94,6 @@ ENTRIES = (
             make_partitioner=_mlx_partitioner,
             reasons=_mlx_reasons,
             control_flow=frozenset(),
-            constructors=(
-                Constructor(
-                    "executorch.backends.mlx.partitioner:MLXPartitioner",
-                    left_out={"compile_specs": "nothing reads them"},
-                ),
-            ),
         ),
         preprocessing=Preprocessing(around=reproducible),
         host=Host(

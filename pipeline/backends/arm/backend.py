@@ -3,14 +3,13 @@ executorch/backends/arm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pkgutil import resolve_name
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import reasons
-from pipeline.backends.entry import Backend, Constructor, Lowering, Preprocessing, Quantization
+from pipeline.backends.entry import Backend, Lowering, Preprocessing, Quantization
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import QuantizeConfig
 
@@ -20,29 +19,6 @@ if TYPE_CHECKING:
 
 _ARM = "executorch.backends.arm."
 _QUANTIZER = f"{_ARM}quantizer.arm_quantizer:"
-_SCHEME = {"per_channel": "is_per_channel", "dynamic": "is_dynamic"}
-_QAT = {"is_qat": "programs come here trained"}
-_MADE = "made of the other options"
-_PASSES = (
-    Constructor(
-        f"{_ARM}common.pipeline_config:ArmPassPipelineConfig",
-        left_out={"quantize_inf": "made of quantize_neg_inf and quantize_pos_inf"},
-        defaults={"softmax": "stable for the targets that have no other"},
-    ),
-    Constructor(
-        f"{_ARM}common.pipeline_config:QuantizeInfConfig",
-        renamed={"quantize_neg_inf": "neg_inf", "quantize_pos_inf": "pos_inf"},
-    ),
-)
-_SCHEMES = (
-    Constructor(f"{_QUANTIZER}TOSAQuantizer.set_io", renamed={"io": "quantization_config"}),
-    Constructor(f"{_QUANTIZER}get_symmetric_quantization_config", renamed=_SCHEME, left_out=_QAT),
-    Constructor(
-        f"{_QUANTIZER}get_symmetric_a16w8_quantization_config",
-        renamed={**_SCHEME, "eps": "epsilon"},
-        left_out=_QAT,
-    ),
-)
 
 
 def arm_backend(
@@ -52,9 +28,6 @@ def arm_backend(
     *,
     options: type[Options],
     quantize: type[QuantizeConfig],
-    tools: Sequence[str] = (),
-    defaults: Mapping[str, str] = MappingProxyType({}),
-    spec_parameter: str = "compile_spec",
     around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     **fields: Any,
 ) -> Backend:
@@ -65,11 +38,7 @@ def arm_backend(
         folder: where in `executorch.backends.arm` the backend is defined.
         stem: what the names of its classes begin with.
         options: has a method `make_spec`, as `quantize` has: the compile spec without passes.
-        tools: parameters of the compile spec that the quantizer has no options for.
-        defaults: as in `Constructor`, of the compile spec.
-        spec_parameter: the quantizer's parameter for the compile spec.
     """
-    spec = f"{_ARM}{folder}.compile_spec:{stem.title() if stem.isupper() else stem}CompileSpec"
     partitioner = f"{_ARM}{folder}.partitioner:{stem}Partitioner"
     quantizer = f"{_QUANTIZER}{stem}Quantizer"
 
@@ -95,32 +64,10 @@ def arm_backend(
                 "executorch.exir.backend.utils:WhyNoPartitionReporter", "report_reject"
             ),
             control_flow=frozenset({"cond", "while_loop"}),
-            constructors=(
-                Constructor(spec, defaults=defaults),
-                *_PASSES,
-                Constructor(
-                    partitioner, left_out={"compile_spec": _MADE, "additional_checks": "objects"}
-                ),
-            ),
         ),
         quantization=Quantization(
             options=quantize,
             make_quantizer=make_quantizer,
-            constructors=(
-                Constructor(
-                    spec, left_out=dict.fromkeys(tools, "for what compiles it"), defaults=defaults
-                ),
-                *_PASSES,
-                Constructor(
-                    quantizer,
-                    left_out={
-                        spec_parameter: _MADE,
-                        "use_composable_quantizer": "the other one is deprecated",
-                    },
-                ),
-                *_SCHEMES,
-            ),
-            beyond={"activations": "says which function makes the configuration"},
         ),
         preprocessing=Preprocessing(details=f"{_ARM}{folder}.backend:{stem}Backend", around=around),
         **fields,

@@ -203,7 +203,6 @@ ENTRIES = (
         summary="Ethos-U55, U65, U85: NPUs of microcontrollers, quantized operators only",
         options=EthosUOptions,
         quantize=EthosUQuantize,
-        tools=("system_config", "memory_mode", "extra_flags", "config_ini"),
         around=_with_own_inis,
         host=Host(
             requirements=(extra("ethos-u", "ethosu", "tosa_serializer"),),

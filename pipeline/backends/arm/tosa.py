@@ -41,7 +41,6 @@ ENTRIES = (
         "tosa",
         "tosa",
         "TOSA",
-        spec_parameter="compile_spec_or_tosa_spec",
         summary="TOSA itself, as compilers for other devices read it",
         options=TosaOptions,
         quantize=TosaQuantize,

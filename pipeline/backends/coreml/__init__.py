@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline.backends.coreml.options import CoreMLOptions, CoreMLQuantize
 from pipeline.backends.entry import (
     Backend,
-    Constructor,
     Execution,
     Lowering,
     Preprocessing,
@@ -115,8 +114,6 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
 
 
 _COREML = "executorch.backends.apple.coreml."
-_GENERATE = f"{_COREML}compiler.coreml_preprocess:CoreMLBackend.generate_"
-_COREMLTOOLS = "coremltools.optimize.torch.quantization.quantization_config:"
 ENTRIES = (
     Backend(
         name="coreml",
@@ -127,31 +124,10 @@ ENTRIES = (
             make_partitioner=_make_partitioner,
             reasons=_reasons,
             control_flow=frozenset(),
-            constructors=(
-                Constructor(
-                    f"{_COREML}partition.coreml_partitioner:CoreMLPartitioner",
-                    left_out={"compile_specs": "made of the other options"},
-                ),
-                Constructor(f"{_GENERATE}compile_specs"),
-                Constructor(
-                    f"{_GENERATE}multimethod_weight_sharing_strategy_compile_spec",
-                    renamed={"multimethod_weight_sharing_strategy": "strategy"},
-                ),
-            ),
         ),
         quantization=Quantization(
             options=CoreMLQuantize,
             make_quantizer=lazy("pipeline.backends.coreml.quantizer:make_quantizer"),
-            constructors=(
-                Constructor(
-                    f"{_COREMLTOOLS}ModuleLinearQuantizerConfig",
-                    left_out={
-                        "algorithm": "how a model is trained",
-                        "milestones": "how a model is trained",
-                    },
-                ),
-            ),
-            beyond={"dynamic": "always false"},
         ),
         preprocessing=Preprocessing(
             details=f"{_COREML}compiler.coreml_preprocess:CoreMLBackend",

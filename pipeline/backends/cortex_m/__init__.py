@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationInfo, field_validator
 
-from pipeline.backends.entry import Backend, Constructor, Execution, Lowering, Quantization
+from pipeline.backends.entry import Backend, Execution, Lowering, Quantization
 from pipeline.backends.host import TOSA, Host, built, extra
 from pipeline.backends.options import Options, rule
 from pipeline.backends.quantize_options import QuantizeConfig, Static
@@ -78,12 +78,10 @@ ENTRIES = (
             kernels="cortex_m",
             preserve_ops=tuple(f"aten.{name}.default" for name in _WHOLE),
             edge_operators=("aten.max_pool2d.default",),
-            constructors=(
-                Constructor("executorch.backends.cortex_m.target_config:CortexMTargetConfig"),
-            ),
         ),
         quantization=Quantization(
-            options=CortexMQuantize, make_quantizer=_quantizer, beyond={"dynamic": "always false"}
+            options=CortexMQuantize,
+            make_quantizer=_quantizer,
         ),
         host=Host(
             requirements=(

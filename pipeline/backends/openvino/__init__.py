@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipeline.backends.entry import (
     Backend,
     CacheScope,
-    Constructor,
     Execution,
     Lowering,
     Preprocessing,
@@ -179,7 +178,6 @@ def _cannot_run() -> str:
 
 
 _OPENVINO = "executorch.backends.openvino."
-_COMPRESSION = "of nncf's get_weight_compression_configuration"
 ENTRIES = (
     Backend(
         name="openvino",
@@ -191,43 +189,11 @@ ENTRIES = (
             reasons=_reasons,
             control_flow=frozenset(),
             edge_operators=("aten.bitwise_and.Scalar", "aten.bitwise_right_shift.Tensor_Scalar"),
-            constructors=(
-                Constructor(
-                    f"{_OPENVINO}partitioner:OpenvinoPartitioner",
-                    left_out={"compile_spec": "made of `device`"},
-                ),
-            ),
-            beyond={"device": "the compile spec of this name"},
         ),
         quantization=Quantization(
             options=OpenvinoQuantize,
             make_quantizer=make_quantizer,
             apply_quantizer=apply_quantizer,
-            constructors=(
-                Constructor(
-                    f"{_OPENVINO}quantizer.quantizer:OpenVINOQuantizer",
-                    left_out={"kwargs": "NNCF's: `group_size` and `all_layers` go through it"},
-                ),
-                Constructor(
-                    f"{_OPENVINO}quantizer.quantizer:quantize_model",
-                    left_out={
-                        "captured_model": "the program",
-                        "calibration_dataset": "the model's calibration inputs",
-                        "transform_fn": "the inputs are arguments already",
-                        "extra_quantizer_options": "for NNCF's own classes",
-                        "kwargs": "for NNCF's own classes",
-                    },
-                ),
-            ),
-            beyond={
-                "dynamic": "always false",
-                "group_size": _COMPRESSION,
-                "all_layers": _COMPRESSION,
-                "awq": "of nncf's compress_pt2e",
-                "modules": "nncf's ignored scope",
-                "operators": "nncf's ignored scope",
-                "scale_estimation": "of nncf's compress_pt2e",
-            },
         ),
         preprocessing=Preprocessing(
             details=f"{_OPENVINO}preprocess:OpenvinoBackend",

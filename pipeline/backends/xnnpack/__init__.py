@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from pipeline.backends import reasons
 from pipeline.backends.entry import (
     Backend,
-    Constructor,
     Lowering,
     Preprocessing,
     Quantization,
@@ -186,30 +185,10 @@ ENTRIES = (
             make_partitioner=_make_partitioner,
             reasons=_reasons,
             control_flow=frozenset(),
-            constructors=(
-                Constructor(
-                    f"{_XNNPACK}partition.xnnpack_partitioner:XnnpackPartitioner",
-                    left_out={
-                        "verbose": "prints what it does; a build prints its own",
-                        "kwargs": "for each config: `force_non_static_weights_for_f32_linear`",
-                    },
-                ),
-                Constructor(
-                    f"{_XNNPACK}partition.config.xnnpack_config:XNNPartitionerConfig[kwargs]"
-                ),
-            ),
         ),
         quantization=Quantization(
             options=XnnpackQuantize,
             make_quantizer=_make_quantizer,
-            constructors=(
-                Constructor(
-                    f"{_XNNPACK}quantizer.xnnpack_quantizer:get_symmetric_quantization_config",
-                    renamed={"per_channel": "is_per_channel", "dynamic": "is_dynamic"},
-                    left_out={"is_qat": "programs come here trained"},
-                    defaults={"per_channel": "as ExecuTorch's recipes for XNNPACK have it"},
-                ),
-            ),
         ),
         preprocessing=Preprocessing(
             details=f"{_XNNPACK}xnnpack_preprocess:XnnpackBackend",
