@@ -20,17 +20,15 @@ _ACTIONS = ("export", "quantize", "compile", "link", "validate")
 
 
 def backend_colours(backends: Iterable[str]) -> dict[str, str]:
-    backends = sorted(set(backends))
-    others = [backend for backend in backends if backend not in _BACKENDS]
-    places = {backend: index for index, backend in enumerate(_BACKENDS)}
+    backends = set(backends)
+    others = sorted(backends.difference(_BACKENDS))
     rest = _CATEGORIES - len(_BACKENDS)
+    places = {backend: index for index, backend in enumerate(_BACKENDS)}
     places |= {backend: len(_BACKENDS) + index % rest for index, backend in enumerate(others)}
     return {backend: f"var(--c{places[backend]})" for backend in backends}
 
 
-def segment_colour(kind: str) -> str:
-    return f"var(--c{_SEGMENTS.index(kind)})" if kind in _SEGMENTS else LEFT
-
-
-def action_colour(kind: str) -> str:
-    return f"var(--c{_ACTIONS.index(kind)})" if kind in _ACTIONS else LEFT
+def colour_of(kind: str) -> str:
+    """Return the colour of a kind of segment or of action."""
+    places = {name: index for kinds in (_SEGMENTS, _ACTIONS) for index, name in enumerate(kinds)}
+    return f"var(--c{places[kind]})" if kind in places else LEFT

@@ -18,23 +18,7 @@ from pipeline.report.elements import Chart
 
 _WIDTHS = {"wide": 960, "narrow": 360}  # pixels
 _SVG = "http://www.w3.org/2000/svg"
-# Comes with the renderer, so that text is as wide on every machine that makes a page.
-FONT = "Roboto"
 _DROPPED = ("aria-roledescription", "font-family", "pointer-events", "class", "version")
-
-_CONFIG: dict[str, Any] = {
-    "font": FONT,
-    "view": {"stroke": None},
-    "axis": {
-        "domain": False,
-        "ticks": False,
-        "gridColor": "var(--line)",
-        "labelColor": "var(--soft)",
-        "labelFontSize": 12,
-        "labelPadding": 6,
-    },
-    "text": {"fill": "var(--ink)", "fontSize": 12},
-}
 
 
 def draw(chart: Chart) -> Markup:
@@ -46,13 +30,8 @@ def draw(chart: Chart) -> Markup:
 
 
 def _svg(spec: Mapping[str, Any], chart: Chart) -> Markup:
-    if "marks" in spec:  # of Vega itself
-        config = {"text": {"font": FONT, **_CONFIG["text"]}}
-        text = vl_convert.vega_to_svg({"padding": 0, **spec, "config": config})
-    else:
-        padding = {"left": 0, "right": 0, "top": 2, "bottom": 2}
-        text = vl_convert.vegalite_to_svg({"padding": padding, **spec, "config": _CONFIG})
-    root = Xml.fromstring(text)
+    convert = vl_convert.vega_to_svg if "marks" in spec else vl_convert.vegalite_to_svg
+    root = Xml.fromstring(convert(spec))
     _prune(root)
     _add_titles(root, chart.links)
     width = root.attrib.pop("width")

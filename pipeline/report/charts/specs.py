@@ -1,6 +1,7 @@
 """Specifications of charts, in Vega-Lite and Vega, from parts of records.
 
-What a mark says (`description`) becomes its tooltip.
+The marks and their channels stand in `charts.vl.json` and `treemap.vg.json`. Their values are made
+here: `y` in pixels from the top, and the `description` of a mark, which becomes its tooltip.
 """
 
 from __future__ import annotations
@@ -11,29 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.charts.canvas import (
-    BAD,
-    BAR,
-    FIRST,
-    INK,
-    LABEL,
-    PAPER,
-    ROW,
-    SOFT,
-    canvas,
-    labels,
-    layer,
-    scale_x,
-    unit_axis,
-)
-from pipeline.report.charts.colours import action_colour, segment_colour
+from pipeline.report.charts.colours import colour_of
 from pipeline.report.elements import Json
 from pipeline.report.formatting import size
 
 Spec = dict[str, Any]
 
+_LABEL, _BAR = 20, 18  # pixels: what stands above a bar, and a bar
+_ROW = _LABEL + _BAR + 8
 _LANE = 9  # pixels between lines of one row
-_TREEMAP = Path(__file__).with_name("treemap.vg.json")
+_FOLDER = Path(__file__).parent
 
 
 def bars(
@@ -44,19 +32,16 @@ def bars(
     Args:
         rows: by their labels the pieces of each bar: amount, colour and description.
     """
-    height = ROW * len(rows)
     values = []
     for index, pieces in enumerate(rows.values()):
         total = sum(amount for amount, _, _ in pieces) or 1
-        start, top = 0, index * ROW + LABEL
+        place = {"y": index * _ROW + _LABEL, "y2": index * _ROW + _LABEL + _BAR}
+        start = 0
         for amount, colour, description in pieces:
-            piece = {"x": start / total, "x2": (start + amount) / total, "y": top, "y2": top + BAR}
-            values.append({**piece, "colour": colour, "description": description})
+            ends = {"start": start / total, "end": (start + amount) / total}
+            values.append({**place, **ends, "colour": colour, "description": description})
             start += amount
-    mark = {"type": "rect", "stroke": PAPER, "strokeWidth": 0.8}
-    channels = {"x2": "x2", "y2": "y2", "color": "colour", "description": "description"}
-    layers = [layer(mark, values, height, x=scale_x("x", 1, axis), **channels)]
-    return canvas(width, height, labels(list(rows)), layers)
+    return _chart("bars", values, _labels(list(rows)), _ROW * len(rows), width, _linear(1, axis))
 
 
 def treemap(segments: Sequence[Json], width: int) -> Spec:
@@ -69,19 +54,17 @@ def treemap(segments: Sequence[Json], width: int) -> Spec:
     nodes += [{"id": kind, "parent": "all"} for kind in dict.fromkeys(s["kind"] for s in segments)]
     nodes += [
         {
+            **segment,
             "id": f"{segment['kind']}/{index}",
             "parent": segment["kind"],
-            "size": segment["size"],
-            "name": segment["name"],
             "short": ".".join(segment["name"].split(".")[-2:]),
             "amount": size(segment["size"]),
-            "colour": segment_colour(segment["kind"]),
-            "description": segment["description"],
+            "colour": colour_of(segment["kind"]),
         }
         for index, segment in enumerate(segments)
         if segment["size"] > 0
     ]
-    spec = json.loads(_TREEMAP.read_text(encoding="utf-8"))
+    spec = json.loads((_FOLDER / "treemap.vg.json").read_text(encoding="utf-8"))
     spec["data"][0]["values"] = nodes
     return {**spec, "width": width, "height": 380 if width > 500 else 420}
 
@@ -94,35 +77,16 @@ def timeline(actions: Sequence[Json], lanes: Sequence[str], width: int) -> Spec:
             `name`, `ok` and `description`.
     """
     last = max((action["end"] for action in actions), default=1.0) or 1.0
-    row, bar = LABEL + 34, 24
-    height = row * len(lanes)
+    row, bar = _LABEL + 34, 24
     values = []
     for action in actions:
-        top = action["lane"] * row + LABEL
-        edge, thickness = (PAPER, 0.8) if action["ok"] else (BAD, 2.5)
+        top = action["lane"] * row + _LABEL
         room = (action["end"] - action["start"]) / last * width
         fits = room > 6.2 * len(action["name"]) + 12  # about 6.2 pixels a letter
-        values.append(
-            {
-                **action,
-                "y": top,
-                "y2": top + bar,
-                "middle": top + bar / 2,
-                "colour": action_colour(action["kind"]),
-                "edge": edge,
-                "thickness": thickness,
-                "text": action["name"] if fits else "",
-            }
-        )
-    x = scale_x("start", last, unit_axis("s", last, width))
-    style = {"color": "colour", "stroke": "edge", "strokeWidth": "thickness"}
-    ends = {"x2": "end", "y2": "y2", "description": "description"}
-    layers = [layer({"type": "rect"}, values, height, x=x, **ends, **style)]
-    text = {"type": "text", "align": "left", "baseline": "middle", "dx": 6, "fontSize": 11}
-    if named := [value for value in values if value["text"]]:
-        mark = {**text, "color": "var(--on-colour)", "aria": False}
-        layers.append(layer(mark, named, height, "middle", x=x, text="text"))
-    return canvas(width, height, labels(lanes, row), layers)
+        colour = colour_of(action["kind"])
+        values.append({**action, "y": top, "y2": top + bar, "colour": colour, "fits": fits})
+    x = _linear(last, _unit_axis("s", last, width))
+    return _chart("timeline", values, _labels(lanes, row), row * len(lanes), width, x)
 
 
 def errors(lines: Sequence[Json], limits: Mapping[str, float], width: int) -> Spec:
@@ -131,60 +95,37 @@ def errors(lines: Sequence[Json], limits: Mapping[str, float], width: int) -> Sp
     A line leads from the mean over the 99.9th percentile to the greatest error.
 
     Args:
-        lines: with `row` (method and output), `mean`, `p999`, `max` (positive and finite), `ok` and
-            `description`.
+        lines: with `row` (method and output), `mean`, `p999`, `max` (finite, the last one positive),
+            `ok` and `description`.
         limits: of the absolute error, by row.
     """
-    rows = {row: [line for line in lines if line["row"] == row] for row in _rows(lines)}
+    rows = dict.fromkeys(line["row"] for line in lines)
     known = [line[name] for line in lines for name in ("mean", "p999", "max")]
     known += [limit for row, limit in limits.items() if row in rows]
     low = math.floor(math.log10(min(value for value in known if value > 0)))
     high = math.ceil(math.log10(max(known) * 1.0001))
     values: list[Json] = []
     marks: list[Json] = []
-    names: dict[float, str] = {}
+    labels: dict[float, str] = {}
     top = 0.0
-    for row, own in rows.items():
-        names[top + 14] = row
-        bottom = top + LABEL + _LANE * len(own)
+    for row in rows:
+        own = [line for line in lines if line["row"] == row]
+        labels[top + 14] = row
+        bottom = top + _LABEL + _LANE * len(own)
         if (limit := limits.get(row, 0)) > 0:
             words = f"{row}: limit of the absolute error, {limit:g} + rtol × |expected|"
-            place = {"x": limit, "y": top + LABEL - 4, "y2": bottom}
+            place = {"limit": limit, "y": top + _LABEL - 4, "y2": bottom}
             marks.append({**place, "description": words})
+        first = top + _LABEL + _LANE / 2
         for lane, line in enumerate(own):
-            y = top + LABEL + _LANE * (lane + 0.5)
-            ends = {key: max(line[key], 10.0**low) for key in ("mean", "p999")}
-            ends |= {"y": y, "above": y - 3.5, "below": y + 3.5}
-            values.append({**line, **ends, "colour": FIRST if line["ok"] else BAD})
+            colour = "var(--c0)" if line["ok"] else "var(--bad)"
+            values.append({**line, "y": first + lane * _LANE, "colour": colour})
         top = bottom + 12
     step = max(1, math.ceil((high - low) / (width / 70)))
-    axis = {"title": None, "format": "~e", "values": [10.0**p for p in range(low, high + 1, step)]}
-    scale = {"type": "log", "domain": [10.0**low, 10.0**high], "nice": False}
-    x: Spec = {"type": "quantitative", "scale": scale, "axis": axis}
-    return canvas(width, top, names, _error_layers(values, marks, x, top))
-
-
-def _rows(values: Sequence[Json]) -> list[str]:
-    return list(dict.fromkeys(value["row"] for value in values))
-
-
-def _error_layers(
-    values: Sequence[Json], marks: Sequence[Json], x: Spec, height: float
-) -> list[Spec]:
-    limit = {"type": "rule", "strokeWidth": 1.5, "color": INK, "strokeDash": [4, 3]}
-    line = {"type": "rule", "strokeWidth": 2, "opacity": 0.5}
-    tick = {"type": "rule", "strokeWidth": 1.5}
-    dot = {"type": "point", "filled": True, "size": 30, "opacity": 1}
-    says = {"description": "description"}
-    style = {"color": "colour", **says}
-    at = {name: {**x, "field": name} for name in ("x", "mean", "p999", "max")}
-    layers = [layer(limit, marks, height, x=at["x"], y2="y2", **says)] if marks else []
-    return [
-        *layers,
-        layer(line, values, height, x=at["mean"], x2="max", **style),
-        layer(tick, values, height, "above", x=at["p999"], y2="below", **style),
-        layer(dot, values, height, x=at["max"], **style),
-    ]
+    axis = {"format": "~e", "values": [10.0**p for p in range(low, high + 1, step)]}
+    scale = {"type": "log", "domain": [10.0**low, 10.0**high], "nice": False, "clamp": True}
+    x = {"type": "quantitative", "scale": scale, "axis": axis}
+    return _chart("errors", values, labels, top, width, x, marks)
 
 
 def latency(spreads: Sequence[Json], width: int) -> Spec:
@@ -194,23 +135,62 @@ def latency(spreads: Sequence[Json], width: int) -> Spec:
         spreads: with `row`, `low`, `median`, `high`, `source` (whether it is the source program's)
             and `description`.
     """
-    rows = _rows(spreads)
-    height = ROW * len(rows)
-    values = [
-        {
-            **spread,
-            "y": rows.index(spread["row"]) * ROW + LABEL + (BAR - 5 if spread["source"] else 4),
-            "colour": SOFT if spread["source"] else FIRST,
-        }
-        for spread in spreads
-    ]
+    rows = list(dict.fromkeys(spread["row"] for spread in spreads))
+    values = []
+    for spread in spreads:
+        top = rows.index(spread["row"]) * _ROW + _LABEL
+        below, colour = (_BAR - 5, "var(--soft)") if spread["source"] else (4, "var(--c0)")
+        values.append({**spread, "y": top + below, "colour": colour})
     last = max(spread["high"] for spread in spreads) * 1.04
-    axis = unit_axis("ms", last, width)
-    style = {"color": "colour", "description": "description"}
-    line = {"type": "rule", "strokeWidth": 3, "opacity": 0.5}
-    dot = {"type": "point", "filled": True, "size": 45, "opacity": 1}
-    layers = [
-        layer(line, values, height, x=scale_x("low", last, axis), x2="high", **style),
-        layer(dot, values, height, x=scale_x("median", last, axis), **style),
-    ]
-    return canvas(width, height, labels(rows), layers)
+    x = _linear(last, _unit_axis("ms", last, width))
+    return _chart("latency", values, _labels(rows), _ROW * len(rows), width, x)
+
+
+def _chart(
+    name: str,
+    values: Sequence[Json],
+    labels: Mapping[float, str],
+    height: float,
+    width: int,
+    x: Json,
+    limits: Sequence[Json] = (),
+) -> Spec:
+    """Return the layers of a chart over each other, below their labels.
+
+    Labels stand at the left, above what they name, which leaves a phone the whole width.
+
+    Args:
+        labels: by the pixel, from the top, on which they stand.
+        x: the scale and the axis that all layers share.
+    """
+    spec = json.loads((_FOLDER / "charts.vl.json").read_text(encoding="utf-8"))
+    layers, named = spec.pop("layers")[name], spec.pop("labels")
+    named["mark"]["limit"] = width
+    texts = [{"y": y, "label": label} for y, label in labels.items()]
+    return {
+        **spec,
+        "width": width,
+        "height": height,
+        "encoding": {"x": x, **spec["encoding"]},
+        "layer": [*layers, named],
+        "data": {"name": "values"},
+        "datasets": {"values": values, "limits": limits, "labels": texts},
+    }
+
+
+def _linear(last: float, axis: Json | None) -> Json:
+    """Return the channel of a linear scale from zero."""
+    return {"type": "quantitative", "scale": {"domain": [0, last], "nice": False}, "axis": axis}
+
+
+def _labels(rows: Sequence[str], height: float = _ROW) -> dict[float, str]:
+    return {index * height + _LABEL - 6: row for index, row in enumerate(rows)}
+
+
+def _unit_axis(unit: str, last: float, width: int) -> Json:
+    """Return an axis to `last` with round figures.
+
+    None is so near its end that its label, in whatever font, would leave the picture.
+    """
+    label = f"datum.value > {last * (1 - 28 / width)} ? '' : datum.label + ' {unit}'"
+    return {"tickCount": round(width / 90), "labelExpr": label}

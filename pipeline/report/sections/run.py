@@ -8,7 +8,7 @@ from functools import partial
 
 from pipeline.report.cells import figure, name
 from pipeline.report.charts import specs
-from pipeline.report.charts.colours import action_colour
+from pipeline.report.charts.colours import colour_of
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.entries import Entry
 from pipeline.report.events import STAGE, Event
@@ -85,7 +85,7 @@ def _chart(events: Sequence[Event], seconds: float, pages: Mapping[str, str]) ->
     return Chart(
         "Workers.",
         f"What each did when; {share} of their time was used. Red edges: failed. Hover for stages.",
-        [(kind, action_colour(kind)) for kind in kinds],
+        [(kind, colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
         partial(specs.timeline, bars, [f"worker {lane}" for lane in lanes]),
         links,
