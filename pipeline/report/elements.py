@@ -85,7 +85,7 @@ class Chart:
     about: str
     legend: Sequence[tuple[str, str]]
     label: str
-    spec: Callable[[int], Mapping[str, Any]]
+    spec: Callable[[int], dict[str, Any]]
     links: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -29,7 +29,7 @@ def draw(chart: Chart) -> Markup:
     )
 
 
-def _svg(spec: Mapping[str, Any], chart: Chart) -> Markup:
+def _svg(spec: dict[str, Any], chart: Chart) -> Markup:
     convert = vl_convert.vega_to_svg if "marks" in spec else vl_convert.vegalite_to_svg
     root = Xml.fromstring(convert(spec))
     _prune(root)

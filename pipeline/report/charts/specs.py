@@ -95,8 +95,8 @@ def errors(lines: Sequence[Json], limits: Mapping[str, float], width: int) -> Sp
     A line leads from the mean over the 99.9th percentile to the greatest error.
 
     Args:
-        lines: with `row` (method and output), `mean`, `p999`, `max` (finite, the last one positive),
-            `ok` and `description`.
+        lines: with `row` (method and output), `mean`, `p999` and `max` (finite, and `max`
+            positive), `ok` and `description`.
         limits: of the absolute error, by row.
     """
     rows = dict.fromkeys(line["row"] for line in lines)
