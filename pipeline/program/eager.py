@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -46,6 +46,19 @@ class Source:
             if bool(tensor.any())
         )
 
+    @classmethod
+    def with_common_state(cls, programs: Mapping[str, ExportedProgram]) -> dict[str, Self]:
+        """Make sources by method, which share the buffers of one name that any of them changes.
+
+        A buffer begins as the first program has it.
+        """
+        common: dict[str, torch.Tensor] = {}
+        for name in common_buffers(programs):
+            holders = (p.state_dict | p.constants for p in programs.values())
+            first = next(tensors[name] for tensors in holders if name in tensors)
+            common[name] = first.detach().clone()
+        return {method: cls(program, common) for method, program in programs.items()}
+
     def reset(self) -> None:
         """Restore the initial state."""
         with torch.no_grad():
@@ -69,11 +82,14 @@ class Source:
         return self._run(flatten_as_given(self.program, inputs))
 
     def _run(self, leaves: list[Any]) -> list[Any]:
-        args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
         with torch.no_grad():
-            returned = pytree.tree_leaves(self._module(*args, **kwargs))
+            returned = self._call_module(leaves)
         outputs = [leaves[index] for index in self._changed] + returned
         return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in outputs]
+
+    def _call_module(self, leaves: list[Any]) -> list[Any]:
+        args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
+        return pytree.tree_leaves(self._module(*args, **kwargs))
 
 
 @dataclass(frozen=True)
@@ -165,19 +181,6 @@ def _place(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module | None, 
         return module.get_submodule(owner), attribute
     except AttributeError:
         return None, attribute
-
-
-def sources_with_common_state(programs: Mapping[str, ExportedProgram]) -> dict[str, Source]:
-    """Make Sources by method, which share the buffers of one name that any of them changes.
-
-    A buffer begins as the first program has it.
-    """
-    common: dict[str, torch.Tensor] = {}
-    for name in common_buffers(programs):
-        holders = (p.state_dict | p.constants for p in programs.values())
-        first = next(tensors[name] for tensors in holders if name in tensors)
-        common[name] = first.detach().clone()
-    return {method: Source(program, common) for method, program in programs.items()}
 
 
 def common_buffers(programs: Mapping[str, ExportedProgram]) -> dict[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
-from pipeline.program.eager import sources_with_common_state
+from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from pipeline.validate.limits import LIMITS
@@ -121,7 +121,7 @@ def _run_together(
         package = Session(files, INTERPRETER)
         try:
             package.load_together([*own])
-            sources = sources_with_common_state({m: each.program for m, each in own.items()})
+            sources = Source.with_common_state({m: each.program for m, each in own.items()})
         except DeviceError as error:  # ExecuTorch's runtime, which loaded them, may know more
             first.skipped.append((name, f"the interpreter: {error.reason}"))
             return

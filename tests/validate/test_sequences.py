@@ -16,7 +16,7 @@ from pipeline.config.load import ValidateConfig, parse_config
 from pipeline.devices import interpreter
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
-from pipeline.program.eager import Source, common_buffers, sources_with_common_state
+from pipeline.program.eager import Source, common_buffers
 from pipeline.program.inputs import InputSet
 from pipeline.validate.package import validate_package
 from pipeline.validate.sequences import rounds, usual_sequences
@@ -242,7 +242,7 @@ def test_rounds_take_the_sets_of_each_method_in_turn():
 
 def test_sources_with_common_state_leave_their_programs_alone():
     both = programs("prefill", "decode", "reads")
-    sources = sources_with_common_state(both)
+    sources = Source.with_common_state(both)
     sources["decode"].run(SETS[1])
     assert torch.equal(sources["reads"].run(SETS[0])[0], X + 1 + X)
     assert torch.equal(Source(both["reads"]).run(SETS[0])[0], X)

@@ -17,6 +17,7 @@ from pipeline.compile.inspect.delegation import add_source_lines
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
+from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.input_files import read_examples
 from pipeline.program.inputs import InputSet
@@ -35,7 +36,6 @@ from pipeline.validate.crashes import CrashLog, validate_after
 from pipeline.validate.latency import measure_latencies
 from pipeline.validate.locate.case import Located
 from pipeline.validate.locate.locate import locate_failures
-from pipeline.validate.locate.node_values import run_together
 from pipeline.validate.locate.reproduce import make_reproduction
 from pipeline.validate.package import validate_package
 from pipeline.validate.quantization import check_quantized
@@ -258,8 +258,8 @@ def reproductions(
             continue
         try:
             calls = [(name, flatten(programs[name], inputs)) for name, inputs in found.calls]
-            sources = run_together({name: programs[name] for name, _ in calls})
-            expected = [sources[name].call(inputs, ()) for name, inputs in calls]
+            sources = Source.with_common_state({name: programs[name] for name, _ in calls})
+            expected = [sources[name].run_flat(inputs) for name, inputs in calls]
             limits = settings.select_limits(method)
             files |= make_reproduction(package, method, names, calls, expected, limits, found)
         except Exception as error:  # it must not hide the failure that it would show

@@ -38,7 +38,7 @@ from pipeline.program.source_lines import source_line
 from pipeline.report.records import CulpritKind
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.validate.limits import check_limits
-from pipeline.validate.locate.node_values import run_together
+from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.metrics import OutputError, compare
 
 
@@ -175,7 +175,7 @@ class FailureCase:
 
     def last_outputs(self, programs: Mapping[str, ExportedProgram]) -> list[Any]:
         """Run programs on the calls and return the outputs of the last one."""
-        values = run_together({name: programs[name] for name in self.methods})
+        values = NodeValues.with_common_state({name: programs[name] for name in self.methods})
         for method, inputs in self.sequence:
             outputs = values[method].call(inputs, ())
         return outputs

@@ -24,7 +24,7 @@ from pipeline.validate.locate.case import (
     plans,
 )
 from pipeline.validate.locate.damage import find_reader
-from pipeline.validate.locate.node_values import NodeValues, run_together
+from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.locate.plan_diff import diff_named_data
 from pipeline.validate.locate.walk import (
     CLOSER,
@@ -46,7 +46,7 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
     Where there is none, the case gets a note of what that means.
     """
     loaded = case.replay(0)
-    sources = run_together({name: case.view(name).lowered.program for name in case.methods})
+    sources = NodeValues.with_common_state({name: case.view(name).lowered.program for name in case.methods})
     for name in case.methods:
         own = case.view(name)
         if buffers := _differing_state(own, loaded[name], sources[name]):
@@ -136,7 +136,7 @@ def _is_rounding(walked: Walk) -> bool:
 
 def _differing_state(case: FailureCase, loaded: Method, source: NodeValues) -> str:
     """Name the buffers whose values differ now, for people."""
-    wanted, wrong = source.state(), []
+    wanted, wrong = source.buffers(), []
     for name, index in case.lowered.instructions.state:
         actual, expected = read_value(loaded, index), wanted.get(name)
         if expected is None or not isinstance(actual, torch.Tensor):

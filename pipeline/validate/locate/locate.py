@@ -29,7 +29,7 @@ from pipeline.validate.locate.case import (
 )
 from pipeline.validate.locate.damage import locate_damage
 from pipeline.validate.locate.divergence import locate_divergence
-from pipeline.validate.locate.node_values import run_together
+from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.locate.quantization_noise import worst_layers
 from pipeline.validate.quantization import MARGIN_DB, MOST_DB
 from pipeline.validate.results import LACKS, Validation
@@ -122,8 +122,8 @@ def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
 def _locate_quantization(
     case: FailureCase, lowered: Mapping[str, ExportedProgram], origins: Mapping[int, int]
 ) -> Iterator[Culprit]:
-    sources = run_together({name: case.evidence.sources[name] for name in case.methods})
-    quantized = run_together(lowered)
+    sources = NodeValues.with_common_state({name: case.evidence.sources[name] for name in case.methods})
+    quantized = NodeValues.with_common_state(lowered)
     for name, inputs in case.sequence[:-1]:
         sources[name].call(inputs, ())
         quantized[name].call(inputs, ())
