@@ -1,12 +1,14 @@
-"""Packages in the reports over all of them, and the figures by which packages are compared."""
+"""Packages in the reports over all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
+from urllib.parse import quote
 
-from pipeline.report.elements import Json
-from pipeline.report.formatting import sort_key
+from pipeline.report.cells import figure, name, text
+from pipeline.report.elements import Cell, DataTable, Json, Row
+from pipeline.report.sections.summary import key_figures
 from pipeline.store.errors import plural
 
 
@@ -36,6 +38,11 @@ class Entry(NamedTuple):
             return [self.error]
         return list(self.report["failures"]) if self.report is not None else []
 
+    @property
+    def page(self) -> str:
+        """Return the link from the page over all packages to that of this one, if it has one."""
+        return f"{quote(self.package)}/report.html" if self.report is not None else ""
+
 
 def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Sort failed packages first, then those not validated, then by name."""
@@ -50,37 +57,25 @@ def overall_verdict(entries: Iterable[Entry]) -> str:
     return f"{plural(len(outcomes), 'package')}: {', '.join(counts)}" if outcomes else "no packages"
 
 
-def total_size(report: Json) -> int | None:
-    """Return the bytes of all files of a package."""
-    sizes = report.get("sizes")
-    return sum(sizes.values()) if sizes else None
+def packages_table(entries: Iterable[Entry]) -> DataTable:
+    """Return all packages side by side."""
+    return DataTable("packages", "Packages", [_row(entry) for entry in entries], brief=10_000)
 
 
-def _kernel_calls(counts: Json) -> int:
-    """Count calls of backends' own kernels in a method; they count as delegated."""
-    return sum(sum(own.values()) for own in counts.get("kernels", {}).values())
-
-
-def delegated_share(methods: Iterable[Json]) -> float | None:
-    """Return the share of methods' nodes that do not run on portable kernels; None without nodes.
-
-    Args:
-        methods: delegation records.
-    """
-    methods = list(methods)
-    nodes = sum(counts["nodes"] for counts in methods)
-    inside = sum(counts["delegated_nodes"] + _kernel_calls(counts) for counts in methods)
-    return inside / nodes if nodes else None
-
-
-def extreme(
-    report: Json, name: str, pick: Callable[..., Json | None]
-) -> tuple[float | str | None, str]:
-    """Pick the `min` or `max` of a figure over the methods that ran.
-
-    Returns:
-        The figure and its method; None and "" where no method has the figure.
-    """
-    ran = [method for method in report["methods"] if method["runs"] and method[name] is not None]
-    found = pick(ran, key=lambda method: sort_key(method[name]), default=None)
-    return (found[name], found["method"]) if found else (None, "")
+def _row(entry: Entry) -> Row:
+    report = entry.report or {"methods": []}
+    kind = "bad" if entry.failed else "good" if entry.report is not None else "soft"
+    gates = report.get("gates") or ()
+    met = sum(gate["ok"] for gate in gates)
+    return {
+        "package": name(entry.package, href=entry.page),
+        "verdict": Cell(entry.outcome, kind=kind),
+        "target": text(report.get("target"), kind="whole"),
+        **key_figures(report),
+        "gates": figure(
+            len(gates) - met if gates else None,
+            lambda _: f"{met} of {len(gates)}",
+            kind="" if met == len(gates) else "bad",
+        ),
+        "methods": figure(len(report["methods"]) if entry.report else None),
+    }

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from pipeline.store.sizes import human_size
-
 NOTHING = "–"
 
 
@@ -67,10 +65,6 @@ def ratio(value: float | str | None) -> str:
 
 def milliseconds(value: float) -> str:
     return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
-
-
-def size(value: float | None) -> str:
-    return NOTHING if value is None else human_size(value)
 
 
 def sort_key(value: float | str | None) -> float:

@@ -45,7 +45,13 @@ def junit(reports: Iterable[Json], not_built: Mapping[str, str] | None = None) -
     del totals["skipped"]  # Jenkins' schema knows that of suites alone
     root = Xml.Element("testsuites", {"name": "pte-pipeline", **totals})
     for package, (cases, properties) in sorted(suites.items()):
-        root.append(_suite(package, cases, properties))
+        suite = Xml.SubElement(root, "testsuite", {"name": package, **_totals(cases)})
+        if properties:
+            holder = Xml.SubElement(suite, "properties")
+            for name, value in properties.items():
+                Xml.SubElement(holder, "property", {"name": name, "value": value})
+        for case in cases:
+            _add_case(suite, case)
     Xml.indent(root)
     text = _NO_XML.sub("\ufffd", Xml.tostring(root, encoding="unicode"))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
@@ -55,37 +61,30 @@ def _cases(report: Json) -> Iterator[Case]:
     """Yield the cases of each method, of the gates, and of what fails of the package itself."""
     package = str(report["package"])
     for method in report["methods"]:
-        yield from _method_cases(package, method, report.get("seconds", {}))
+        seconds = report.get("seconds", {}).get(method["method"], 0.0)
+        yield from _method_cases(f"{package}.{method['method']}", method, seconds)
     for gate in report.get("gates") or ():
+        classname = f"{package}.{gate['method']}" if gate["method"] else package
         failures = [] if gate["ok"] else [gate["sentence"]]
         output = f"{gate['sentence']}\n{gate.get('place', '')}".strip()
-        yield Case(_classname(package, gate["method"]), gate["gate"], failures, output=output)
+        yield Case(classname, gate["gate"], failures, output=output)
     yield Case(package, "package", package_failures(report))
 
 
-def _method_cases(package: str, method: Json, seconds: Mapping[str, float]) -> Iterator[Case]:
+def _method_cases(classname: str, method: Json, seconds: float) -> Iterator[Case]:
     """Yield that a method has the interface of its source, and that it computes the same."""
-    classname = _classname(package, method["method"])
     own = [failure["what"] for failure in method["failures"] if not failure["inputs"]]
     yield Case(classname, "interface", own)
     wrong = [describe_failure(failure) for failure in method["failures"] if failure["inputs"]]
-    wrong += [_culprit(culprit) for culprit in method.get("culprits", ()) if wrong]
+    for culprit in method.get("culprits", ()) if wrong else ():
+        where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
+        line = f"\n  {culprit['line']}" if culprit["line"] else ""
+        wrong.append(f"{where}: {culprit['what']}{line}")
     if method["runs"] or wrong:
         skips = (f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"])
-        time = seconds.get(method["method"], 0.0)
-        yield Case(classname, "numerics", wrong, output="\n".join(skips), seconds=time)
+        yield Case(classname, "numerics", wrong, output="\n".join(skips), seconds=seconds)
     elif not own:
         yield Case(classname, "numerics", skipped=method["not_run"] or "nothing to run it on")
-
-
-def _culprit(culprit: Json) -> str:
-    where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
-    line = f"\n  {culprit['line']}" if culprit["line"] else ""
-    return f"{where}: {culprit['what']}{line}"
-
-
-def _classname(package: str, method: str | None) -> str:
-    return f"{package}.{method}" if method else package
 
 
 def _properties(report: Json) -> dict[str, str]:
@@ -100,21 +99,10 @@ def _properties(report: Json) -> dict[str, str]:
     return facts | {f"{key}:{name}": str(v) for key, own in groups.items() for name, v in own}
 
 
-def _suite(package: str, cases: Sequence[Case], properties: Mapping[str, str]) -> Xml.Element:
-    suite = Xml.Element("testsuite", {"name": package, **_totals(cases)})
-    if properties:
-        holder = Xml.SubElement(suite, "properties")
-        for name, value in properties.items():
-            Xml.SubElement(holder, "property", {"name": name, "value": value})
-    for case in cases:
-        suite.append(_case(case))
-    return suite
-
-
-def _case(case: Case) -> Xml.Element:
+def _add_case(suite: Xml.Element, case: Case) -> None:
     time = f"{case.seconds:.3f}"
     attributes = {"classname": case.classname, "name": case.name, "time": time}
-    element = Xml.Element("testcase", attributes)
+    element = Xml.SubElement(suite, "testcase", attributes)
     if case.failures:
         first = case.failures[0].partition("\n")[0]
         failure = Xml.SubElement(element, "failure", {"message": first, "type": case.name})
@@ -123,15 +111,13 @@ def _case(case: Case) -> Xml.Element:
         Xml.SubElement(element, "skipped", {"message": case.skipped})
     if case.output:
         Xml.SubElement(element, "system-out").text = case.output
-    return element
 
 
 def _totals(cases: Sequence[Case]) -> dict[str, str]:
-    counts = {
-        "tests": len(cases),
-        "failures": sum(bool(case.failures) for case in cases),
-        "errors": 0,
-        "skipped": sum(bool(case.skipped) and not case.failures for case in cases),
+    return {
+        "tests": str(len(cases)),
+        "failures": str(sum(bool(case.failures) for case in cases)),
+        "errors": "0",
+        "skipped": str(sum(bool(case.skipped) and not case.failures for case in cases)),
+        "time": f"{sum(case.seconds for case in cases):.3f}",
     }
-    time = f"{sum(case.seconds for case in cases):.3f}"
-    return {name: str(number) for name, number in counts.items()} | {"time": time}

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.report.elements import Cell, DataTable, ReportSection
-from pipeline.report.entries import Entry, overall_verdict, sort_entries
+from pipeline.report.entries import Entry, overall_verdict, packages_table, sort_entries
 from pipeline.report.formatting import NOTHING
 from pipeline.report.sections import report_sections, summary
-from pipeline.report.sections.packages import packages_table
 
 # GitHub takes a summary of at most 1 MiB. Sentences can hold shapes and lists of operators.
 _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS = 900_000, 10, 400
@@ -47,14 +46,11 @@ def markdown_summary(entries: Iterable[Entry]) -> str:
 
 
 def _failures(entry: Entry) -> str:
-    lines = [f"- {_cut(_escape(sentence))}" for sentence in entry.failures[:_MOST_FAILURES]]
+    shown = map(_escape, entry.failures[:_MOST_FAILURES])
+    lines = [f"- {s if len(s) <= _MOST_LETTERS else s[: _MOST_LETTERS - 1] + '…'}" for s in shown]
     more = len(entry.failures) - _MOST_FAILURES
     lines += [f"- and {more} more in `build/{entry.package}/report.md`"] if more > 0 else []
     return "\n".join([f"## {entry.package}", "", *lines])
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
 
 
 def _section(section: ReportSection) -> list[str]:
@@ -77,18 +73,13 @@ def _table(table: DataTable) -> str:
 
 def _cell(cell: Cell) -> str:
     if cell.kind in ("name", "code", "line-of"):
-        text = _code(cell.text)
+        text = " ".join(cell.text.split())
+        text = f"`` {text} ``" if "`" in text else f"`{text}`"
     else:
         text = _escape(cell.text)
         text = f"**{text}**" if cell.kind == "bad" and cell.text != NOTHING else text
     note = f" ({_escape(cell.note)})" if cell.note else ""
     return (text + note).replace("|", "\\|")
-
-
-def _code(text: str) -> str:
-    """Quote as code, whatever the text holds."""
-    text = " ".join(text.split())
-    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 def _escape(text: str) -> str:

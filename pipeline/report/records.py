@@ -8,6 +8,7 @@ may be there. `python -m pipeline.report.schema` prints these shapes as a JSON S
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +42,20 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
     """Read the manifest of a package in `build/`; None where there is none that can be read."""
     return read_record(workspace.package(package) / MANIFEST)
+
+
+def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the share of methods' nodes that do not run on portable kernels; None without nodes.
+
+    Args:
+        methods: delegation records.
+    """
+    nodes = inside = 0
+    for counts in methods:
+        kernels = counts.get("kernels", {}).values()  # backends' own, which count as delegated
+        nodes += counts["nodes"]
+        inside += counts["delegated_nodes"] + sum(sum(calls.values()) for calls in kernels)
+    return inside / nodes if nodes else None
 
 
 class OutputErrorRecord(TypedDict):

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.report.elements import Json
 from pipeline.report.events import read_run, read_timeline
-from pipeline.report.html.excerpts import named_files
+from pipeline.report.excerpts import named_files
 from pipeline.report.records import read_manifest, read_record
 from pipeline.report.render import Entry, render, render_all
 from pipeline.store.digest import hash_bytes

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.report.charts.colours import colour_of
 from pipeline.report.elements import Json
-from pipeline.report.formatting import size
+from pipeline.store.sizes import human_size
 
 Spec = dict[str, Any]
 
@@ -58,7 +58,7 @@ def treemap(segments: Sequence[Json], width: int) -> Spec:
             "id": f"{segment['kind']}/{index}",
             "parent": segment["kind"],
             "short": ".".join(segment["name"].split(".")[-2:]),
-            "amount": size(segment["size"]),
+            "amount": human_size(segment["size"]),
             "colour": colour_of(segment["kind"]),
         }
         for index, segment in enumerate(segments)

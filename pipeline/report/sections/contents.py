@@ -10,7 +10,8 @@ from pipeline.report.cells import code, figure, name, names, text
 from pipeline.report.charts import specs
 from pipeline.report.charts.colours import colour_of
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
-from pipeline.report.formatting import percent, size
+from pipeline.report.formatting import percent
+from pipeline.store.sizes import human_size
 
 _BRIEF = 10  # rows in Markdown of what is sorted by size
 _MOST_TILES = 120  # of one kind; further segments are drawn as one
@@ -32,28 +33,29 @@ def section(report: Json) -> ReportSection:
     whole, segments = contents["size"], contents["segments"]
     largest = sorted(segments, key=lambda s: (-s["size"], s["file"], s["offset"]))
     tensors = [_tensor(each, whole) for each in contents["tensors"]]
-    shared, twice = contents["shared"], contents["twice"]
-    once, extra = (size(sum(map(_saved, each))) for each in (shared, twice))
+    shared = [
+        {
+            "what": code(each["what"]),
+            "bytes": figure(each["size"]),
+            "methods": names(each["methods"]),
+        }
+        for each in contents["shared"]
+    ]
+    saved = sum(each["size"] * (len(each["methods"]) - 1) for each in contents["shared"])
+    twice = [_stored_twice(each) for each in contents["twice"]]
+    extra = sum(each["size"] * (each["times"] - 1) for each in contents["twice"])
+    more = f"Stored more than once: costs {human_size(extra)}"
     return ReportSection(
         "contents",
         "Contents",
-        _treemap(segments),
+        _treemap(segments) if segments else None,
         DataTable("kinds", "Bytes of each file", list(_files(segments))),
         DataTable("segments", "Segments", [_segment(each, whole) for each in largest], _BRIEF),
         DataTable("memory", "Bytes that each method needs", list(_methods(contents["methods"]))),
         DataTable("tensors", "Largest tensors", tensors, _BRIEF),
-        DataTable(
-            "shared", f"Shared, stored once: saves {once}", list(map(_shared, shared)), _BRIEF
-        ),
-        DataTable(
-            "twice", f"Stored more than once: costs {extra}", list(map(_twice, twice)), _BRIEF
-        ),
+        DataTable("shared", f"Shared, stored once: saves {human_size(saved)}", shared, _BRIEF),
+        DataTable("twice", more, twice, _BRIEF),
     )
-
-
-def _saved(each: Json) -> int:
-    """Return the bytes of all occurrences but the first."""
-    return each["size"] * (each.get("times", len(each.get("methods", ()))) - 1)
 
 
 def _kind(kind: str) -> str:
@@ -64,14 +66,12 @@ def _share(part: int, whole: int) -> Cell:
     return figure(part / whole if whole else None, percent)
 
 
-def _treemap(segments: Sequence[Json]) -> Chart | None:
-    if not segments:
-        return None
+def _treemap(segments: Sequence[Json]) -> Chart:
     totals = Counter[str]()
     for segment in segments:
         totals[segment["kind"]] += segment["size"]
     legend = [
-        (f"{_kind(kind)} {size(total)}", colour_of(kind))
+        (f"{_kind(kind)} {human_size(total)}", colour_of(kind))
         for kind, total in totals.most_common()
     ]
     about = "As areas, by what they are. Hover for names."
@@ -85,12 +85,12 @@ def _tiles(segments: Sequence[Json]) -> Iterator[Json]:
         own = sorted((s for s in segments if s["kind"] == kind), key=lambda s: -s["size"])
         for segment in own[:_MOST_TILES]:
             users = f" of {', '.join(segment['methods'])}" if segment["methods"] else ""
-            amount = f"{size(segment['size'])} ({segment['size']:,} bytes)"
+            amount = f"{human_size(segment['size'])} ({segment['size']:,} bytes)"
             description = f"{segment['name'] or _kind(kind)}{users}: {amount}"
             yield {**segment, "description": description}
         if rest := own[_MOST_TILES:]:
             total, title = sum(segment["size"] for segment in rest), f"{len(rest)} more"
-            description = f"{title} of {_kind(kind)}: {size(total)}"
+            description = f"{title} of {_kind(kind)}: {human_size(total)}"
             yield {"name": title, "size": total, "kind": kind, "description": description}
 
 
@@ -125,23 +125,20 @@ def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
         arenas = own["planned_memory"]
         each = ", ".join(f"arena {arena['arena']}: {arena['size']:,}" for arena in arenas)
         planned = sum(arena["size"] for arena in arenas)
+        payloads: dict[str, list[int]] = {}
+        for delegate in own["delegates"]:
+            payloads.setdefault(delegate["backend"], []).append(delegate["size"])
+        delegates = (
+            f"{len(sizes)} of {backend}: {human_size(sum(sizes))}"
+            for backend, sizes in sorted(payloads.items())
+        )
         yield {
             "method": name(method),
             "planned memory": figure(planned, note=each if len(arenas) > 1 else ""),
             "constants": figure(own["constants"]),
-            "delegated": figure(own["delegated"], note=_delegates(own["delegates"])),
+            "delegated": figure(own["delegated"], note=", ".join(delegates)),
             "instructions": figure(own["instructions"]),
         }
-
-
-def _delegates(delegates: Sequence[Json]) -> str:
-    """Return the number and the bytes of payloads by backend."""
-    payloads: dict[str, list[int]] = {}
-    for each in delegates:
-        payloads.setdefault(each["backend"], []).append(each["size"])
-    return ", ".join(
-        f"{len(own)} of {name}: {size(sum(own))}" for name, own in sorted(payloads.items())
-    )
 
 
 def _tensor(tensor: Json, whole: int) -> Row:
@@ -159,12 +156,7 @@ def _tensor(tensor: Json, whole: int) -> Row:
     }
 
 
-def _shared(each: Json) -> Row:
-    methods = names(each["methods"])
-    return {"what": code(each["what"]), "bytes": figure(each["size"]), "methods": methods}
-
-
-def _twice(each: Json) -> Row:
+def _stored_twice(each: Json) -> Row:
     return {
         "what": code(each["what"]),
         "bytes": figure(each["size"]),

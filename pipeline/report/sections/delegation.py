@@ -9,27 +9,51 @@ from pipeline.report.cells import code, figure, name, source, text
 from pipeline.report.charts import specs
 from pipeline.report.charts.colours import LEFT, backend_colours
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
-from pipeline.report.entries import delegated_share
-from pipeline.report.formatting import percent, size
+from pipeline.report.formatting import percent
+from pipeline.report.records import delegated_share
 from pipeline.store.errors import listed, plural
+from pipeline.store.sizes import human_size
 
 Piece = tuple[int, str, str]  # of a bar: nodes, colour and description
 
 
 def section(report: Json) -> ReportSection:
     methods = dict(sorted((report.get("delegation") or {}).items()))
+    kernels = [
+        {
+            "method": name(method),
+            "backend": text(backend),
+            "operator": code(operator),
+            "calls": figure(calls),
+        }
+        for method, counts in methods.items()
+        for backend, own in sorted(counts.get("kernels", {}).items())
+        for operator, calls in _ranked(own)
+    ]
+    left_float: list[Row] = [
+        {
+            "method": name(method),
+            "operators in floating point": figure(number),
+            "where": "control flow, whose bodies no quantizer looks into",
+        }
+        for method, number in sorted((report.get("left_float") or {}).items())
+    ]
+    counted = [_counts(*each) for each in methods.items()]
     return ReportSection(
         "delegation",
         "Delegation",
         _shares_chart(methods),
         _segments_chart(methods),
-        DataTable(
-            "delegation", "Delegation by method", [_counts(*each) for each in methods.items()]
-        ),
+        DataTable("delegation", "Delegation by method", counted),
         DataTable("left", "Left to portable kernels", list(_left(methods))),
-        DataTable("kernels", "Kernels of backends", list(_kernels(methods))),
-        DataTable("left-float", "Not quantized", list(_left_float(report.get("left_float") or {}))),
+        DataTable("kernels", "Kernels of backends", kernels),
+        DataTable("left-float", "Not quantized", left_float),
     )
+
+
+def _ranked(calls: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return operators with their calls, the most frequent first."""
+    return sorted(calls.items(), key=lambda each: (-each[1], each[0]))
 
 
 def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
@@ -46,7 +70,7 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     about = "A node is a call of an operator, in control flow too; moves of data are none."
     names = sorted(legend.items(), key=lambda entry: entry[1] == LEFT)
     label = "Share of nodes delegated, by method"
-    spec = partial(specs.bars, rows, axis={"title": None, "format": ".0%", "tickCount": 4})
+    spec = partial(specs.bars, rows, axis={"format": ".0%", "tickCount": 4})
     return Chart("Nodes by who runs them.", about, names, label, spec) if rows else None
 
 
@@ -59,8 +83,7 @@ def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
     colours = backend_colours([*backends, *kernels])
     yield from ((name, colours[name], nodes) for name, nodes in sorted(backends.items()))
     yield from ((f"{name} kernels", colours[name], own) for name, own in sorted(kernels.items()))
-    left = counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values())
-    if left:
+    if left := counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values()):
         yield "left to portable kernels", LEFT, left
 
 
@@ -85,8 +108,8 @@ def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
     for index, segment in enumerate(segments):
         end = start + segment["nodes"]
         where = f"nodes {start}–{end - 1}, {segment['backend'] or 'left'}"
-        ranked = sorted(segment["operators"].items(), key=lambda pair: (-pair[1], pair[0]))
-        words = [f"{name} ×{calls}" if calls > 1 else name for name, calls in ranked]
+        calls = _ranked(segment["operators"])
+        words = [f"{name} ×{number}" if number > 1 else name for name, number in calls]
         description = f"{method}, {where}: {listed(words, 6)} [{index}]"
         yield segment["nodes"], colours.get(segment["backend"], LEFT), description
         start = end
@@ -94,16 +117,16 @@ def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
 
 def _counts(method: str, counts: Json) -> Row:
     border = counts.get("border") or {}
-    backends = counts.get("backends") or {}
-    partitions = counts["partitions"]
     run = [
         f"{backend}: {own['nodes']} in {plural(own['partitions'], 'partition')}"
-        for backend, own in backends.items()
-    ] or [f"{backend}: {plural(number, 'partition')}" for backend, number in partitions.items()]
+        for backend, own in (counts.get("backends") or {}).items()
+    ] or [f"{name}: {plural(number, 'partition')}" for name, number in counts["partitions"].items()]
+    part, whole = counts["delegated_operators"], counts["operators"]
+    share = delegated_share([counts])  # of nodes, which backends' own kernels count among
     return {
         "method": name(method),
-        "nodes delegated": _part(counts["delegated_nodes"], counts, "nodes"),
-        "operators delegated": _part(counts["delegated_operators"], counts, "operators"),
+        "nodes delegated": _part(counts["delegated_nodes"], counts["nodes"], share),
+        "operators delegated": _part(part, whole, part / whole if whole else None),
         "backends": text("; ".join(run)),
         "into delegates": _crossing(border.get("into")),
         "out of delegates": _crossing(border.get("out_of")),
@@ -112,24 +135,24 @@ def _counts(method: str, counts: Json) -> Row:
     }
 
 
-def _part(part: int, counts: Json, whole: str) -> Cell:
-    """Return how many of how many are delegated; of nodes, the share counts backends' kernels."""
-    total = counts[whole]
-    share = delegated_share([counts]) if whole == "nodes" else part / total if total else None
-    return figure(share, lambda _: f"{part} of {total}", note=percent(share))
+def _part(part: int, whole: int, share: float | None) -> Cell:
+    return figure(share, lambda _: f"{part} of {whole}", note=percent(share))
 
 
 def _crossing(crossing: Json | None) -> Cell:
     if crossing is None:
         return figure(None)
-    return figure(crossing["bytes"], size, note=plural(crossing["tensors"], "tensor"))
+    return figure(crossing["bytes"], human_size, note=plural(crossing["tensors"], "tensor"))
 
 
 def _left(methods: Mapping[str, Json]) -> Iterator[Row]:
     """Yield calls left to portable kernels, equal ones in one row, the most frequent first."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
     for method, counts in methods.items():
-        for call in _left_calls(counts):
+        calls = counts.get("left")
+        if calls is None:  # an older record has their numbers alone
+            calls = [{"operator": o} for o, n in counts["undelegated"].items() for _ in range(n)]
+        for call in calls:
             key = (method, call["operator"], call.get("reason", ""), call.get("line", ""))
             groups.setdefault(key, []).append(call.get("module", ""))
     for key, modules in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
@@ -142,26 +165,3 @@ def _left(methods: Mapping[str, Json]) -> Iterator[Row]:
             "why": text(reason),
             "source": source(line),
         }
-
-
-def _left_calls(counts: Json) -> Sequence[Json]:
-    if (calls := counts.get("left")) is not None:
-        return calls
-    return [
-        {"operator": each} for each, calls in counts["undelegated"].items() for _ in range(calls)
-    ]
-
-
-def _kernels(methods: Mapping[str, Json]) -> Iterator[Row]:
-    for method, counts in methods.items():
-        for backend, own in sorted(counts.get("kernels", {}).items()):
-            for operator, calls in sorted(own.items(), key=lambda each: (-each[1], each[0])):
-                row = {"method": name(method), "backend": text(backend)}
-                yield row | {"operator": code(operator), "calls": figure(calls)}
-
-
-def _left_float(operators: Mapping[str, int]) -> Iterator[Row]:
-    where = "control flow, whose bodies no quantizer looks into"
-    for method, number in sorted(operators.items()):
-        counted = figure(number)
-        yield {"method": name(method), "operators in floating point": counted, "where": where}

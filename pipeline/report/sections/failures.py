@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from pipeline.report.cells import code, name, source
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 
 
 def section(report: Json) -> ReportSection:
-    culprits = [_culprit(method, each) for method in report["methods"] for each in _found(method)]
-    notes = [note for method in report["methods"] for note in method.get("culprit_notes") or ()]
+    methods, places = report["methods"], report.get("places", {})
+    found: list[tuple[str, Cell | str, str | None]] = [
+        (describe_failure(failure), name(own["method"]), places.get(f"methods.{own['method']}"))
+        for own in methods
+        for failure in own["failures"]
+    ]
+    found += [
+        (gate["sentence"], name(gate["method"]) if gate["method"] else "package", gate.get("place"))
+        for gate in report.get("gates") or ()
+        if not gate["ok"]
+    ]
+    found += [(sentence, "package", "") for sentence in package_failures(report)]
+    failures = [
+        {"what failed": Cell(what, kind="wide"), "of": of, "set in": source(place)}
+        for what, of, place in found
+    ]
+    culprits = [_culprit(own, each) for own in methods for each in own.get("culprits") or ()]
+    notes = [note for method in methods for note in method.get("culprit_notes") or ()]
     return ReportSection(
         "failures",
         "What failed, and where",
-        DataTable("failed", "Failures", list(_failures(report))),
+        DataTable("failed", "Failures", failures),
         DataTable("culprits", "Where it goes wrong", culprits),
         *notes,
     )
@@ -34,38 +48,15 @@ def package_failures(report: Json) -> list[str]:
     return [sentence for sentence in report["failures"] if sentence not in known]
 
 
-def _failures(report: Json) -> Iterator[Row]:
-    for method in report["methods"]:
-        place = report.get("places", {}).get(f"methods.{method['method']}", "")
-        for failure in method["failures"]:
-            yield _failure(describe_failure(failure), method["method"], place)
-    for gate in report.get("gates") or ():
-        if not gate["ok"]:
-            yield _failure(gate["sentence"], gate["method"], gate.get("place"))
-    yield from map(_failure, package_failures(report))
-
-
-def _failure(what: str, method: str | None = None, place: str | None = "") -> Row:
-    failed = name(method) if method else "package"
-    return {"what failed": Cell(what, kind="wide"), "of": failed, "set in": source(place)}
-
-
-def _found(method: Json) -> list[Json]:
-    return method.get("culprits") or []
-
-
 def _culprit(method: Json, culprit: Json) -> Row:
+    runs_in = "on a portable kernel" if culprit["kind"] == "operator" else ""
+    if culprit["backend"]:
+        number = "" if culprit["partition"] is None else f" {culprit['partition']}"
+        runs_in = f"in delegate{number} of {culprit['backend']}"
     return {
         "method": name(method["method"]),
-        "operator": code(culprit["operator"], note=_runs_in(culprit)),
+        "operator": code(culprit["operator"], note=runs_in),
         "module": code(culprit["module"]),
         "what is wrong": Cell(culprit["what"], kind="wide"),
         "source": source(culprit["line"]),
     }
-
-
-def _runs_in(culprit: Json) -> str:
-    if culprit["backend"]:
-        number = "" if culprit["partition"] is None else f" {culprit['partition']}"
-        return f"in delegate{number} of {culprit['backend']}"
-    return "on a portable kernel" if culprit["kind"] == "operator" else ""

@@ -1,8 +1,8 @@
-"""The files of a package, and the settings that it was validated with."""
+"""The files of a package, its bundled program for a device, and the settings of its validation."""
 
 from __future__ import annotations
 
-from pipeline.report.cells import code, figure, source
+from pipeline.report.cells import code, figure, name, source
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 
 
@@ -10,20 +10,20 @@ def section(report: Json) -> ReportSection:
     sizes, digests = report.get("sizes") or {}, report.get("files") or {}
     files: list[Row] = [
         {
-            "file": Cell(name, href=name, kind="code"),
-            "bytes": figure(sizes.get(name)),
-            "BLAKE3": code(digests.get(name, "")),
+            "file": Cell(file, href=file, kind="code"),
+            "bytes": figure(sizes.get(file)),
+            "BLAKE3": code(digests.get(file, "")),
         }
-        for name in sorted(sizes.keys() | digests.keys())
+        for file in sorted(sizes.keys() | digests.keys())
     ]
     places = report.get("places", {})
     settings: list[Row] = [
         {
-            "setting": code(name),
+            "setting": code(setting),
             "value": f"{value:g}" if isinstance(value, float) else str(value),
-            "set in": source(places.get(f"validate.{name}")),
+            "set in": source(places.get(f"validate.{setting}")),
         }
-        for name, value in report["settings"].items()
+        for setting, value in report["settings"].items()
         if value is not None
     ]
     return ReportSection(
@@ -31,4 +31,36 @@ def section(report: Json) -> ReportSection:
         "Files and settings",
         DataTable("files", "Files", files),
         DataTable("settings", "Validated with", settings, brief=0),
+    )
+
+
+def device_section(report: Json) -> ReportSection:
+    """Return the section of the bundled program, with the tolerances to give the runtime."""
+    bundle = report.get("bundle")
+    suites = bundle["methods"].items() if bundle else ()
+    rows = [
+        {
+            "method": name(method),
+            "cases": figure(len(suite["cases"])),
+            "rtol": figure(suite["rtol"], "{:g}".format),
+            "atol": figure(suite["atol"], "{:g}".format),
+            "load anew": "for each case: it has state" if suite["state"] else "once",
+        }
+        for method, suite in suites
+    ]
+    left_out = [
+        {
+            "method": name(method),
+            "case": left["origin"] or "all",
+            "why": Cell(left["reason"], kind="wide"),
+        }
+        for method, suite in suites
+        for left in suite["left_out"]
+    ]
+    return ReportSection(
+        "device",
+        "For the device",
+        f"{bundle['file']} has {bundle['size']:,} bytes." if bundle else None,
+        DataTable("bundle", "Cases, and tolerances for the runtime", rows),
+        DataTable("left-out", "Left out", left_out),
     )

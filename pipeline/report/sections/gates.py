@@ -7,12 +7,13 @@ from typing import Any
 
 from pipeline.report.cells import code, figure, source, verdict
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
-from pipeline.report.entries import delegated_share
-from pipeline.report.formatting import decibel, percent, size
+from pipeline.report.formatting import decibel, percent
+from pipeline.report.records import delegated_share
+from pipeline.store.sizes import human_size
 
 _UNITS: dict[str, Callable[[Any], str]] = {
     "share": percent,
-    "bytes": size,
+    "bytes": human_size,
     "times": "{:.2f} ×".format,
     "dB": decibel,
 }
@@ -47,8 +48,8 @@ def _compare(baseline: Json, report: Json) -> Iterator[Row]:
     contents = report.get("contents") or {}
     if "size" in baseline:
         now = contents.get("size") or sum(report.get("sizes", {}).values())
-        yield _change("package", "size", baseline["size"], now, size, less_is_better=True)
-    own = {method["method"]: method for method in report["methods"]}
+        yield _change("package", "size", baseline["size"], now, human_size, less_is_better=True)
+    decibels = {method["method"]: method["sqnr_db"] for method in report["methods"]}
     for method, then in sorted((baseline.get("methods") or {}).items()):
         counts = (report.get("delegation") or {}).get(method)
         if counts and "nodes" in then:
@@ -58,16 +59,11 @@ def _compare(baseline: Json, report: Json) -> Iterator[Row]:
         arenas = contents.get("methods", {}).get(method)
         if arenas and isinstance(was := then.get("planned_memory"), int):
             now = sum(arena["size"] for arena in arenas["planned_memory"])
-            yield _change(method, "planned memory", was, now, size, less_is_better=True)
-        least = _least(then.get("sqnr_db"))
-        decibels = own[method]["sqnr_db"] if method in own else None
-        if least is not None and isinstance(decibels, int | float):
-            yield _change(method, "SQNR", least, decibels, decibel)
-
-
-def _least(values: Any) -> float | None:
-    known = [v for v in (values if isinstance(values, list) else [values]) if v is not None]
-    return min(known, default=None)
+            yield _change(method, "planned memory", was, now, human_size, less_is_better=True)
+        known = then.get("sqnr_db")
+        known = [v for v in (known if isinstance(known, list) else [known]) if v is not None]
+        if known and isinstance(ratio := decibels.get(method), int | float):
+            yield _change(method, "SQNR", min(known), ratio, decibel)
 
 
 def _change(

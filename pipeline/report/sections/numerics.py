@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.report.cells import figure, name, source, verdict
 from pipeline.report.charts import specs
@@ -33,6 +33,34 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
 _MOST_SETS = 16  # of one output in the chart of errors; the worst
 
 
+class Output(NamedTuple):
+    """An output of a call. `suffix` names it where the call has several, `where` is its input set,
+    and `ok` whether no failure of the method is about it."""
+
+    method: Json
+    run: Json
+    errors: Json
+    suffix: str
+    where: str
+    ok: bool
+
+
+def _outputs(report: Json) -> Iterator[Output]:
+    """Yield the outputs of every call."""
+    for method in report["methods"]:
+        for run in method["runs"]:
+            step = f" (call {run['step']} from {run['sequence']})" if run.get("step") else ""
+            where = f"{run['origin']}{step}"
+            for index, errors in enumerate(run["outputs"]):
+                suffix = f", output {index}" if len(run["outputs"]) > 1 else ""
+                failed = any(
+                    failure["inputs"] in (where, run["origin"])
+                    and failure["output"] in ("", f"output[{index}]")
+                    for failure in method["failures"]
+                )
+                yield Output(method, run, errors, suffix, where, not failed)
+
+
 def section(report: Json) -> ReportSection:
     places = report.get("places", {})
     methods = [_method(method, places) for method in report["methods"]]
@@ -42,27 +70,25 @@ def section(report: Json) -> ReportSection:
         *_limits(report),
         DataTable("methods", "Worst figures of each method", methods),
         _errors(report),
-        DataTable("skipped", "Not run", list(_skipped(report["methods"]))),
+        DataTable("skipped", "Not run", _skipped(report["methods"])),
     )
 
 
 def calls_section(report: Json) -> ReportSection:
     """Return the section of every call's outputs, those that failed first."""
-    outputs = sorted(_outputs(report), key=lambda each: not _failed(*each[:3]))
-    rows = [
-        {
-            "method": name(method["method"]),
-            "input set": _where(run) + _output_suffix(run, index),
-            "verdict": Cell(output["mismatch"], kind="bad")
-            if output.get("mismatch")
-            else verdict(not _failed(method, run, index)),
-            **_figures(output),
-        }
-        for method, run, index, output in outputs
-    ]
-    return ReportSection(
-        "calls", "Every call", DataTable("calls", "Outputs of every call", rows, brief=0)
-    )
+    rows = []
+    for each in sorted(_outputs(report), key=lambda each: each.ok):
+        mismatch = each.errors.get("mismatch")
+        rows.append(
+            {
+                "method": name(each.method["method"]),
+                "input set": each.where + each.suffix,
+                "verdict": Cell(mismatch, kind="bad") if mismatch else verdict(each.ok),
+                **_figures(each.errors),
+            }
+        )
+    table = DataTable("calls", "Outputs of every call", rows, brief=0)
+    return ReportSection("calls", "Every call", table)
 
 
 def _limits(report: Json) -> Iterator[str]:
@@ -102,44 +128,17 @@ def _figures(record: Json) -> Row:
     return {title: figure(record.get(key), style) for title, (key, style) in _FIGURES.items()}
 
 
-def _skipped(methods: Sequence[Json]) -> Iterator[Row]:
-    for method in methods:
-        if method["not_run"]:
-            yield _skip(method, "all", method["not_run"])
-    for method in methods:
-        for skip in method["skipped"]:
-            why = f"the source program itself fails: {skip['reason']}"
-            yield _skip(method, skip["origin"], why)
-
-
-def _skip(method: Json, inputs: str, why: str) -> Row:
-    return {"method": name(method["method"]), "input set": inputs, "why": Cell(why, kind="wide")}
-
-
-def _outputs(report: Json) -> Iterator[tuple[Json, Json, int, Json]]:
-    """Yield each output of each call with its method, call and index."""
-    for method in report["methods"]:
-        for run in method["runs"]:
-            for index, output in enumerate(run["outputs"]):
-                yield method, run, index, output
-
-
-def _output_suffix(run: Json, index: int) -> str:
-    return f", output {index}" if len(run["outputs"]) > 1 else ""
-
-
-def _where(run: Json) -> str:
-    if run.get("step"):
-        return f"{run['origin']} (call {run['step']} from {run['sequence']})"
-    return str(run["origin"])
-
-
-def _failed(method: Json, run: Json, index: int) -> bool:
-    return any(
-        failure["inputs"] in (_where(run), run["origin"])
-        and failure["output"] in ("", f"output[{index}]")
-        for failure in method["failures"]
-    )
+def _skipped(methods: Sequence[Json]) -> list[Row]:
+    found = [(method, "all", method["not_run"]) for method in methods if method["not_run"]]
+    found += [
+        (method, skip["origin"], f"the source program itself fails: {skip['reason']}")
+        for method in methods
+        for skip in method["skipped"]
+    ]
+    return [
+        {"method": name(method["method"]), "input set": inputs, "why": Cell(why, kind="wide")}
+        for method, inputs, why in found
+    ]
 
 
 def _errors(report: Json) -> Chart | None:
@@ -148,46 +147,47 @@ def _errors(report: Json) -> Chart | None:
     Of several calls on one set, in a method with state, the worst is drawn. None where every
     output is exact.
     """
-    worst: dict[tuple[str, str], Json] = {}
+    outputs = list(_outputs(report))
+    sets: dict[tuple[str, str], list[Output]] = {}
     limits: dict[str, float] = {}
-    unbounded = 0
-    for method, run, index, output in _outputs(report):
-        row = method["method"] + _output_suffix(run, index)
-        if limit := (method["limits"] or report["settings"]).get("atol"):
+    for each in outputs:
+        row = each.method["method"] + each.suffix
+        if limit := (each.method["limits"] or report["settings"]).get("atol"):
             limits[row] = limit
-        if not isinstance(output["max_abs"], int | float):
-            unbounded += 1
-            continue
-        key = (row, str(run["origin"]))
-        if key not in worst or worst[key]["max"] < output["max_abs"]:
-            worst[key] = _error(row, run, output, ok=not _failed(method, run, index))
-    drawn = [line for line in _most_sets(list(worst.values())) if line["max"] > 0]
+        if isinstance(each.errors["max_abs"], int | float):
+            sets.setdefault((row, each.run["origin"]), []).append(each)
+    worst = [
+        _error(row, max(own, key=lambda each: each.errors["max_abs"]))
+        for (row, _), own in sets.items()
+    ]
+    drawn = [line for line in _most_sets(worst) if line["max"] > 0]
     if not drawn:
         return None
     about = (
         "A line per input set, from the mean over the 99.9th percentile (tick) to the greatest "
         "absolute error (dot), on a logarithmic axis. Dashed: the absolute tolerance."
     )
-    if any(run.get("case") == "large" for _, run, _, _ in _outputs(report)):
+    if any(each.run.get("case") == "large" for each in outputs):
         about += " Sets of large values lie further right: their limits grow with the outputs."
-    if unbounded:
+    if unbounded := len(outputs) - sum(map(len, sets.values())):
         about += f" {plural(unbounded, 'output')} not drawn, whose errors have no bound."
     legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
-    legend = [] if all(line["ok"] for line in worst.values()) else legend
+    legend = [] if all(line["ok"] for line in worst) else legend
     label = "Distribution of absolute errors by method and input set"
     return Chart("Errors.", about, legend, label, partial(specs.errors, drawn, limits))
 
 
-def _error(row: str, run: Json, output: Json, ok: bool) -> Json:
+def _error(row: str, output: Output) -> Json:
+    errors = output.errors
     parts = {"mean": "mean_abs", "99.9 %": "p999_abs", "max": "max_abs"}
-    words = ", ".join(f"{title} {error(output.get(key))}" for title, key in parts.items())
+    words = ", ".join(f"{title} {error(errors.get(key))}" for title, key in parts.items())
     return {
         "row": row,
-        "mean": max(sort_key(output["mean_abs"]), 0.0),
-        "p999": max(sort_key(output.get("p999_abs")), 0.0),
-        "max": output["max_abs"],
-        "ok": ok,
-        "description": f"{row}, {_where(run)}: {words}{'' if ok else ', failed'}",
+        "mean": max(sort_key(errors["mean_abs"]), 0.0),
+        "p999": max(sort_key(errors.get("p999_abs")), 0.0),
+        "max": errors["max_abs"],
+        "ok": output.ok,
+        "description": f"{row}, {output.where}: {words}{'' if output.ok else ', failed'}",
     }
 
 

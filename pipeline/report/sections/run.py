@@ -10,25 +10,23 @@ from pipeline.report.cells import figure, name
 from pipeline.report.charts import specs
 from pipeline.report.charts.colours import colour_of
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
-from pipeline.report.entries import Entry
 from pipeline.report.events import STAGE, Event
-from pipeline.report.formatting import percent, size
-from pipeline.report.sections.packages import page_href
+from pipeline.report.formatting import percent
 from pipeline.store.errors import plural
+from pipeline.store.sizes import human_size
 
 
-def section(timeline: Json | None, entries: Iterable[Entry]) -> ReportSection:
+def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
     """Return the section of a run; empty without a timeline.
 
     Args:
         timeline: what `events.read_timeline` gives.
-        entries: packages, to whose pages actions lead.
+        pages: links to the pages of packages, to which actions lead.
     """
     events = _read_events(timeline["traceEvents"]) if timeline else []
     if not events:
         return ReportSection("run", "The last run")
     seconds = max(event.end for event in events) - min(event.start for event in events)
-    pages = {entry.package: page_href(entry) for entry in entries}
     return ReportSection(
         "run",
         "The last run",
@@ -107,7 +105,7 @@ def _row(event: Event) -> Row:
         "outcome": Cell(event.outcome, kind="bad" if event.outcome == "failed" else ""),
         "begin": figure(event.start, "{:.1f} s".format),
         "took": figure(event.seconds, "{:.1f} s".format),
-        "memory": figure(event.peak_bytes, size),
+        "memory": figure(event.peak_bytes, human_size),
         "worker": figure(event.worker),
         "longest stages": Cell(_longest_stages(event, 4), kind="wide"),
     }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pipeline.report.cells import figure
 from pipeline.report.elements import Cell, Json
-from pipeline.report.entries import delegated_share, extreme, total_size
-from pipeline.report.formatting import NOTHING, decibel, error, percent, size
+from pipeline.report.formatting import NOTHING, decibel, error, percent, sort_key
+from pipeline.report.records import delegated_share
 from pipeline.store.errors import plural
+from pipeline.store.sizes import human_size
 
 
 def lead(report: Json) -> str:
@@ -34,15 +37,24 @@ def key_figures(report: Json) -> dict[str, Cell]:
     """Return the figures by which packages are compared."""
     methods = (report.get("delegation") or {}).values()
     share, nodes = delegated_share(methods), sum(counts["nodes"] for counts in methods)
-    total = total_size(report)
-    sqnr, noisiest = extreme(report, "sqnr_db", min)
-    greatest, farthest = extreme(report, "max_abs", max)
+    total = sum(report["sizes"].values()) if report.get("sizes") else None
+    sqnr, noisiest = _extreme(report, "sqnr_db", min)
+    greatest, farthest = _extreme(report, "max_abs", max)
     return {
-        "size": figure(total, size, note=f"{total or 0:,} bytes"),
+        "size": figure(total, human_size, note=f"{total or 0:,} bytes"),
         "nodes delegated": figure(share, percent, note=f"of {nodes:,}", bar=share),
         "worst SQNR": figure(sqnr, decibel, note=f"in {noisiest}"),
         "max error": figure(greatest, error, note=f"in {farthest}"),
     }
+
+
+def _extreme(
+    report: Json, name: str, pick: Callable[..., Json | None]
+) -> tuple[float | str | None, str]:
+    """Return the least or greatest of a figure over the methods that ran, and its method."""
+    ran = [method for method in report["methods"] if method["runs"] and method[name] is not None]
+    found = pick(ran, key=lambda method: sort_key(method[name]), default=None)
+    return (found[name], found["method"]) if found else (None, "")
 
 
 def known_figures(report: Json) -> dict[str, Cell]:

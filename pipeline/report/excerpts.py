@@ -86,12 +86,8 @@ def _parts(named: Sequence[Place], text: str) -> Iterator[list[Line]]:
     lines = dict(enumerate(text.splitlines(), 1))
     places = {place.line: place for place in named}
     around = {near for line in places for near in range(line - _AROUND, line + _AROUND + 1)}
-    shown = sorted(places.keys() | (around & lines.keys()))
-    for _, run in groupby(enumerate(shown), key=lambda pair: pair[1] - pair[0]):
-        yield [_line(number, lines, places.get(number)) for _, number in run]
-
-
-def _line(number: int, lines: Mapping[int, str], place: Place | None) -> Line:
-    if place is None:
-        return Line(number, lines[number])
-    return Line(number, lines.get(number, place.code), place.anchor)
+    shown = {number: Line(number, lines[number]) for number in around & lines.keys()}
+    for line, place in places.items():
+        shown[line] = Line(line, lines.get(line, place.code), place.anchor)
+    for _, run in groupby(enumerate(sorted(shown)), key=lambda pair: pair[1] - pair[0]):
+        yield [shown[number] for _, number in run]
