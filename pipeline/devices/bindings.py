@@ -11,7 +11,6 @@ import io
 import os
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -21,7 +20,8 @@ from typing import Any
 
 import torch
 
-from pipeline.devices.interface import Declared, DeclaredTensor
+from pipeline.devices.interface import Declared, DeclaredTensor, PackageFiles
+from pipeline.program.pte import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
 
 # runtime/core/error.h, in words that fit what a package does wrong.
@@ -45,51 +45,35 @@ ERRORS = {
 }
 _INVALID_ARGUMENT = 0x12
 
-# runtime/core/portable_type/scalar_type.h
+# torch's dtypes by ExecuTorch's numbers. torch's own quantized ones are none that it runs.
 DTYPES = {
-    0: torch.uint8,
-    1: torch.int8,
-    2: torch.int16,
-    3: torch.int32,
-    4: torch.int64,
-    5: torch.float16,
-    6: torch.float32,
-    7: torch.float64,
-    8: torch.complex32,
-    9: torch.complex64,
-    10: torch.complex128,
-    11: torch.bool,
-    15: torch.bfloat16,
-    23: torch.float8_e5m2,
-    24: torch.float8_e4m3fn,
-    27: torch.uint16,
-    28: torch.uint32,
-    29: torch.uint64,
+    number: getattr(torch, name)
+    for number, name in enumerate(SCALAR_TYPES.split())
+    if not name.startswith(("q", "bits"))
 }
 _LOG_LINE = re.compile(r"\[\w+\.(?:cpp|h|cc):\d+\] (.*)")
 _LOG_LOCK = threading.RLock()
 
 
 class Package:
-    """A `.pte` file with its `.ptd` files, opened by the runtime from disk or from their bytes.
+    """A package, opened by the runtime from disk or, if in memory or of several `.ptd` files, from
+    bytes.
 
     A method keeps its state, the mutable buffers, from call to call as long as the Package lives;
     each method has memory of its own; another Package of the same file starts anew. After `run` has
     raised, the next call begins again, on whatever state the failed one has left.
     """
 
-    def __init__(
-        self, pte: Path | bytes, ptds: Sequence[Path | bytes] = (), name: str = ""
-    ) -> None:
-        self.name = name or (pte.name if isinstance(pte, Path) else "package")
+    def __init__(self, files: PackageFiles) -> None:
+        self.name = files.name
         self._declared: dict[str, Declared] = {}
-        self._merged: tempfile.TemporaryDirectory[str] | None = None
-        library = _library()
+        library, paths = _library(), [files.pte, *files.ptds]
         with self._errors("", "does not open"):
-            if isinstance(pte, Path):
-                self._module = library._load_for_executorch(str(pte), self._data_path(ptds))
+            if len(paths) <= 2 and all(isinstance(path, Path) for path in paths):
+                self._module = library._load_for_executorch(*map(str, paths))
             else:
-                self._bytes = pte, _merged_data(ptds)  # of which the bindings keep no copy
+                # The bindings keep no copy of these.
+                self._bytes = files.contents(), _merge(files.data())
                 self._module = library._load_for_executorch_from_buffer(*self._bytes)
             self._names: list[str] = sorted(self._module.method_names())
 
@@ -104,7 +88,10 @@ class Package:
             raise PipelineError(f"{self.name}: has no method '{method}'; it has {known}")
         if method not in self._declared:
             with self._errors(f"method '{method}' ", "cannot be read"):
-                self._declared[method] = _declared(self._module.method_meta(method))
+                meta = self._module.method_meta(method)
+                inputs = [_tensor(meta.input_tensor_meta, i) for i in range(meta.num_inputs())]
+                outputs = [_tensor(meta.output_tensor_meta, i) for i in range(meta.num_outputs())]
+                self._declared[method] = Declared(tuple(inputs), tuple(outputs))
         return self._declared[method]
 
     def load(self, method: str) -> None:
@@ -136,17 +123,6 @@ class Package:
             outputs = self._module.run_method(method, [_plain(value) for value in inputs], True)
             return list(outputs)
 
-    def _data_path(self, ptds: Sequence[Path | bytes]) -> str | None:
-        if len(ptds) == 1 and isinstance(ptds[0], Path):
-            return str(ptds[0])
-        data = _merged_data(ptds)
-        if data is None:
-            return None
-        self._merged = tempfile.TemporaryDirectory()
-        target = Path(self._merged.name) / "data.ptd"
-        target.write_bytes(data)
-        return str(target)
-
     @contextmanager
     def _errors(self, subject: str, what: str) -> Iterator[None]:
         """Turn the bindings' errors into an ExecutorchError that ends with the runtime's words."""
@@ -173,13 +149,7 @@ class ExecutorchError(DeviceError):
         return type(self), (self.subject, self.reason, self.code)
 
 
-def _declared(meta: Any) -> Declared:
-    inputs = (_declared_tensor(meta.input_tensor_meta, i) for i in range(meta.num_inputs()))
-    outputs = (_declared_tensor(meta.output_tensor_meta, i) for i in range(meta.num_outputs()))
-    return Declared(tuple(inputs), tuple(outputs))
-
-
-def _declared_tensor(read: Any, index: int) -> DeclaredTensor | None:
+def _tensor(read: Any, index: int) -> DeclaredTensor | None:
     try:
         info = read(index)
     except IndexError:  # how the bindings say that it is not a tensor
@@ -220,19 +190,15 @@ def runtime_log(lines: list[str]) -> Iterator[None]:
 @cache
 def _library() -> Any:
     """Import the bindings, with the operators that quantized packages need at their boundary."""
-    _point_at_openvino()
-    import executorch.kernels.quantized  # noqa: F401
-    from executorch.extension.pybindings import _portable_lib
-
-    return _portable_lib
-
-
-def _point_at_openvino() -> None:
-    """Set where the OpenVINO backend looks for its library, as portable_lib.py does on import."""
+    # As portable_lib.py does on import: where the OpenVINO backend looks for its library.
     spec = importlib.util.find_spec("openvino")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         for library in sorted(Path(folder, "libs").glob("libopenvino_c.so*"))[:1]:
             os.environ.setdefault("OPENVINO_LIB_PATH", str(library))
+    import executorch.kernels.quantized  # noqa: F401
+    from executorch.extension.pybindings import _portable_lib
+
+    return _portable_lib
 
 
 def registered_backends() -> frozenset[str]:
@@ -240,13 +206,10 @@ def registered_backends() -> frozenset[str]:
     return frozenset(_library()._get_registered_backend_names())
 
 
-def _merged_data(ptds: Sequence[Path | bytes]) -> bytes | None:
-    found = [ptd.read_bytes() if isinstance(ptd, Path) else ptd for ptd in ptds]
-    return _merge(found) if len(found) > 1 else next(iter(found), None)
-
-
-def _merge(ptds: Sequence[bytes]) -> bytes:
-    """Merge `.ptd` files: the C++ runtime takes any number of them, its bindings one."""
+def _merge(ptds: Sequence[bytes]) -> bytes | None:
+    """Merge `.ptd` files: the C++ runtime takes any number of them, its bindings at most one."""
+    if len(ptds) < 2:
+        return next(iter(ptds), None)
     from executorch.exir._serialize._cord import Cord
     from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
     from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer

@@ -12,7 +12,7 @@ import torch
 
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import Declared, Device, PackageFiles
-from pipeline.program.pte import Orders, PlanFacts, read_plans
+from pipeline.program.pte import Orders
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class ExecutorchDevice(Device):
 
     def __init__(self) -> None:
         self._opened: WeakKeyDictionary[PackageFiles, Package] = WeakKeyDictionary()
-        self._plans: WeakKeyDictionary[PackageFiles, dict[str, PlanFacts]] = WeakKeyDictionary()
 
     def methods(self, files: PackageFiles) -> list[str]:
         return self._open(files).methods()
@@ -37,9 +36,9 @@ class ExecutorchDevice(Device):
         return self._open(files).declared(method)
 
     def load(self, files: PackageFiles, method: str) -> _Loaded:
-        package = open_package(files)
+        package = Package(files)
         package.load(method)
-        plan = self._read_plans(files).get(method)
+        plan = files.plans.get(method)
         return _Loaded(package, method, plan.input_orders if plan else ())
 
     def call(self, loaded: _Loaded, values: Sequence[Any]) -> list[Any]:
@@ -47,27 +46,16 @@ class ExecutorchDevice(Device):
         return loaded.package.run(loaded.method, [_lay_out(*pair) for pair in pairs])
 
     def describe(self, files: PackageFiles, method: str) -> list[str]:
-        plan = self._read_plans(files).get(method)
+        plan = files.plans.get(method)
         if plan is None:
             return []
         delegates = (f"delegate {n}: {each.backend}" for n, each in enumerate(plan.delegates))
         return [*delegates, *(f"kernel {name}" for name in plan.operators)]
 
-    def _read_plans(self, files: PackageFiles) -> dict[str, PlanFacts]:
-        if files not in self._plans:
-            self._plans[files] = read_plans(files.contents())
-        return self._plans[files]
-
     def _open(self, files: PackageFiles) -> Package:
         if files not in self._opened:
-            self._opened[files] = open_package(files)
+            self._opened[files] = Package(files)
         return self._opened[files]
-
-
-def open_package(files: PackageFiles) -> Package:
-    """Open a package in ExecuTorch's runtime. Raises DeviceError."""
-    ptds = files.data() if isinstance(files.pte, bytes) else files.ptds
-    return Package(files.pte, ptds, files.name)
 
 
 def _lay_out(value: Any, order: tuple[int, ...] | None) -> Any:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pipeline.program.pte import PlanFacts, read_plans
 from pipeline.store.errors import DeviceError
 
 __all__ = ["Declared", "DeclaredTensor", "Device", "DeviceError", "PackageFiles"]
@@ -58,13 +60,19 @@ class PackageFiles:
         """Read each `.ptd`. Raises DeviceError."""
         return [self._read(ptd) for ptd in self.ptds]
 
+    @cached_property
+    def plans(self) -> dict[str, PlanFacts]:
+        """The plans of the `.pte` by method; empty for what is no program. Raises DeviceError."""
+        return read_plans(self.contents())
+
     def _read(self, source: Path | bytes) -> bytes:
         if isinstance(source, bytes):
             return source
         try:
             return source.read_bytes()
         except OSError as error:
-            raise DeviceError(f"{source.name}: ", f"cannot be read: {error.strerror}") from error
+            where = source.name if source is self.pte else f"{self.name}: {source.name}"
+            raise DeviceError(f"{where}: ", f"cannot be read: {error.strerror}") from error
 
 
 class Device(ABC):

@@ -37,18 +37,13 @@ def load_package(
     Raises:
         PipelineError: a file is missing or corrupt, or the manifest is that of another package.
     """
-    pte = Path(path)
-    content = _read(pte, pte.name)
+    pte, data = Path(path), [Path(each) for each in ptds]
+    content = PackageFiles.of(pte).contents()
     manifest = _manifest(pte, content)
-    data = [Path(each) for each in ptds]
-    if not data and manifest is not None:
-        data = [pte.parent / n for n in sorted(manifest["files"]) if n.endswith(".ptd")]
-    files = PackageFiles(pte.name, content, tuple(_read(each, pte.name) for each in data))
-    signatures = {}
-    if manifest is not None:
-        for name, facts in manifest["methods"].items():
-            if "signature" in facts:  # older manifests have none
-                signatures[name] = facts["signature"]
+    data = data or [pte.parent / n for n in sorted(manifest["files"]) if n.endswith(".ptd")]
+    files = PackageFiles(pte.name, content, tuple(PackageFiles.of(pte, data).data()))
+    methods = manifest["methods"].items()
+    signatures = {name: facts["signature"] for name, facts in methods if "signature" in facts}
     return LoadedPackage(files, signatures, device)
 
 
@@ -94,16 +89,17 @@ class LoadedPackage:
 
     def __getitem__(self, name: str) -> LoadedMethod:
         if name not in self._methods:
-            raise PipelineError(self._lacks(name))
+            known = ", ".join(self._methods) or "none"
+            raise PipelineError(f"{self.name}: has no method '{name}'; it has {known}")
         return self._methods[name]
 
     def __getattr__(self, name: str) -> LoadedMethod:
-        if name.startswith("_") or name not in self._methods:  # or none are there yet
-            raise AttributeError(name if name.startswith("_") else self._lacks(name))
-        return self._methods[name]
-
-    def _lacks(self, name: str) -> str:
-        return f"{self.name}: has no method '{name}'; it has {', '.join(self._methods) or 'none'}"
+        if name.startswith("_"):  # as `_methods` before there are any
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except PipelineError as error:
+            raise AttributeError(str(error)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._methods)
@@ -191,23 +187,15 @@ class LoadedMethod:
         return f"{self.name}{inspect.signature(self)}"
 
 
-def _read(path: Path, package: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        where = path.name if path.name == package else f"{package}: {path.name}"
-        raise PipelineError(f"{where}: cannot be read: {error.strerror}") from None
-
-
-def _manifest(pte: Path, content: bytes) -> dict[str, Any] | None:
-    """Read the manifest beside a package; None if there is none."""
+def _manifest(pte: Path, content: bytes) -> dict[str, Any]:
+    """Read the manifest beside a package; without one, that of no files and no methods."""
     path = pte.parent / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
         known = {name: file["digest"] for name, file in manifest["files"].items()}
         dict(manifest["methods"])
     except FileNotFoundError:
-        return None
+        return {"files": {}, "methods": {}}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(f"{pte.name}: {MANIFEST} beside it cannot be read: {error!r}") from None
     if hash_bytes(content) not in known.values():

@@ -28,7 +28,6 @@ class Registry:
 
     def __init__(self) -> None:
         self._factories: dict[str, tuple[Callable[[], Device], str]] = {}
-        self._made: dict[str, Device] = {}
 
     def register(self, name: str, factory: Callable[[], Device], origin: str = "") -> None:
         """Register a device by the function that makes it, or by its class.
@@ -43,7 +42,7 @@ class Registry:
         if name in self._factories:
             there = self._factories[name][1]
             raise PipelineError(f"device '{name}' of {origin}: is there already, of {there}")
-        self._factories[name] = factory, origin
+        self._factories[name] = cache(factory), origin
 
     def names(self) -> list[str]:
         return sorted(self._factories)
@@ -53,18 +52,14 @@ class Registry:
         made."""
         if name not in self._factories:
             raise PipelineError(f"no device '{name}'; {did_you_mean(name, self.names())}")
-        if name not in self._made:
-            factory, origin = self._factories[name]
-            try:
-                self._made[name] = factory()
-            except PipelineError:
-                raise
-            except Exception as error:  # whatever the code of a plugin raises
-                what = f"{type(error).__name__}: {error}"
-                raise PipelineError(
-                    f"device '{name}' of {origin}: cannot be made: {what}"
-                ) from error
-        return self._made[name]
+        make, origin = self._factories[name]
+        try:
+            return make()
+        except PipelineError:
+            raise
+        except Exception as error:  # whatever the code of a plugin raises
+            what = f"cannot be made: {type(error).__name__}: {error}"
+            raise PipelineError(f"device '{name}' of {origin}: {what}") from error
 
 
 @cache

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import cached_property
 from typing import Any
 
 from pipeline.devices.interface import Declared, Device, PackageFiles
 from pipeline.devices.registry import devices
-from pipeline.program.pte import read_plans
 
 EXECUTORCH, INTERPRETER = "executorch", "interpreter"
 Guard = Callable[[str, str], AbstractContextManager[None]]
@@ -68,12 +66,12 @@ class Session:
         """
         if self._device:
             return self._device
-        used = self._delegates.get(method, set())
-        if not used:
+        plan = self.files.plans.get(method)
+        if plan is None or not plan.delegates:
             return EXECUTORCH
         from pipeline.devices.bindings import registered_backends
 
-        lacking = used - registered_backends()
+        lacking = {each.backend for each in plan.delegates} - registered_backends()
         if not lacking:
             return EXECUTORCH
         from pipeline.backends import BACKENDS
@@ -118,8 +116,3 @@ class Session:
     def _reader(self) -> Device:
         """The device that reads the package; ExecuTorch's opens it faster than any other."""
         return devices().get(self._device or EXECUTORCH)
-
-    @cached_property
-    def _delegates(self) -> dict[str, set[str]]:
-        plans = read_plans(self.files.contents())
-        return {name: {each.backend for each in plan.delegates} for name, plan in plans.items()}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pipeline.program.flatbuffer import CorruptError, Span, Table, number, root
 
 # runtime/core/portable_type/scalar_type.h: torch's names, by number.
-_SCALAR_TYPES = (
+SCALAR_TYPES = (
     "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
     "qint8 quint8 qint32 bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 "
     "float8_e5m2 float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz uint16 uint32 uint64"
@@ -262,7 +262,7 @@ def _stored_tensors(values: Iterable[Table]) -> Iterator[PlanTensor]:
 def _type(scalar_type: int, sizes: tuple[int, ...]) -> TensorType:
     if len(sizes) > _MOST_DIMENSIONS or any(size < 0 for size in sizes):
         raise CorruptError("it has a tensor of impossible sizes")
-    names = _SCALAR_TYPES.split()
+    names = SCALAR_TYPES.split()
     if not 0 <= scalar_type < len(names):
         return TensorType(f"scalar type {scalar_type}", sizes, 0)
     name = names[scalar_type]

@@ -15,7 +15,7 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import ValidateConfig
-from pipeline.devices.executorch import open_package
+from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.program.eager import Source
@@ -72,7 +72,7 @@ def measure_latency(
         until = time.perf_counter() + seconds / 3
         while True:
             started = time.perf_counter()
-            package = open_package(files)
+            package = Package(files)
             package.load(method)
             loaded = time.perf_counter()
             package.run(method, values)

@@ -103,7 +103,7 @@ def package_file():
 
 @pytest.fixture
 def package():
-    return Package(package_file())
+    return Package(PackageFiles.of(package_file()))
 
 
 X = torch.tensor([1.0, 2.0, 3.0])
@@ -150,7 +150,7 @@ def test_outputs_that_are_no_tensors(package):
 
 def test_state_lasts_as_long_as_the_package(package):
     assert [package.run("count", [X])[0][0].item() for _ in range(3)] == [2.0, 4.0, 6.0]
-    assert Package(package_file()).run("count", [X])[0][0].item() == 2.0
+    assert Package(PackageFiles.of(package_file())).run("count", [X])[0][0].item() == 2.0
     assert package.run("count", [X])[0][0].item() == 8.0
 
 
@@ -226,7 +226,7 @@ def refused(name, change):
     """The error of loading `encode` or `count` from the package with its bytes changed."""
     path = write(name, change(package_file().read_bytes()))
     with pytest.raises(ExecutorchError) as caught:
-        package = Package(path)
+        package = Package(PackageFiles.of(path))
         package.load("encode")
         package.load("count")
     return caught.value
@@ -263,7 +263,7 @@ def test_corrupt_files(change, code, words):
 
 def test_a_file_that_is_not_there():
     with pytest.raises(ExecutorchError, match=r"file cannot be read \(0x22\)"):
-        Package(Path(FOLDER.name, "none.pte"))
+        Package(PackageFiles.of(Path(FOLDER.name, "none.pte")))
 
 
 @cache
@@ -286,18 +286,18 @@ def test_external_data():
     pte, ptds, program = split_package()
     assert [ptd.name for ptd in ptds] == ["first.ptd", "second.ptd"]
     x = torch.tensor([[1.0, -2.0, 3.0, -4.0]])
-    (y,) = Package(pte, ptds).run("forward", [x])
+    (y,) = Package(PackageFiles.of(pte, ptds)).run("forward", [x])
     torch.testing.assert_close(y, program.module()(x))
 
 
 def test_missing_and_corrupt_external_data():
     pte, ptds, _ = split_package()
     with pytest.raises(ExecutorchError, match=r"does not load: invalid state, .*\(0x2\)"):
-        Package(pte).load("forward")
+        Package(PackageFiles.of(pte)).load("forward")
     with pytest.raises(ExecutorchError, match=r"does not load: .*\(0x20\)"):
-        Package(pte, ptds[:1]).load("forward")
+        Package(PackageFiles.of(pte, ptds[:1])).load("forward")
     with pytest.raises(ExecutorchError, match=r"corrupt external data \(.ptd\) \(0x24\)"):
-        Package(pte, [pte])
+        Package(PackageFiles.of(pte, [pte]))
 
 
 def test_the_runtime_trusts_the_layout_of_an_input():
@@ -306,7 +306,8 @@ def test_the_runtime_trusts_the_layout_of_an_input():
     convolution = nn.Conv2d(2, 2, 3)
     x = torch.randn(1, 2, 4, 4)
     program = exported(convolution, x)
-    package = Package(write("layout.pte", lowered({"forward": program}).buffer))
+    path = write("layout.pte", lowered({"forward": program}).buffer)
+    package = Package(PackageFiles.of(path))
     expected = convolution(x)
     torch.testing.assert_close(package.run("forward", [x])[0], expected)
     (wrong,) = package.run("forward", [x.to(memory_format=torch.channels_last)])
@@ -354,15 +355,20 @@ def test_what_others_write_to_stderr_is_passed_on(capfd):
 
 def in_a_process_of_its_own(code):
     """Where neither exir nor the quantized operators are there already; the exit status."""
-    names = "import sys; from pathlib import Path; from pipeline.devices.bindings import Package"
-    code = f"{names}; {code}"
-    root = REPOSITORY
-    return subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode
+    code = f"""
+import sys
+from pathlib import Path
+from pipeline.devices.bindings import Package
+from pipeline.devices.interface import PackageFiles
+opened = lambda path: Package(PackageFiles.of(Path(path)))
+{code}
+"""
+    return subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60).returncode
 
 
 def test_opening_a_package_does_not_import_exir():
     path = str(package_file())
-    code = f"Package(Path({path!r})).load('encode'); sys.exit('executorch.exir' in sys.modules)"
+    code = f"opened({path!r}).load('encode'); sys.exit('executorch.exir' in sys.modules)"
     assert in_a_process_of_its_own(code) == 0
 
 
@@ -378,7 +384,7 @@ def test_quantized_operators_are_there():
 
     program = exported(Rounded(), torch.ones(3))
     path = str(write("rounded.pte", lowered({"forward": program}).buffer))
-    code = f"Package(Path({path!r})).load('forward')"
+    code = f"opened({path!r}).load('forward')"
     assert in_a_process_of_its_own(code) == 0
 
 
@@ -393,6 +399,6 @@ def test_inputs_that_the_runtime_writes_to_are_copies():
         "in_place.pte", lowered({"forward": program}, memory_planning_pass=unplanned).buffer
     )
     x = torch.ones(3)
-    changed, y = Package(path).run("forward", [x])
+    changed, y = Package(PackageFiles.of(path)).run("forward", [x])
     assert (changed.tolist(), y.tolist()) == ([2, 2, 2], [4, 4, 4])
     assert x.tolist() == [1, 1, 1]

@@ -399,14 +399,14 @@ def test_a_kernel_of_the_runtime_that_computes_something_else(monkeypatch):
                 operator.name = operator.name.replace("aten::sigmoid", "aten::tanh")
         return _OPEN(dataclasses.replace(files, pte=written(file)))
 
-    monkeypatch.setattr(on_executorch, "open_package", wrong)
+    monkeypatch.setattr(on_executorch, "Package", wrong)
     culprit = only(portable().located("run", [X]))
     assert (culprit["operator"], culprit["kind"]) == ("aten.sigmoid.default", "operator")
     assert "in ExecuTorch's runtime alone" in culprit["what"]
     assert "runs of beginnings of the method" in culprit["what"]
 
 
-_OPEN = on_executorch.open_package
+_OPEN = on_executorch.Package
 
 
 def test_what_fails_in_locating_is_told():

@@ -31,7 +31,6 @@ from pipeline.devices.interpreter.load import (
     read_package,
     shared_memory,
 )
-from pipeline.devices.interpreter.slots import RefusalError
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class InterpreterDevice(Device):
             raise DeviceError(loaded.subject, f"takes {wanted} inputs, {len(values)} given")
         with torch.no_grad(), _device_errors(loaded.subject, "fails"):
             outputs = run(method, values)
-        self._timings[method.name] = [
+        self._timings[method.plan.name] = [
             timing for d in method.delegates for timing in d.runtime.timings(d.handle)
         ]
         return outputs
@@ -110,8 +109,6 @@ def _device_errors(subject: str, what: str) -> Iterator[None]:
         yield
     except DelegateError as error:
         raise DeviceError(subject, f"{what}: {error.what}", error.debug_handle) from error
-    except RefusalError as error:
-        raise DeviceError(subject, f"{what}: {error}") from error
 
 
 def _declared_tensor(value: schema.EValue) -> DeclaredTensor | None:

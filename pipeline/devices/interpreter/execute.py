@@ -19,7 +19,7 @@ def run(method: Method, inputs: Sequence[Any]) -> list[Any]:
     which name the instruction that failed."""
     for _ in steps(method, inputs):
         pass
-    return [_output(method.values[index]) for index in method.plan.outputs]
+    return [read_value(method, index) for index in method.plan.outputs]
 
 
 def steps(method: Method, inputs: Sequence[Any]) -> Iterator[int]:
@@ -35,24 +35,21 @@ def steps(method: Method, inputs: Sequence[Any]) -> Iterator[int]:
         following = counter + 1
         try:
             if isinstance(call, schema.KernelCall):
-                _kernel(method, call)
+                _call_kernel(method, call)
             elif isinstance(call, schema.DelegateCall):
                 _call_delegate(method, call, method.results[counter])
             elif isinstance(call, schema.MoveCall):
                 values[call.move_to] = values[call.move_from]
             elif isinstance(call, schema.JumpFalseCall):
-                if not _truth(values[call.cond_value_index]):
+                condition = _argument(values, call.cond_value_index)
+                if not (condition.all() if isinstance(condition, torch.Tensor) else condition):
                     following = call.destination_instruction
             elif isinstance(call, schema.FreeCall):
                 slot = values[call.value_index]
                 slot.memory, slot.offset = None, 0
-        except RefusalError as error:
-            raise RefusalError(
-                f"instruction {counter}, {describe_instruction(plan, call)}: {error}"
-            ) from error
         except DelegateError as error:
             what = f"instruction {counter}, {describe_instruction(plan, call)}: {error.what}"
-            raise DelegateError(what, error.debug_handle) from error
+            raise type(error)(what, error.debug_handle) from error
         yield counter
         counter = following
 
@@ -73,7 +70,8 @@ def result_indices(method: Method, number: int) -> list[int]:
 
 def read_value(method: Method, index: int) -> Any:
     """Return a copy of what a value holds now."""
-    return _output(method.values[index]) if index >= 0 else None
+    value = _argument(method.values, index)
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _set_input(values: list[Any], index: int, given: Any, place: int) -> None:
@@ -93,18 +91,9 @@ def _set_input(values: list[Any], index: int, given: Any, place: int) -> None:
         raise RefusalError(f"input {place} is {error}") from error
 
 
-def _output(value: Any) -> Any:
-    return value.tensor().clone() if isinstance(value, Slot) else value
-
-
-def _truth(value: Any) -> bool:
-    return bool(value.tensor().all()) if isinstance(value, Slot) else bool(value)
-
-
 def _call_delegate(method: Method, call: schema.DelegateCall, results: int) -> None:
     delegate, split = method.delegates[call.delegate_index], len(call.args) - results
-    given = [_argument(method.values, index) for index in call.args[:split]]
-    given = [v.clone() if isinstance(v, torch.Tensor) else v for v in given]
+    given = [read_value(method, index) for index in call.args[:split]]
     returned = list(delegate.runtime.execute(delegate.handle, given))
     if len(returned) != results:
         raise RefusalError(f"gives {len(returned)} values, must give {results}")
@@ -112,7 +101,7 @@ def _call_delegate(method: Method, call: schema.DelegateCall, results: int) -> N
         _store(method.values, index, value)
 
 
-def _kernel(method: Method, call: schema.KernelCall) -> None:
+def _call_kernel(method: Method, call: schema.KernelCall) -> None:
     function = method.operators[call.op_index]
     if not isinstance(function, torch._ops.OpOverload):
         function(method.values, call.args)
@@ -177,7 +166,9 @@ def _store(values: list[Any], index: int, given: Any) -> None:
 def describe_instruction(plan: schema.ExecutionPlan, call: Any) -> str:
     """Describe an instruction for people."""
     if isinstance(call, schema.KernelCall):
-        return f"{_name(plan.operators[call.op_index])} {list(call.args)}"
+        operator = plan.operators[call.op_index]
+        name = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+        return f"{name} {list(call.args)}"
     if isinstance(call, schema.DelegateCall):
         number = call.delegate_index
         return f"delegate {number} ({plan.delegates[number].id}) {list(call.args)}"
@@ -186,7 +177,3 @@ def describe_instruction(plan: schema.ExecutionPlan, call: Any) -> str:
     if isinstance(call, schema.JumpFalseCall):
         return f"to {call.destination_instruction} unless {call.cond_value_index}"
     return f"free {call.value_index}" if isinstance(call, schema.FreeCall) else "unknown"
-
-
-def _name(known: schema.Operator) -> str:
-    return f"{known.name}.{known.overload}" if known.overload else known.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import takewhile
 from typing import Any
 from weakref import finalize
 
@@ -27,6 +28,7 @@ from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList, al
 # Whose out variants take a tensor of any size to write to. The others are ExecuTorch's own kernels
 # behind torch's dispatcher, which crash on a wrong one: their functional variants are called.
 _TORCH = ("aten", "dim_order_ops")
+_LISTS = (schema.TensorList, schema.OptionalTensorList)  # of values, by their indices
 
 
 @dataclass(frozen=True)
@@ -63,29 +65,27 @@ def read_package(files: PackageFiles) -> PackageData:
 class Delegate:
     """A delegate that its runtime has made ready."""
 
-    backend_id: str
     runtime: DelegateRuntime
     handle: Any
 
 
 @dataclass(eq=False)
 class Method:
-    """A loaded method: its values, which live from call to call as those of the runtime do."""
+    """A loaded method: its values, which live from call to call as those of the runtime do, its
+    operators, and how many results each delegate call gives, by the number of its instruction."""
 
-    name: str
     plan: schema.ExecutionPlan
     values: list[Any]
+    operators: list[Any]
+    results: dict[int, int]
     delegates: list[Delegate] = field(default_factory=list)
-    operators: list[Any] = field(default_factory=list)
-    results: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         finalize(self, _give_up, self.delegates)
 
 
 def _give_up(delegates: list[Delegate]) -> None:
-    while delegates:
-        delegate = delegates.pop()
+    for delegate in delegates:
         delegate.runtime.destroy(delegate.handle)
 
 
@@ -130,11 +130,9 @@ def load_method(
         for number, size in enumerate(plan.non_const_buffer_sizes)
     ]
     values = [_value(each.val, arenas, data) for each in plan.values]
-    method = Method(plan.name, plan, values)
-    method.operators = [_operator(each) for each in plan.operators]
-    method.results = _result_counts(plan)
-    for number, delegate in enumerate(plan.delegates):
-        method.delegates.append(_delegate(plan, number, delegate, data, method.results))
+    method = Method(plan, values, [_operator(each) for each in plan.operators], _results(plan))
+    for number in range(len(plan.delegates)):
+        method.delegates.append(_delegate(method, number, data))
     return method
 
 
@@ -142,19 +140,13 @@ def _value(value: Any, arenas: Sequence[torch.Tensor], data: PackageData) -> Any
     """Convert a plan's value to what the interpreter holds: a slot, a list or a scalar."""
     if isinstance(value, schema.Tensor):
         return _slot(value, arenas, data)
-    if isinstance(value, (schema.IntList, schema.TensorList, schema.OptionalTensorList)):
+    if isinstance(value, (schema.IntList, *_LISTS)):
         return ValueList(tuple(value.items))
     if isinstance(value, (schema.DoubleList, schema.BoolList)):
         return list(value.items)
-    if isinstance(value, schema.Int):
-        return value.int_val
-    if isinstance(value, schema.Bool):
-        return value.bool_val
     if isinstance(value, schema.Double):
         return float(value.double_val)
-    if isinstance(value, schema.String):
-        return value.string_val
-    return None
+    return next(iter(vars(value).values()), None)  # of Int, Bool or String; Null has none
 
 
 def _slot(tensor: schema.Tensor, arenas: Sequence[torch.Tensor], data: PackageData) -> Slot:
@@ -164,7 +156,7 @@ def _slot(tensor: schema.Tensor, arenas: Sequence[torch.Tensor], data: PackageDa
     where = tensor.allocation_info
     if where is not None:
         slot.memory = arenas[where.memory_id]
-        slot.offset = where.memory_offset_low | (where.memory_offset_high << 32)
+        slot.offset = where.memory_offset
         if slot.offset + slot.size_in_bytes() > len(slot.memory):
             raise RefusalError("a tensor beyond the end of its planned memory")
     content = constant_bytes(tensor, data)
@@ -222,25 +214,17 @@ def _operator(known: schema.Operator) -> Any:
     return overload
 
 
-def _delegate(
-    plan: schema.ExecutionPlan,
-    number: int,
-    delegate: schema.BackendDelegate,
-    data: PackageData,
-    results: Mapping[int, int],
-) -> Delegate:
+def _delegate(method: Method, number: int, data: PackageData) -> Delegate:
+    plan, delegate = method.plan, method.plan.delegates[number]
     if delegate.processed.location != schema.DataLocation.INLINE:
         raise RefusalError(f"delegate {number}: its bytes are not where the file says")
     processed = bytes(data.file.program.backend_delegate_data[delegate.processed.index].data)
     specs = [(spec.key, bytes(spec.value)) for spec in delegate.compile_specs]
-    calls = (
-        (i.instr_args.args, results[n])
-        for n, i in enumerate(get_instructions(plan))
-        if isinstance(i.instr_args, schema.DelegateCall) and i.instr_args.delegate_index == number
-    )
-    args, count = next(calls, ((), 0))
+    calls = ((get_instructions(plan)[n].instr_args, count) for n, count in method.results.items())
+    own = ((call.args, count) for call, count in calls if call.delegate_index == number)
+    args, count = next(own, ((), 0))
     runtime = delegate_runtime(delegate.id, [plan.values[i].val for i in args], count)
-    return Delegate(delegate.id, runtime, runtime.init(processed, specs, data.named))
+    return Delegate(runtime, runtime.init(processed, specs, data.named))
 
 
 def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> DelegateRuntime:
@@ -270,51 +254,29 @@ def _python_runtime(backend_id: str) -> DelegateRuntime | None:
     return None
 
 
-def _result_counts(plan: schema.ExecutionPlan) -> dict[int, int]:
+def _results(plan: schema.ExecutionPlan) -> dict[int, int]:
     """Count the results of each delegate call, by the number of its instruction.
 
     A file does not say it: the results are the last arguments that nothing has written before.
     """
+    values = [each.val for each in plan.values]
+    calls = [each.instr_args for each in get_instructions(plan)]
     known = {*plan.inputs}
-    for index, value in enumerate(plan.values):
-        tensor = value.val
-        if (
-            not isinstance(tensor, schema.Tensor)
-            or tensor.data_buffer_idx > 0
-            or _is_external(tensor)
-        ):
+    for index, value in enumerate(values):
+        empty = isinstance(value, schema.Tensor) and value.data_buffer_idx == 0
+        if not empty or _is_external(value):
             known.add(index)
-    for instruction in get_instructions(plan):
-        # Buffers, which a method writes to when it is done with them.
-        call = instruction.instr_args
-        if isinstance(call, schema.KernelCall) and _is_copy(plan, call):
-            known.add(call.args[0])
+    kernels = (call for call in calls if isinstance(call, schema.KernelCall))
+    # Buffers, which a method writes to when it is done with them.
+    known.update(c.args[0] for c in kernels if plan.operators[c.op_index].name == "aten::copy_")
     counts = {}
-    for number, instruction in enumerate(get_instructions(plan)):
-        call = instruction.instr_args
+    for number, call in enumerate(calls):
         if isinstance(call, schema.DelegateCall):
-            results = 0
-            for index in reversed(call.args):
-                if index in known:
-                    break
-                results += 1
-            counts[number] = results
-            known |= {*call.args}
+            counts[number] = len([*takewhile(lambda i: i not in known, reversed(call.args))])
+            known.update(call.args)
         elif isinstance(call, schema.KernelCall):
-            known |= {i for i in call.args if i >= 0} | _members(plan, call.args)
+            lists = (values[i] for i in call.args if i >= 0)
+            known.update(call.args, *(v.items for v in lists if isinstance(v, _LISTS)))
         elif isinstance(call, schema.MoveCall):
-            known |= {call.move_from, call.move_to}
+            known.update((call.move_from, call.move_to))
     return counts
-
-
-def _is_copy(plan: schema.ExecutionPlan, call: schema.KernelCall) -> bool:
-    return plan.operators[call.op_index].name == "aten::copy_"
-
-
-def _members(plan: schema.ExecutionPlan, places: Sequence[int]) -> set[int]:
-    found: set[int] = set()
-    for place in places:
-        value = plan.values[place].val if place >= 0 else None
-        if isinstance(value, (schema.TensorList, schema.OptionalTensorList)):
-            found |= {i for i in value.items if i >= 0}
-    return found

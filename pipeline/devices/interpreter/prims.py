@@ -38,7 +38,7 @@ PRIMS: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Prim:
-    """An operator that takes scalars and gives one."""
+    """An operator that gives a scalar."""
 
     function: Callable[..., Any]
 
@@ -72,34 +72,15 @@ def _copy_index(values: list[Any], args: Sequence[int]) -> None:
     target.tensor()[index].copy_(row)
 
 
-def _size(values: list[Any], args: Sequence[int]) -> None:
-    values[args[-1]] = values[args[0]].sizes[values[args[1]]]
-
-
-def _numel(values: list[Any], args: Sequence[int]) -> None:
-    values[args[-1]] = math.prod(values[args[0]].sizes)
-
-
-def _stride(values: list[Any], args: Sequence[int]) -> None:
-    values[args[-1]] = values[args[0]].tensor().stride(values[args[1]])
-
-
-def _item(values: list[Any], args: Sequence[int]) -> None:
-    values[args[-1]] = values[args[0]].tensor().item()
-
-
-def _nothing(values: list[Any], args: Sequence[int]) -> None:
-    """Ignore a constraint, which lowering has read."""
-
-
 OWN: Mapping[str, Callable[[list[Any], Sequence[int]], None]] = {
     "et_view.default": _view,
     "et_copy_index.tensor": _copy_index,
-    "sym_size.int": _size,
-    "sym_numel": _numel,
-    "sym_stride.int": _stride,
-    "_local_scalar_dense": _item,
-    "item": _item,
-    "sym_constrain_range": _nothing,
-    "sym_constrain_range_for_size": _nothing,
+    "sym_size.int": Prim(lambda slot, dimension: slot.sizes[dimension]),
+    "sym_numel": Prim(lambda slot: math.prod(slot.sizes)),
+    "sym_stride.int": Prim(lambda slot, dimension: slot.tensor().stride(dimension)),
+    "_local_scalar_dense": Prim(lambda slot: slot.tensor().item()),
+    "item": Prim(lambda slot: slot.tensor().item()),
+    # Constraints, which lowering has read.
+    "sym_constrain_range": lambda values, args: None,
+    "sym_constrain_range_for_size": lambda values, args: None,
 }

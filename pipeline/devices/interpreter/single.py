@@ -5,35 +5,20 @@ So a method can mix such delegates with others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from executorch.exir import schema
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.schema import (
-    AllocationDetails,
-    BackendDelegate,
-    BackendDelegateDataReference,
-    BackendDelegateInlineData,
-    Buffer,
-    Chain,
-    ContainerMetadata,
-    DataLocation,
-    DelegateCall,
-    EValue,
-    ExecutionPlan,
-    Instruction,
-    Program,
-    SubsegmentOffsets,
-    Tensor,
-)
 from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
 
 from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime
 from pipeline.devices.bindings import DTYPES, Package
-from pipeline.store.errors import DeviceError
+from pipeline.devices.interface import DeviceError, PackageFiles
 
 _NAME = "delegate"
 _ALIGNMENT = 16
@@ -65,7 +50,8 @@ class ExecutorchDelegate(DelegateRuntime):
             program=self._program(processed_bytes, compile_specs),
             named_data=store.get_named_data_store_output() if named_data else None,
         )
-        package = Package(bytes(serialize_pte_binary(file, extract_delegate_segments=True)))
+        content = bytes(serialize_pte_binary(file, extract_delegate_segments=True))
+        package = Package(PackageFiles("package", content))
         try:
             package.load(_NAME)
         except DeviceError as error:
@@ -78,52 +64,39 @@ class ExecutorchDelegate(DelegateRuntime):
         except DeviceError as error:
             raise DelegateError(error.reason) from error
 
-    def _program(self, processed: bytes, specs: Sequence[tuple[str, bytes]]) -> Program:
+    def _program(self, processed: bytes, specs: Sequence[tuple[str, bytes]]) -> schema.Program:
         values, size = [], 0
         for value in self._values:
-            if isinstance(value, Tensor):
-                place = AllocationDetails(1, size & 0xFFFFFFFF, size >> 32)
-                values.append(EValue(_planned(value, place)))
-                size += -(-_size(value) // _ALIGNMENT) * _ALIGNMENT
-            else:
-                values.append(EValue(value))
-        delegate = BackendDelegate(
-            self._backend_id,
-            BackendDelegateDataReference(DataLocation.INLINE, 0),
-            [CompileSpec(key, value) for key, value in specs],
-        )
+            if isinstance(value, schema.Tensor):
+                # Constants of the package too become inputs here.
+                place = schema.AllocationDetails(1, size & 0xFFFFFFFF, size >> 32)
+                value = replace(
+                    value, data_buffer_idx=0, allocation_info=place, extra_tensor_info=None
+                )
+                item = DTYPES[int(value.scalar_type)].itemsize
+                size += -(-math.prod(value.sizes) * item // _ALIGNMENT) * _ALIGNMENT
+            values.append(schema.EValue(value))
+        data = schema.BackendDelegateDataReference(schema.DataLocation.INLINE, 0)
+        own_specs = [CompileSpec(key, value) for key, value in specs]
         places = list(range(len(values)))
-        inputs, outputs = places[: self._split], places[self._split :]
-        plan = ExecutionPlan(
+        call = schema.Instruction(schema.DelegateCall(0, places))
+        plan = schema.ExecutionPlan(
             name=_NAME,
-            container_meta_type=ContainerMetadata("", ""),
+            container_meta_type=schema.ContainerMetadata("", ""),
             values=values,
-            inputs=inputs,
-            outputs=outputs,
-            chains=[Chain([], [], [Instruction(DelegateCall(0, places))], None)],
+            inputs=places[: self._split],
+            outputs=places[self._split :],
+            chains=[schema.Chain([], [], [call], None)],
             operators=[],
-            delegates=[delegate],
+            delegates=[schema.BackendDelegate(self._backend_id, data, own_specs)],
             non_const_buffer_sizes=[0, size],
         )
-        return Program(
+        return schema.Program(
             version=EXECUTORCH_SCHEMA_VERSION,
             execution_plan=[plan],
-            constant_buffer=[Buffer(b"")],
-            backend_delegate_data=[BackendDelegateInlineData(processed)],
+            constant_buffer=[schema.Buffer(b"")],
+            backend_delegate_data=[schema.BackendDelegateInlineData(processed)],
             segments=[],
-            constant_segment=SubsegmentOffsets(0, []),
-            mutable_data_segments=None,
+            constant_segment=schema.SubsegmentOffsets(0, []),
             named_data=[],
         )
-
-
-def _planned(tensor: Tensor, place: AllocationDetails) -> Tensor:
-    """Place a tensor in planned memory. Constants of the package too become inputs here."""
-    return replace(tensor, data_buffer_idx=0, allocation_info=place, extra_tensor_info=None)
-
-
-def _size(tensor: Tensor) -> int:
-    size = DTYPES[int(tensor.scalar_type)].itemsize
-    for each in tensor.sizes:
-        size *= each
-    return size

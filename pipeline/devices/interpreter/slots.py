@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from executorch.exir import schema
 
+from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.devices.bindings import DTYPES
 
 
@@ -79,7 +80,7 @@ class Slot:
         self.resize(sizes)
 
 
-class RefusalError(Exception):
+class RefusalError(DelegateError):
     """A plan, an operator or an input cannot be run; the message says why."""
 
 

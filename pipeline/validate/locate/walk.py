@@ -21,7 +21,6 @@ from pipeline.compile.emit_trace import Instructions
 from pipeline.config.validation import Limits
 from pipeline.devices.interpreter.execute import read_value, result_indices, steps
 from pipeline.devices.interpreter.load import Method
-from pipeline.devices.interpreter.slots import RefusalError
 from pipeline.program.operators import base_name
 from pipeline.validate.locate.node_values import MOST_VISITS, NodeValues
 from pipeline.validate.metrics import OutputError, compare, find_worst_place, greatest_magnitude
@@ -94,8 +93,8 @@ def walk(
                     walked.compared += _compare(method, index, output, place, visits[index], source)
             visits[index] += 1
         walked.outputs = [read_value(method, index) for index in method.plan.outputs]
-    except (RefusalError, DelegateError) as error:
-        walked.stopped = error.what if isinstance(error, DelegateError) else str(error)
+    except DelegateError as error:
+        walked.stopped = error.what
         # An error of the interpreter names its instruction.
         word = walked.stopped.removeprefix("instruction ").partition(",")[0]
         walked.stopped_at = int(word) if word.isdecimal() else index + 1
