@@ -13,7 +13,6 @@ from typing import Any
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.method_spec import ArgumentError, MethodSpec, make_flat_spec
-from pipeline.program.spec_records import spec_from_json
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import MANIFEST
@@ -67,7 +66,7 @@ class LoadedPackage:
     def _method(self, name: str) -> LoadedMethod:
         if name in self._signatures:
             try:
-                return LoadedMethod(self, name, spec_from_json(self._signatures[name]), True)
+                return LoadedMethod(self, name, MethodSpec.from_json(self._signatures[name]), True)
             except PipelineError as error:
                 raise PipelineError(f"{self.name}: {MANIFEST}: method '{name}': {error}") from None
         declared = self._session.declared(name)

@@ -1,7 +1,8 @@
-"""Records of the leaves of a method's arguments and outputs, and checks of values against them."""
+"""Records of the leaves of a method's arguments and outputs: their JSON, and checks of values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,28 +13,19 @@ from torch.utils._sympy import functions
 
 from pipeline.program.inputs import describe_type
 
-_TORCH_FUNCTIONS = [
-    "CeilToInt",
-    "CleanDiv",
-    "FloorDiv",
-    "FloorToInt",
-    "IntTrueDiv",
-    "Max",
-    "Min",
-    "Mod",
-    "ModularIndexing",
-    "PythonMod",
-    "ToFloat",
-    "TruncToInt",
-]
+_TORCH_FUNCTIONS = (
+    "CeilToInt CleanDiv FloorDiv FloorToInt IntTrueDiv Max Min Mod ModularIndexing PythonMod "
+    "ToFloat TruncToInt"
+)
 # What sizes are made of, beside whole numbers and symbols. No other function can stand in a record.
 FUNCTIONS: Mapping[str, Callable[..., sympy.Expr]] = {
     "Add": sympy.Add,
     "Mul": sympy.Mul,
     "Pow": sympy.Pow,
     "Rational": sympy.Rational,
-    **{name: getattr(functions, name) for name in _TORCH_FUNCTIONS},
+    **{name: getattr(functions, name) for name in _TORCH_FUNCTIONS.split()},
 }
+Json = Any
 
 
 @dataclass(frozen=True)
@@ -96,6 +88,15 @@ def make_leaf(
     return IntSpec(make_extent(value)) if isinstance(value, torch.SymInt) else ConstantSpec(value)
 
 
+# Checking
+
+
+def check_values(pairs: Sequence[tuple[Argument, Any]]) -> list[str]:
+    """Return what is wrong with the values of arguments, their sizes taken together."""
+    wrong = [f"argument '{a.name}': {m}" for a, given in pairs for m in check_leaf(a.value, given)]
+    return [*wrong, *_check_sizes([*iter_sizes(pairs)])]
+
+
 def check_leaf(leaf: Leaf | None, given: Any) -> Iterator[str]:
     """Yield what is wrong with one value, apart from its sizes."""
     if isinstance(leaf, TensorSpec):
@@ -103,7 +104,7 @@ def check_leaf(leaf: Leaf | None, given: Any) -> Iterator[str]:
             yield f"{describe_type(given)}, must be a tensor"
             return
         if given.dtype != leaf.dtype:
-            yield f"dtype {_plain(given.dtype)}, must be {_plain(leaf.dtype)}"
+            yield f"dtype {_dtype_name(given.dtype)}, must be {_dtype_name(leaf.dtype)}"
         if given.ndim != len(leaf.sizes):
             yield f"rank {given.ndim}, must be {len(leaf.sizes)}"
     elif isinstance(leaf, IntSpec):
@@ -114,7 +115,7 @@ def check_leaf(leaf: Leaf | None, given: Any) -> Iterator[str]:
         yield f"{shown}, must be {leaf.value!r}, the value that the program was exported with"
 
 
-def _plain(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -123,9 +124,14 @@ class GivenSize:
     """A size, or a dynamic int, that a call gives for an extent. `shown` is for messages."""
 
     shown: str
-    expression: sympy.Expr
     extent: Extent
     given: int
+
+    @property
+    def expression(self) -> sympy.Expr:
+        """The extent's expression; for an extent without one, a symbol that no other has."""
+        known = self.extent.expression
+        return size_symbol(f"any_{id(self.extent)}") if known is None else known
 
 
 def iter_sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[GivenSize]:
@@ -133,26 +139,19 @@ def iter_sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[GivenSize]:
     for argument, given in pairs:
         leaf, shown = argument.value, f"argument '{argument.name}': "
         if isinstance(leaf, IntSpec) and type(given) is int:
-            yield _give(f"{shown}{given}", leaf.extent, given)
+            yield GivenSize(f"{shown}{given}", leaf.extent, given)
         elif isinstance(leaf, TensorSpec) and isinstance(given, torch.Tensor):
             # A wrong rank is a mistake of its own, and leaves no sizes to compare.
             for dimension, extent in enumerate(leaf.sizes if given.ndim == len(leaf.sizes) else ()):
                 size = given.shape[dimension]
-                yield _give(f"{shown}size {size} at dimension {dimension}", extent, size)
+                yield GivenSize(f"{shown}size {size} at dimension {dimension}", extent, size)
 
 
-def _give(shown: str, extent: Extent, given: int) -> GivenSize:
-    expression = extent.expression
-    if expression is None:  # then a symbol that is no other size's
-        expression = size_symbol(f"any_{id(extent)}")
-    return GivenSize(shown, expression, extent, given)
-
-
-def check_sizes(sizes: Sequence[GivenSize]) -> Iterator[str]:
+def _check_sizes(sizes: Sequence[GivenSize]) -> Iterator[str]:
     """Yield where sizes do not fit together, or are beyond the limits of their extents."""
     bound = bind_symbols([(size.expression, size.given) for size in sizes])
     for size in sizes:
-        value = size.expression.xreplace(as_integers(bound))
+        value = size.expression.xreplace(bound)
         least, greatest = size.extent.least, size.extent.greatest
         if value.is_Integer and int(value) != size.given:
             names = sorted(f"{s} = {bound[s]}" for s in size.expression.free_symbols)
@@ -170,19 +169,80 @@ def size_symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True)
 
 
-def bind_symbols(sizes: Sequence[tuple[sympy.Expr, int]]) -> dict[sympy.Symbol, int]:
+def bind_symbols(sizes: Sequence[tuple[sympy.Expr, int]]) -> dict[sympy.Symbol, sympy.Integer]:
     """Solve for the symbols: where one stands alone, then where it is the only unknown."""
-    bound = {e: given for e, given in reversed(sizes) if isinstance(e, sympy.Symbol)}
+    alone = [(e, given) for e, given in reversed(sizes) if isinstance(e, sympy.Symbol)]
+    bound = {symbol: sympy.Integer(given) for symbol, given in alone}
     for expr, given in sizes:
         unknown = expr.free_symbols - bound.keys()
         if len(unknown) == 1 and expr.is_polynomial(*unknown):
             symbol = unknown.pop()
-            solutions = sympy.solve(expr.xreplace(as_integers(bound)) - given, symbol)
+            solutions = sympy.solve(expr.xreplace(bound) - given, symbol)
             if solutions and solutions[0].is_Integer:
-                bound[symbol] = int(solutions[0])
+                bound[symbol] = solutions[0]
     return bound
 
 
-def as_integers(bound: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, sympy.Integer]:
-    """Return the values as sympy's `xreplace` takes them."""
-    return {symbol: sympy.Integer(value) for symbol, value in bound.items()}
+# JSON
+
+
+def leaf_to_json(leaf: Leaf) -> dict[str, Json]:
+    """Return a leaf as strict JSON."""
+    if isinstance(leaf, TensorSpec):
+        sizes = [_extent_to_json(extent) for extent in leaf.sizes]
+        return {"dtype": _dtype_name(leaf.dtype), "sizes": sizes, "order": list(leaf.order)}
+    if isinstance(leaf, IntSpec):
+        return {"int": _extent_to_json(leaf.extent)}
+    value = leaf.value
+    return {"float": value.hex()} if isinstance(value, float) else {"value": value}
+
+
+def leaf_from_json(data: Json) -> Leaf:
+    """Return the leaf that `leaf_to_json` wrote. Nothing is evaluated.
+
+    Raises KeyError, TypeError, ValueError or AttributeError for anything else.
+    """
+    if "dtype" in data:
+        dtype = getattr(torch, data["dtype"])
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"no dtype {data['dtype']!r}")
+        sizes = tuple(map(_extent_from_json, data["sizes"]))
+        return TensorSpec(dtype, sizes, tuple(map(int, data["order"])))
+    if "int" in data:
+        return IntSpec(_extent_from_json(data["int"]))
+    return ConstantSpec(float.fromhex(data["float"]) if "float" in data else data["value"])
+
+
+def _extent_to_json(extent: Extent) -> Json:
+    size = None if extent.expression is None else _expression_to_json(extent.expression)
+    if isinstance(size, int):
+        return size
+    return {"size": size, "min": extent.least, "max": extent.greatest}
+
+
+def _extent_from_json(data: Json) -> Extent:
+    if isinstance(data, int):
+        return Extent(sympy.Integer(data), data, data)
+    expr = None if data["size"] is None else _expression_from_json(data["size"])
+    return Extent(expr, int(data["min"]), None if data["max"] is None else int(data["max"]))
+
+
+def _expression_to_json(expr: sympy.Expr) -> Json:
+    if expr.is_Integer:
+        return int(expr)
+    if expr.is_Symbol:
+        return str(expr)
+    if expr.is_Rational:
+        return ["Rational", int(expr.p), int(expr.q)]
+    return [type(expr).__name__, *map(_expression_to_json, expr.args)]
+
+
+def _expression_from_json(data: Json) -> sympy.Expr:
+    if isinstance(data, int):
+        return sympy.Integer(data)
+    if isinstance(data, str):
+        if not re.fullmatch(r"d\d+", data):
+            raise ValueError(f"no size is called {data!r}")
+        return size_symbol(data)
+    name, *args = data
+    return FUNCTIONS[name](*map(_expression_from_json, args))

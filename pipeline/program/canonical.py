@@ -8,7 +8,7 @@ numbered in the order of the graph and symbols in the order of their first use.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,14 @@ VOLATILE_METADATA = frozenset({"from_node", "stack_trace"})
 # XNNPACK names the weights that it folds batch norm into after the old ones, and makes none whose
 # name is taken; a program that has such names already keeps them.
 _TAKEN = re.compile(r"_(fused|decomposed)_bn")
-_VALUES = ("tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values")
-_VALUES_OF_OBJECTS = "custom_obj_values"
+_VALUES = (
+    *("tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values"),
+    "custom_obj_values",
+)
 # In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key,
 # another one in every process, and `id@1` where a module is called for the second time.
 _OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
 _SYMBOL = re.compile(r"(?<=Symbol\(')\w+(?=')")
-_SHORT = 16  # hexadecimal digits that tell parts apart for people; never part of a key
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
     canonical = {**rest, "graph_module": module}
     if taken := [[number, name] for number, name in enumerate(names) if _TAKEN.search(name)]:
         canonical["names"] = taken
-    modules = {path: digest.hash_json(nodes)[:_SHORT] for path, nodes in operators.items()}
+    modules = {path: _short_digest(nodes) for path, nodes in operators.items()}
     return Canonical(_with_numbered_symbols(canonical), names, modules)
 
 
@@ -73,17 +74,11 @@ class _Scope:
         self._numbers: dict[str, int] = {}
 
     def graph(self, graph: Mapping[str, Any]) -> dict[str, Any]:
-        """Nodes in their order, with values by number instead of by name."""
-        for name in _named(graph["inputs"]):
-            self._number(name)
-        nodes = [self._node(node) for node in graph["nodes"]]
-        canonical = {
-            **graph,
-            "inputs": self.renamed(graph["inputs"]),
-            "nodes": nodes,
-            "outputs": self.renamed(graph["outputs"]),
-        }
-        for kind in (*_VALUES, _VALUES_OF_OBJECTS):
+        """Return a graph whose values go by number, in the order of inputs and nodes."""
+        canonical = {**graph, "inputs": self.renamed(graph["inputs"])}
+        canonical["nodes"] = [self._node(node) for node in graph["nodes"]]
+        canonical["outputs"] = self.renamed(graph["outputs"])
+        for kind in _VALUES:
             values = graph.get(kind) or {}
             canonical[kind] = sorted(
                 ([self._number(name), value] for name, value in values.items()),
@@ -94,15 +89,13 @@ class _Scope:
     def _node(self, node: Mapping[str, Any]) -> dict[str, Any]:
         canonical = {name: value for name, value in node.items() if name != "name"}
         canonical["inputs"] = [{**i, "arg": self.renamed(i["arg"])} for i in node["inputs"]]
-        for name in _named(node["outputs"]):
-            self._number(name)
         canonical["outputs"] = self.renamed(node["outputs"])
         metadata = node.get("metadata") or {}
         kept = {n: value for n, value in metadata.items() if n not in VOLATILE_METADATA}
         if "nn_module_stack" in kept:
             kept["nn_module_stack"] = _OBJECT.sub(self._object, kept["nn_module_stack"])
         canonical["metadata"] = kept
-        settings = [_without_names(i["arg"]) for i in node["inputs"]]
+        settings = [_map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]]
         frames = parse_frames(kept.get("nn_module_stack", ""))
         path = frames[-1].path if frames else ""
         self._operators.setdefault(path, []).append([node["target"], settings])
@@ -118,85 +111,72 @@ class _Scope:
         return self._numbers[name]
 
     def renamed(self, value: Any) -> Any:
-        """An argument with the names of values replaced by their numbers."""
-        if isinstance(value, list):
-            return [self.renamed(element) for element in value]
-        if not isinstance(value, dict):
-            return value
-        if "graph" in value and "name" in value:
-            self._names.append(value["name"])
+        """Return an argument with the names of values replaced by their numbers."""
+
+        def number(key: str, text: str, owner: Mapping[str, Any]) -> Any:
+            return self._number(text) if _is_name(key, owner) else text
+
+        def inner(graph: Mapping[str, Any]) -> Any:
+            self._names.append(graph["name"])
             scope = _Scope(self._names, self._operators, self._objects)
-            return {"graph": scope.graph(value["graph"])}
-        return {
-            key: self._number(inner) if _is_name(key, inner, value) else self.renamed(inner)
-            for key, inner in value.items()
-        }
+            return {"graph": scope.graph(graph["graph"])}
+
+        return _map_texts(value, number, inner)
 
 
-def _is_name(key: str, inner: Any, value: Mapping[str, Any]) -> bool:
-    """Tell whether it names a value of the graph.
+def _map_texts(
+    value: Any,
+    change: Callable[[str, str, Mapping[str, Any]], Any],
+    graph: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> Any:
+    """Return a JSON value whose strings are changed, in the order of their keys.
+
+    Args:
+        change: is given a string's key, the string, and the mapping that holds both.
+        graph: returns what stands in the place of a graph that is an argument.
+    """
+    if isinstance(value, list):
+        return [_map_texts(each, change, graph) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if graph is not None and "graph" in value and "name" in value:
+        return graph(value)
+    return {
+        key: change(key, inner, value)
+        if isinstance(inner, str)
+        else _map_texts(inner, change, graph)
+        for key, inner in sorted(value.items())
+    }
+
+
+def _is_name(key: str, owner: Mapping[str, Any]) -> bool:
+    """Tell whether a string of this key names a value of the graph.
 
     A TensorArgument or TokenArgument has nothing but a name, a CustomObjArgument a class too.
     """
-    if not isinstance(inner, str):
-        return False
     if key == "name":
-        return len(value) == 1 or "class_fqn" in value
+        return len(owner) == 1 or "class_fqn" in owner
     return key in ("as_name", "user_input_name")
 
 
-def _named(value: Any) -> Iterator[str]:
-    """Yield the names of values in arguments, in order."""
-    if isinstance(value, list):
-        for element in value:
-            yield from _named(element)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            if _is_name(key, inner, value):
-                yield inner
-            else:
-                yield from _named(inner)
-
-
-def _without_names(value: Any) -> Any:
-    """Return an argument without the names of the values that it takes."""
-    if isinstance(value, list):
-        return [_without_names(element) for element in value]
-    if not isinstance(value, dict):
-        return value
-    if "graph" in value:
-        return None
-    return {
-        key: None if _is_name(key, inner, value) else _without_names(inner)
-        for key, inner in value.items()
-    }
+def _drop_name(key: str, text: str, owner: Mapping[str, Any]) -> str | None:
+    return None if _is_name(key, owner) else text
 
 
 def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
     """Number symbols by their first use in the graph; those in no graph keep their names."""
     numbers: dict[str, str] = {}
 
-    def rewritten(value: Any) -> Any:
-        if isinstance(value, list):
-            return [rewritten(element) for element in value]
-        if isinstance(value, dict):
-            return {
-                key: _SYMBOL.sub(number, inner)
-                if key == "expr_str" and isinstance(inner, str)
-                else rewritten(inner)
-                for key, inner in sorted(value.items())
-            }
-        return value
-
     def number(match: re.Match[str]) -> str:
         return numbers.setdefault(match[0], f"symbol {len(numbers)}")
 
-    rewritten_program = rewritten(program)
+    def renumber(key: str, text: str, _: Mapping[str, Any]) -> str:
+        return _SYMBOL.sub(number, text) if key == "expr_str" else text
+
+    numbered: dict[str, Any] = _map_texts(program, renumber)
     ranges = program.get("range_constraints") or {}
-    rewritten_program["range_constraints"] = {
-        numbers.get(symbol, symbol): limits for symbol, limits in ranges.items()
-    }
-    return rewritten_program
+    numbered["range_constraints"] = {numbers.get(name, name): ranges[name] for name in ranges}
+    return numbered
 
 
 def summarize_parts(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,18 +188,19 @@ def summarize_parts(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[st
     """
     program = canonical.program
     module = program["graph_module"]
-    found = {
-        kind: {name: digest.hash_json(value)[:_SHORT] for name, value in of_kind.items()}
-        for kind, of_kind in tensors.items()
-        if isinstance(of_kind, Mapping)
-    }
+    described = [of_kind for of_kind in tensors.values() if isinstance(of_kind, Mapping)]
     rest = {name: value for name, value in program.items() if name != "graph_module"}
     return {
         "modules": canonical.modules,
-        "tensors": {name: short for of_kind in found.values() for name, short in of_kind.items()},
+        "tensors": {n: _short_digest(value) for each in described for n, value in each.items()},
         "ranges": program["range_constraints"],
-        "signature": digest.hash_json(module["signature"])[:_SHORT],
-        "call": digest.hash_json(module["module_call_graph"])[:_SHORT],
-        "wiring": digest.hash_json(module["graph"])[:_SHORT],
-        "schema": digest.hash_json({**rest, "range_constraints": None})[:_SHORT],
+        "signature": _short_digest(module["signature"]),
+        "call": _short_digest(module["module_call_graph"]),
+        "wiring": _short_digest(module["graph"]),
+        "schema": _short_digest({**rest, "range_constraints": None}),
     }
+
+
+def _short_digest(value: Any) -> str:
+    """Return digits that tell parts apart for people; never part of a key."""
+    return digest.hash_json(value)[:16]

@@ -9,12 +9,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import GraphModule, Node
+from torch.export.graph_signature import OutputKind
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from pipeline.program.inputs import InputSet
-from pipeline.program.signature import flatten, flatten_as_given, in_dim_order, signature
+from pipeline.program.signature import (
+    find_changed_inputs,
+    flatten,
+    in_dim_order,
+    returned_values,
+    signature,
+)
 
 
 class Source:
@@ -40,11 +46,8 @@ class Source:
         self._module = program.module(check_guards=False)
         self._state = _give_own(self._module, self.state, common or {})
         self._initial = [tensor.detach().clone() for tensor in self._state]
-        self.nonzero = tuple(
-            name
-            for name, tensor in zip(self.state, self._initial, strict=True)
-            if bool(tensor.any())
-        )
+        initial = zip(self.state, self._initial, strict=True)
+        self.nonzero = tuple(name for name, tensor in initial if bool(tensor.any()))
 
     @classmethod
     def with_common_state(cls, programs: Mapping[str, ExportedProgram]) -> dict[str, Self]:
@@ -65,21 +68,17 @@ class Source:
             for tensor, initial in zip(self._state, self._initial, strict=True):
                 tensor.copy_(initial)
 
-    def run(self, inputs: InputSet) -> list[Any]:
+    def run(self, inputs: InputSet, as_given: bool = False) -> list[Any]:
         """Return the flat outputs, as the runtime orders them; none shares memory with the state.
 
-        The input set is left as it is.
+        The input set is left as it is; `as_given` is that of `flatten`.
         """
-        return self._run(flatten(self.program, inputs))
+        return self._run(flatten(self.program, inputs, as_given))
 
     def run_flat(self, values: Sequence[Any]) -> list[Any]:
         """Run as `run` does, on leaves in the order of the program's inputs."""
         like = [argument.value for argument in signature(self.program)]
         return self._run([in_dim_order(v, e) for v, e in zip(values, like, strict=True)])
-
-    def run_as_given(self, inputs: InputSet) -> list[Any]:
-        """Run as `run` does, on tensors that lie in memory as the given ones do."""
-        return self._run(flatten_as_given(self.program, inputs))
 
     def _run(self, leaves: list[Any]) -> list[Any]:
         with torch.no_grad():
@@ -114,7 +113,13 @@ def find_effects(program: ExportedProgram) -> Effects:
         functional = _functionalized(program)
         specs = functional.graph_signature.output_specs
         state = tuple(spec.target for spec in specs if spec.kind in _STATE and spec.target)
-        _EFFECTS[program] = Effects(state, *_outputs(functional))
+        changed = find_changed_inputs(functional)
+        arguments = signature(functional)
+        outputs = [
+            *((f"input '{arguments[i].name}' after the call", arguments[i].value) for i in changed),
+            *((f"output{path}", value) for path, value in returned_values(functional)),
+        ]
+        _EFFECTS[program] = Effects(state, outputs, changed)
     return _EFFECTS[program]
 
 
@@ -131,27 +136,6 @@ def _functionalized(program: ExportedProgram) -> ExportedProgram:
             if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
                 return program.run_decompositions({})
     return program
-
-
-def _outputs(functional: ExportedProgram) -> tuple[list[tuple[str, Any]], list[int]]:
-    """Return names and fake values of the runtime's outputs, and the inputs' places among them."""
-    inputs = functional.graph_signature.input_specs
-    placeholders = [spec.arg.name for spec in inputs if spec.kind is InputKind.USER_INPUT]
-    arguments = signature(functional)
-    out_spec = functional.call_spec.out_spec
-    returned = pytree.tree_unflatten(range(out_spec.num_leaves), out_spec)
-    paths = iter(pytree.tree_flatten_with_path(returned)[0])
-    outputs: list[tuple[str, Any]] = []
-    changed: list[int] = []
-    nodes = functional.graph.output_node().args[0]
-    for spec, node in zip(functional.graph_signature.output_specs, nodes, strict=True):
-        value = node.meta["val"] if isinstance(node, Node) else node
-        if spec.kind is OutputKind.USER_INPUT_MUTATION:
-            changed.append(placeholders.index(spec.target))
-            outputs.append((f"input '{arguments[changed[-1]].name}' after the call", value))
-        elif spec.kind not in _STATE:
-            outputs.append((f"output{pytree.keystr(next(paths)[0])}", value))
-    return outputs, changed
 
 
 def _give_own(

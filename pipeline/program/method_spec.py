@@ -8,7 +8,6 @@ compiling makes and the manifest beside a package keeps.
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,6 @@ from typing import Any
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from pipeline.program.argument_specs import (
@@ -25,22 +22,27 @@ from pipeline.program.argument_specs import (
     Argument,
     ConstantSpec,
     Extent,
+    Json,
     Leaf,
     TensorSpec,
-    as_integers,
     bind_symbols,
     check_leaf,
-    check_sizes,
+    check_values,
     iter_sizes,
+    leaf_from_json,
+    leaf_to_json,
     make_leaf,
     size_symbol,
 )
+from pipeline.program.inputs import decode_tree, encode_tree
 from pipeline.program.signature import (
     argument_names,
     bounds,
     expression,
+    iter_dynamic_sizes,
     lay_out,
     pair_trees,
+    returned_values,
     signature,
 )
 from pipeline.store.errors import PipelineError
@@ -71,17 +73,14 @@ class MethodSpec:
         named = all(name.isidentifier() for name, _ in self.args)
         parameter = inspect.Parameter
         kind = parameter.POSITIONAL_OR_KEYWORD if named else parameter.POSITIONAL_ONLY
-        parameters = []
-        allowed = True
+        parameters: list[inspect.Parameter] = []
+        default = None  # of the next one: those before one without a default have none either
         for number, (name, tree) in reversed([*enumerate(self.args)]):
-            default = _default(tree) if allowed else inspect.Parameter.empty
-            allowed = default is not inspect.Parameter.empty
+            default = parameter.empty if default is parameter.empty else _default(tree)
             known = name if name.isidentifier() else f"args_{number}"
-            parameters.append(inspect.Parameter(known, kind, default=default))
-        parameters.reverse()
+            parameters.insert(0, parameter(known, kind, default=default))
         for name, tree in self.kwargs:
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, keyword, default=_default(tree)))
+            parameters.append(parameter(name, parameter.KEYWORD_ONLY, default=_default(tree)))
         return inspect.Signature(parameters)
 
     def flat_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -100,8 +99,7 @@ class MethodSpec:
         pairs = []
         for (_, tree), value in zip((*self.args, *self.kwargs), given, strict=True):
             pairs += list(pair_trees(tree, value, mistakes))
-        mistakes += [f"argument '{a.name}': {m}" for a, v in pairs for m in check_leaf(a.value, v)]
-        mistakes += check_sizes([*iter_sizes(pairs)])
+        mistakes += check_values(pairs)
         if mistakes:
             raise ArgumentError("\n".join(mistakes))
         return [value for _, value in pairs]
@@ -135,8 +133,37 @@ class MethodSpec:
         ]
         if mistakes:
             raise PipelineError("\n".join(mistakes))
-        following = iter(outputs)
-        return pytree.tree_map(lambda _: next(following), self.outputs)
+        return pytree.tree_unflatten(outputs, pytree.tree_structure(self.outputs))
+
+    def to_json(self) -> Json:
+        """Return the signature as strict JSON, for manifests."""
+
+        def encode(tree: Any) -> Json:
+            return encode_tree(tree, lambda a: {"name": a.name, **leaf_to_json(a.value)})
+
+        return {
+            "args": [[name, encode(tree)] for name, tree in self.args],
+            "kwargs": [[name, encode(tree)] for name, tree in self.kwargs],
+            "outputs": encode(self.outputs),
+            "changes": list(self.changes),
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> MethodSpec:
+        """Return the signature that `to_json` wrote. Raises PipelineError for anything else."""
+
+        def decode(tree: Json) -> Any:
+            return decode_tree(tree, lambda a: Argument(str(a["name"]), leaf_from_json(a)))
+
+        try:
+            return cls(
+                tuple((str(name), decode(tree)) for name, tree in data["args"]),
+                tuple((str(name), decode(tree)) for name, tree in data["kwargs"]),
+                decode(data["outputs"]),
+                tuple(map(int, data["changes"])),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PipelineError(f"a signature that cannot be read ({error!r})") from error
 
 
 def make_method_spec(
@@ -156,7 +183,7 @@ def make_method_spec(
     inputs = [Argument(a.name, number.leaf(a.value)) for a in signature(program)]
     args, kwargs = pytree.tree_unflatten(inputs, program.call_spec.in_spec)
     names, keywords = argument_names(program)
-    outputs = [Argument(f"output{n}", number.leaf(v, False)) for n, v in _outputs(program)]
+    outputs = [Argument(f"output{n}", number.leaf(v, False)) for n, v in returned_values(program)]
     returned = pytree.tree_unflatten(outputs, program.call_spec.out_spec)
     return MethodSpec(
         tuple((name, _plain(tree)) for name, tree in zip(names, args, strict=True)),
@@ -164,14 +191,6 @@ def make_method_spec(
         _plain(returned),
         tuple(changes),
     )
-
-
-def find_changed_inputs(functional: ExportedProgram) -> list[int]:
-    """Return the places of the inputs that a functional program, as a lowered one, changes."""
-    specs = functional.graph_signature
-    inputs = [s.arg.name for s in specs.input_specs if s.kind is InputKind.USER_INPUT]
-    changed = [s.target for s in specs.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION]
-    return [inputs.index(name) for name in changed]
 
 
 def make_flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
@@ -199,10 +218,9 @@ class _Numbering:
         self._program = program
         self._unlimited = unlimited
         self._numbers: dict[sympy.Symbol, sympy.Symbol] = {}
-        alone = (_size_expressions(a.value) for a in signature(program))
-        for each in itertools.chain.from_iterable(alone):
-            if isinstance(each, sympy.Symbol):
-                self._number(each)
+        for _, size in iter_dynamic_sizes(signature(program)):  # first those that stand alone
+            if isinstance(found := expression(size), sympy.Symbol):
+                self._number(found)
 
     def leaf(self, value: Any, ordered: bool = True) -> Leaf:
         return make_leaf(value, self._extent, ordered)
@@ -215,39 +233,15 @@ class _Numbering:
         for symbol in sorted(found.free_symbols, key=str):
             self._number(symbol)
         renamed = found.xreplace(self._numbers)
-        return Extent(renamed if _is_known(renamed) else None, least, greatest)
+        known = all(
+            each.is_Rational or each.is_Symbol or type(each).__name__ in FUNCTIONS
+            for each in sympy.preorder_traversal(renamed)
+        )
+        return Extent(renamed if known else None, least, greatest)
 
     def _number(self, symbol: sympy.Symbol) -> None:
         if symbol not in self._numbers:
             self._numbers[symbol] = size_symbol(f"d{len(self._numbers)}")
-
-
-def _size_expressions(value: Any) -> Iterator[sympy.Expr]:
-    if isinstance(value, torch.Tensor):
-        yield from (expression(size) for size in value.shape)
-    elif isinstance(value, torch.SymInt):
-        yield expression(value)
-
-
-def _is_known(expr: sympy.Expr) -> bool:
-    if expr.is_Integer or expr.is_Symbol:
-        return True
-    return (type(expr).__name__ in FUNCTIONS or expr.is_Rational) and all(
-        _is_known(each) for each in expr.args
-    )
-
-
-def _outputs(program: ExportedProgram) -> Iterator[tuple[str, Any]]:
-    spec = program.call_spec.out_spec
-    paths = pytree.tree_flatten_with_path(pytree.tree_unflatten(range(spec.num_leaves), spec))[0]
-    nodes: Any = program.graph.output_node().args[0]
-    kept = [
-        node
-        for each, node in zip(program.graph_signature.output_specs, nodes, strict=True)
-        if each.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
-    ]
-    for (path, _), node in zip(paths, kept, strict=True):
-        yield pytree.keystr(path), node.meta["val"] if isinstance(node, Node) else node
 
 
 def _plain(tree: Any) -> Any:
@@ -267,7 +261,9 @@ def _default(tree: Any) -> Any:
     return tree.value.value if fixed else inspect.Parameter.empty
 
 
-def _check_output(leaf: Leaf | None, given: Any, bound: dict[sympy.Symbol, int]) -> Iterator[str]:
+def _check_output(
+    leaf: Leaf | None, given: Any, bound: dict[sympy.Symbol, sympy.Integer]
+) -> Iterator[str]:
     if not isinstance(leaf, TensorSpec):
         if leaf is not None and isinstance(given, torch.Tensor):
             yield "a tensor, must be none"
@@ -277,6 +273,6 @@ def _check_output(leaf: Leaf | None, given: Any, bound: dict[sympy.Symbol, int])
     for dimension, extent in enumerate(() if wrong else leaf.sizes):
         size = given.shape[dimension]
         if extent.expression is not None:
-            wanted = extent.expression.xreplace(as_integers(bound))
+            wanted = extent.expression.xreplace(bound)
             if wanted.is_Integer and int(wanted) != size:
                 yield f"size {size} at dimension {dimension}, must be {wanted}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,14 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from pipeline.program.argument_specs import Argument, as_integers, bind_symbols, iter_sizes
+from pipeline.program.argument_specs import Argument, bind_symbols, iter_sizes
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import (
     bounds,
     check_inputs,
     expression,
     in_dim_order,
+    iter_dynamic_sizes,
     leaf_signature,
     pair_leaves,
     signature,
@@ -108,7 +110,7 @@ class _Symbol:
 def _symbols(
     program: ExportedProgram, arguments: Sequence[Argument], given: Sequence[Sequence[Any]]
 ) -> list[_Symbol]:
-    exported = list(_shapes(arguments))
+    exported = list(iter_dynamic_sizes(arguments))
     leaves = leaf_signature(program)
     hints = [bind_symbols([(expression(s), s.node.hint) for _, s in exported if s.node.has_hint()])]
     hints += [
@@ -121,23 +123,13 @@ def _symbols(
     chosen = []
     for symbol in sorted(free, key=str):
         least, greatest = bounds(program, symbol)
-        seen = [hint[symbol] for hint in hints if symbol in hint] or [max(least, 1)]
+        seen = [int(hint[symbol]) for hint in hints if symbol in hint] or [max(least, 1)]
         if symbol in fixed:
             least = greatest = seen[-1]
         least = max(least, 1) if greatest != 0 else 0
         greatest = max(seen) if greatest is None else min(greatest, LONGEST_DIMENSION)
         chosen.append(_Symbol(symbol, least, max(least, greatest), names.get(symbol, str(symbol))))
     return chosen
-
-
-def _shapes(arguments: Iterable[Argument]) -> Iterator[tuple[str, torch.SymInt]]:
-    for argument in arguments:
-        if isinstance(argument.value, torch.SymInt):
-            yield argument.name, argument.value
-        elif isinstance(argument.value, torch.Tensor):
-            for dimension, size in enumerate(argument.value.shape):
-                if isinstance(size, torch.SymInt):
-                    yield f"{argument.name}.shape[{dimension}]", size
 
 
 def _choose(
@@ -152,7 +144,8 @@ def _choose(
         low, high = (s.least + 1, s.greatest - 1) if between else (s.least, s.greatest)
         drawn = int(torch.randint(low, high + 1, (), generator=generator))
         sizes[s.symbol] = (s.least, s.greatest, drawn)[number % 3]
-    while _elements(arguments, sizes) > MOST_ELEMENTS:
+    tensors = [a.value for a in arguments if isinstance(a.value, torch.Tensor)]
+    while any(math.prod(_shape(tensor, sizes)) > MOST_ELEMENTS for tensor in tensors):
         s = max(symbols, key=lambda s: sizes[s.symbol] - s.least)
         if sizes[s.symbol] == s.least:
             break
@@ -160,13 +153,12 @@ def _choose(
     return sizes
 
 
-def _elements(arguments: Iterable[Argument], sizes: dict[sympy.Symbol, int]) -> int:
-    tensors = [a.value for a in arguments if isinstance(a.value, torch.Tensor)]
-    return max((torch.Size(_shape(t, sizes)).numel() for t in tensors), default=0)
-
-
 def _shape(tensor: torch.Tensor, sizes: dict[sympy.Symbol, int]) -> list[int]:
-    return [int(expression(size).xreplace(as_integers(sizes))) for size in tensor.shape]
+    return [_evaluate(size, sizes) for size in tensor.shape]
+
+
+def _evaluate(size: int | torch.SymInt, sizes: dict[sympy.Symbol, int]) -> int:
+    return int(expression(size).xreplace({s: sympy.Integer(n) for s, n in sizes.items()}))
 
 
 def _value(
@@ -177,7 +169,7 @@ def _value(
     fill: Fill | None,
 ) -> Any:
     if isinstance(like, torch.SymInt):
-        return int(expression(like).xreplace(as_integers(sizes)))
+        return _evaluate(like, sizes)
     if not isinstance(like, torch.Tensor):
         return like
     value = (fill or fill_random)(like, _shape(like, sizes), seen, generator)

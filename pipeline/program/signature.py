@@ -6,24 +6,17 @@ layout, or of a wrong size that fits into the planned memory, without a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from pipeline.program.argument_specs import (
-    Argument,
-    Extent,
-    check_leaf,
-    check_sizes,
-    iter_sizes,
-    make_leaf,
-)
+from pipeline.program.argument_specs import Argument, Extent, check_values, make_leaf
 from pipeline.program.inputs import InputSet, describe_type
 from pipeline.store.errors import PipelineError
 
@@ -35,21 +28,59 @@ def signature(program: ExportedProgram) -> list[Argument]:
     """
     values = {n.name: n.meta.get("val") for n in program.graph.find_nodes(op="placeholder")}
     kept = [s.arg for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
-    return [
-        Argument(name, arg.value if isinstance(arg, ConstantArgument) else values[arg.name])
-        for name, arg in zip(_leaf_names(program), kept, strict=True)
-    ]
+    trees = pytree.tree_unflatten(kept, program.call_spec.in_spec)
+    names = [name for kind in argument_names(program) for name in kind]
+    arguments = []
+    for name, tree in zip(names, [*trees[0], *trees[1].values()], strict=True):
+        for path, arg in pytree.tree_flatten_with_path(tree)[0]:
+            value = arg.value if isinstance(arg, ConstantArgument) else values[arg.name]
+            arguments.append(Argument(name + pytree.keystr(path), value))
+    return arguments
 
 
 def leaf_signature(program: ExportedProgram) -> list[Argument]:
     """Return the signature with Leafs as values, whose sizes are in the program's own symbols."""
-    extent = partial(_make_extent, program)
+
+    def extent(size: int | torch.SymInt) -> Extent:
+        found = expression(size)
+        return Extent(found, *bounds(program, found))
+
     return [Argument(a.name, make_leaf(a.value, extent)) for a in signature(program)]
 
 
-def _make_extent(program: ExportedProgram, size: int | torch.SymInt) -> Extent:
-    found = expression(size)
-    return Extent(found, *bounds(program, found))
+def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
+    """Return what a program returns, flat: paths such as `[0]['key']`, and fake values."""
+    nodes: Any = program.graph.output_node().args[0]
+    returned = [
+        node
+        for spec, node in zip(program.graph_signature.output_specs, nodes, strict=True)
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    ]
+    spec = program.call_spec.out_spec
+    paths = pytree.tree_flatten_with_path(pytree.tree_unflatten(range(len(returned)), spec))[0]
+    return [
+        (pytree.keystr(path), node.meta["val"] if isinstance(node, Node) else node)
+        for (path, _), node in zip(paths, returned, strict=True)
+    ]
+
+
+def find_changed_inputs(functional: ExportedProgram) -> list[int]:
+    """Return the places of the inputs that a functional program, as a lowered one, changes."""
+    specs = functional.graph_signature
+    inputs = [s.arg.name for s in specs.input_specs if s.kind is InputKind.USER_INPUT]
+    changed = [s.target for s in specs.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION]
+    return [inputs.index(name) for name in changed]
+
+
+def iter_dynamic_sizes(arguments: Iterable[Argument]) -> Iterator[tuple[str, torch.SymInt]]:
+    """Yield the dynamic sizes and ints of a program's signature: `x.shape[0]` and its value."""
+    for argument in arguments:
+        if isinstance(argument.value, torch.SymInt):
+            yield argument.name, argument.value
+        elif isinstance(argument.value, torch.Tensor):
+            for dimension, size in enumerate(argument.value.shape):
+                if isinstance(size, torch.SymInt):
+                    yield f"{argument.name}.shape[{dimension}]", size
 
 
 def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
@@ -61,15 +92,6 @@ def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
     return [*known[: len(args)], *(f"args[{i}]" for i in range(len(known), len(args)))], [*kwargs]
 
 
-def _leaf_names(program: ExportedProgram) -> Iterator[str]:
-    spec = program.call_spec.in_spec
-    args, kwargs = pytree.tree_unflatten(range(spec.num_leaves), spec)
-    names = [name for kind in argument_names(program) for name in kind]
-    for name, tree in zip(names, [*args, *kwargs.values()], strict=True):
-        for path, _ in pytree.tree_flatten_with_path(tree)[0]:
-            yield name + pytree.keystr(path)
-
-
 def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "forward") -> None:
     """Check that a program takes an input set.
 
@@ -78,27 +100,21 @@ def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "forw
             `encode: example 0: argument 'tokens': dtype float32, must be int64`.
     """
     mistakes: list[str] = []
-    leaves = list(pair_leaves(program, inputs, mistakes, leaf_signature(program)))
-    mistakes += [f"argument '{a.name}': {m}" for a, v in leaves for m in check_leaf(a.value, v)]
-    mistakes += check_sizes([*iter_sizes(leaves)])
+    mistakes += check_values([*pair_leaves(program, inputs, mistakes, leaf_signature(program))])
     if mistakes:
         raise PipelineError("\n".join(f"{method}: {inputs.origin}: {m}" for m in mistakes))
 
 
-def flatten(program: ExportedProgram, inputs: InputSet) -> list[Any]:
+def flatten(program: ExportedProgram, inputs: InputSet, as_given: bool = False) -> list[Any]:
     """Return copies of the leaves of a checked input set, in the order of the placeholders.
 
-    Each tensor has the dim order that the program was exported with.
+    Each tensor has the dim order that the program was exported with; or, `as_given`, the given
+    tensor's strides, with whatever stands between its values.
     """
-    return [in_dim_order(value, a.value) for a, value in pair_leaves(program, inputs, [])]
-
-
-def flatten_as_given(program: ExportedProgram, inputs: InputSet) -> list[Any]:
-    """Return copies of the leaves that lie in memory as the given ones do.
-
-    They have their strides, and whatever stands between their values.
-    """
-    return [_copy_storage(value) for _, value in pair_leaves(program, inputs, [])]
+    return [
+        _copy_storage(value) if as_given else in_dim_order(value, argument.value)
+        for argument, value in pair_leaves(program, inputs, [])
+    ]
 
 
 def _copy_storage(value: Any) -> Any:

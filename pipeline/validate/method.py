@@ -20,7 +20,7 @@ from pipeline.devices.session import Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
-from pipeline.program.signature import check_inputs, flatten, flatten_as_given, signature
+from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.store.errors import PipelineError, first_line
 from pipeline.validate.cases import InputCase, make_cases
 from pipeline.validate.declared import compare_declared
@@ -217,7 +217,6 @@ class MethodValidator:
         self.calls.append((self.method, inputs))
         case = inputs.case if isinstance(inputs, InputCase) else ""
         as_it_lies = case in ("strided", "expanded")
-        flat = flatten_as_given if as_it_lies else flatten
         try:
             expected = self._expected(inputs, as_it_lies)
         except DeviceError as error:
@@ -229,7 +228,7 @@ class MethodValidator:
         failed = len(self.failures)
         try:
             started = time.perf_counter()
-            actual = self.package.run(self.method, flat(self.program, inputs))
+            actual = self.package.run(self.method, flatten(self.program, inputs, as_it_lies))
             self.seconds += time.perf_counter() - started
             run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
             self._check(actual, expected, inputs, run, where)
@@ -249,7 +248,7 @@ class MethodValidator:
     def _expected(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
         """Run the source on tensors as they lie, or as it was exported. Raises DeviceError."""
         try:
-            return (self.source.run_as_given if as_it_lies else self.source.run)(inputs)
+            return self.source.run(inputs, as_it_lies)
         except Exception as error:  # whatever an operator raises
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise DeviceError(f"{self.method}: ", reason) from error

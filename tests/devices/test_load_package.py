@@ -15,8 +15,8 @@ from torch.export import Dim
 
 import pipeline
 from pipeline import load_package
-from pipeline.program.method_spec import ArgumentError, find_changed_inputs, make_method_spec
-from pipeline.program.spec_records import spec_from_json, spec_to_json
+from pipeline.program.method_spec import ArgumentError, MethodSpec, make_method_spec
+from pipeline.program.signature import find_changed_inputs
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import DeviceError, PipelineError
 from pipeline.store.files import MANIFEST
@@ -68,8 +68,7 @@ def place(folder, methods, constants=None, name="model.pte", **config):
     manifest = {
         "files": {name: {"digest": hash_bytes(content), "size": len(content)}},
         "methods": {
-            n: {"signature": {**spec_to_json(spec), "changes": changes[n]}}
-            for n, spec in specs.items()
+            n: {"signature": {**spec.to_json(), "changes": changes[n]}} for n, spec in specs.items()
         },
     }
     (folder / name).write_bytes(content)
@@ -304,8 +303,8 @@ def test_files_and_devices_that_are_not_there(tmp_path, placed):
 def test_signatures_survive_json_and_do_not_depend_on_the_export():
     for program in [nested(), *programs().values()]:
         spec = make_method_spec(program)
-        assert spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) == spec
-    once, again = (json.dumps(spec_to_json(make_method_spec(nested()))) for _ in range(2))
+        assert MethodSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    once, again = (json.dumps(make_method_spec(nested()).to_json()) for _ in range(2))
     assert once == again
 
 
@@ -316,7 +315,7 @@ def test_fixed_values_are_defaults_where_python_allows_it():
 
     spec = make_method_spec(exported(Fixed(), 3, torch.ones(2), float("inf"), None))
     assert str(spec.signature) == "(n, x, scale=inf, nothing=None)"
-    assert spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) == spec
+    assert MethodSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     several = type("Several", (nn.Module,), {"forward": lambda self, *xs: xs[0] + xs[1]})()
     assert str(make_method_spec(exported(several, X, X)).signature) == "(xs_0, xs_1)"
 

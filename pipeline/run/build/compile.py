@@ -24,8 +24,8 @@ from pipeline.config.load import EmitConfig, MethodConfig
 from pipeline.config.passes import load_passes, source_files
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.program.graphs import NodePlaces
-from pipeline.program.method_spec import MethodSpec, find_changed_inputs, make_method_spec
-from pipeline.program.spec_records import spec_to_json
+from pipeline.program.method_spec import MethodSpec, make_method_spec
+from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.compiled import CompiledMethod, CompiledUnit
 from pipeline.run.build.load import guard_files, guard_sources, load_method, load_quantized
 from pipeline.run.stages import Stages
@@ -135,7 +135,7 @@ def _describe(method: _Method, lowered: ExportedProgram, config: MethodConfig) -
     spec = replace(method.spec, changes=tuple(find_changed_inputs(lowered)))
     return CompiledMethod(
         delegation=describe_delegation(lowered, config.partitioners, method.places).to_json(),
-        signature=spec_to_json(spec),
+        signature=spec.to_json(),
         instructions={},
         debug_handles=find_debug_handles(lowered, method.places, in_python),
         left_float=method.left_float,
