@@ -74,6 +74,11 @@ def read_value(method: Method, index: int) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
+def read_results(method: Method, number: int) -> list[Any]:
+    """Return copies of the values that an instruction writes."""
+    return [read_value(method, index) for index in result_indices(method, number)]
+
+
 def _set_input(values: list[Any], index: int, given: Any, place: int) -> None:
     value = values[index]
     if not isinstance(value, Slot):

@@ -14,6 +14,7 @@ import executorch.kernels.quantized  # noqa: F401  their out variants
 import torch
 from executorch.exir import schema
 from executorch.exir._serialize._cord import Cord
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary
 from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
 
@@ -47,10 +48,7 @@ def read_package(files: PackageFiles) -> PackageData:
     except Exception as error:  # whatever a file that is none makes it raise
         reason = f"does not open: corrupt file ({type(error).__name__}: {error})"
         raise DeviceError(f"{files.name}: ", reason) from error
-    named: dict[str, bytes] = {}
-    if file.named_data is not None:
-        buffers = file.named_data.buffers
-        named = {k: buffers[e.buffer_index] for k, e in file.named_data.pte_data.items()}
+    named = named_bytes(file.named_data)
     for data in files.data():
         try:
             payload = FlatTensorSerializer().deserialize(Cord(data))
@@ -59,6 +57,19 @@ def read_package(files: PackageFiles) -> PackageData:
             raise DeviceError(f"{files.name}: ", reason) from error
         named |= {k: bytes(payload.buffers[e.buffer_index]) for k, e in payload.named_data.items()}
     return PackageData(file, named)
+
+
+def named_bytes(data: NamedDataStoreOutput | None) -> dict[str, bytes]:
+    """Return named data by key; empty for None."""
+    if data is None:
+        return {}
+    return {key: bytes(data.buffers[entry.buffer_index]) for key, entry in data.pte_data.items()}
+
+
+def read_payload(data: PackageData, delegate: schema.BackendDelegate) -> bytes:
+    """Return the processed bytes of a delegate; none where the file does not have them."""
+    table, index = data.file.program.backend_delegate_data, delegate.processed.index
+    return bytes(table[index].data) if index < len(table) else b""
 
 
 @dataclass(eq=False)
@@ -218,7 +229,7 @@ def _delegate(method: Method, number: int, data: PackageData) -> Delegate:
     plan, delegate = method.plan, method.plan.delegates[number]
     if delegate.processed.location != schema.DataLocation.INLINE:
         raise RefusalError(f"delegate {number}: its bytes are not where the file says")
-    processed = bytes(data.file.program.backend_delegate_data[delegate.processed.index].data)
+    processed = read_payload(data, delegate)
     specs = [(spec.key, bytes(spec.value)) for spec in delegate.compile_specs]
     calls = ((get_instructions(plan)[n].instr_args, count) for n, count in method.results.items())
     own = ((call.args, count) for call, count in calls if call.delegate_index == number)

@@ -17,11 +17,9 @@ from pipeline.compile.inspect.delegation import add_source_lines
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
-from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.input_files import read_examples
 from pipeline.program.inputs import InputSet
-from pipeline.program.signature import flatten
 from pipeline.program.source_lines import describe_node
 from pipeline.report.records import read_manifest
 from pipeline.run.build.load import guard_sources, load_examples, load_method, load_quantized
@@ -257,11 +255,8 @@ def reproductions(
         if not found.calls:
             continue
         try:
-            calls = [(name, flatten(programs[name], inputs)) for name, inputs in found.calls]
-            sources = Source.with_common_state({name: programs[name] for name, _ in calls})
-            expected = [sources[name].run_flat(inputs) for name, inputs in calls]
             limits = settings.select_limits(method)
-            files |= make_reproduction(package, method, names, calls, expected, limits, found)
+            files |= make_reproduction(package, method, names, programs, limits, found)
         except Exception as error:  # it must not hide the failure that it would show
             _log.warning("%s: no reproduce.py: %s", method, error)
     return files

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 import torch
 from executorch.exir import schema
@@ -30,15 +31,14 @@ from torch.fx import Node
 
 from pipeline.compile.preprocess.cache import preprocess_programs
 from pipeline.devices.bindings import DTYPES
-from pipeline.devices.interpreter.load import delegate_runtime
+from pipeline.devices.interpreter.load import delegate_runtime, named_bytes
 from pipeline.program.operators import base_name
 from pipeline.validate.locate.node_values import NodeValues
-from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.locate.walk import Tolerance
+from pipeline.validate.metrics import OutputError
 
 MOST_COMPILES = 16
 MOST_SECONDS = 60.0
-
-Departs = Callable[[OutputError, Any, Any], bool]
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,8 @@ class Bisection:
     error: OutputError | None = None
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """A beginning of a partition: its last node, and the nodes that the rest reads."""
-
-    last: Node
-    outputs: list[Node]
-
-
 def bisect_delegate(
-    module: LoweredBackendModule, inputs: Sequence[Any], departs: Departs
+    module: LoweredBackendModule, inputs: Sequence[Any], tolerance: Tolerance
 ) -> Bisection:
     """Bisect a delegate that diverges on these inputs, which are those of its partition."""
     program = module.original_module
@@ -74,79 +66,72 @@ def bisect_delegate(
     cuts = list(_cuts(program))
     if not cuts:
         return Bisection(None, "it can't be cut")
-    errors: dict[int, OutputError | None] = {}  # of the cuts that the backend takes
-    refused: set[int] = set()
 
-    def diverges(number: int) -> bool | None:
-        """Return whether a cut diverges; None where the backend does not take it."""
-        if number not in errors and number not in refused:
-            try:
-                errors[number] = _run(module, cuts[number], inputs, values, departs)
-            except Exception:  # whatever a backend raises for what it was not asked to take
-                refused.add(number)
-        return None if number in refused else errors[number] is not None
+    @cache
+    def run(number: int) -> OutputError | Literal["agrees", "refused"]:
+        expected = {node.name: values[node.name] for node in cuts[number]}
+        try:
+            return _run_beginning(module, inputs, expected, tolerance) or "agrees"
+        except Exception:  # whatever a backend raises for what it was not asked to take
+            return "refused"
 
     low, high = 0, len(cuts) - 1  # the first diverging one is among these
-    whole = diverges(high)
-    if whole is None:
+    if run(high) == "refused":
         return Bisection(None, "its backend does not preprocess the partition alone")
-    if not whole:
+    if run(high) == "agrees":
         return Bisection(None, "lowered again by itself, the partition agrees")
     deadline = time.monotonic() + MOST_SECONDS
+    note = "found in {} compiles of parts of the partition"
     while low < high:
-        compiles = len(errors) + len(refused)
-        if compiles >= MOST_COMPILES or time.monotonic() > deadline:
-            names = f"{cuts[low].last.name} to {cuts[high].last.name}"
-            note = f"narrowed to {high - low + 1} nodes, {names}, in {compiles} compiles, the limit"
-            return Bisection(cuts[high].last, note, errors.get(high))
-        middle = (low + high) // 2
-        taken = (n for n in range(middle, low - 1, -1) if diverges(n) is not None)
-        nearest = next(taken, None)  # the nearest cut before it that the backend takes
+        if run.cache_info().misses >= MOST_COMPILES or time.monotonic() > deadline:
+            names = f"{cuts[low][-1].name} to {cuts[high][-1].name}"
+            note = f"narrowed to {high - low + 1} nodes, {names}, in {{}} compiles, the limit"
+            break
+        # The nearest cut, from the middle back, that the backend takes.
+        before = range((low + high) // 2, low - 1, -1)
+        nearest = next((number for number in before if run(number) != "refused"), None)
         if nearest is None:
-            low = middle + 1
-        elif diverges(nearest):
-            high = nearest
-        else:
+            low = before.start + 1
+        elif run(nearest) == "agrees":
             low = nearest + 1
-    while high in refused and high < len(cuts) - 1:
-        high += 1
-    note = f"found in {len(errors) + len(refused)} compiles of parts of the partition"
-    return Bisection(cuts[high].last, note, errors.get(high))
+        else:
+            high = nearest
+    error = run(high)
+    assert isinstance(error, OutputError)
+    return Bisection(cuts[high][-1], note.format(run.cache_info().misses), error)
 
 
-def _run(
+def _run_beginning(
     module: LoweredBackendModule,
-    cut: _Cut,
     inputs: Sequence[Any],
-    values: Mapping[str, Any],
-    departs: Departs,
+    expected: Mapping[str, Any],
+    tolerance: Tolerance,
 ) -> OutputError | None:
-    """Preprocess and run a beginning; return the error of the first output that diverges."""
-    part, kept = _part(module.original_module, [node.name for node in cut.outputs])
+    """Preprocess and run a partition up to some nodes, and compare their values.
+
+    Returns: the error of the first that diverges; None where they agree.
+    """
+    part, kept = _part(module.original_module, list(expected))
     results = preprocess_programs(
         module.backend_id, {"part": [part]}, {"part": [list(module.compile_specs)]}, None
     )
     result = results["part"][0]
-    named: dict[str, bytes] = {}
-    if (store := result.data_store_output) is not None:
-        named = {k: bytes(store.buffers[e.buffer_index]) for k, e in store.pte_data.items()}
-    given = [inputs[number] for number in kept]
-    expected = [values[node.name] for node in cut.outputs]
-    declared = [_declare(value) for value in (*given, *expected)]
-    runtime = delegate_runtime(module.backend_id, declared, len(expected))
+    given, wanted = [inputs[number] for number in kept], list(expected.values())
+    declared = [_declare(value) for value in (*given, *wanted)]
+    runtime = delegate_runtime(module.backend_id, declared, len(wanted))
     specs = [(spec.key, bytes(spec.value)) for spec in module.compile_specs]
+    named = named_bytes(result.data_store_output)
     handle = runtime.init(bytes(result.processed_bytes), specs, named)
     try:
-        actual = list(runtime.execute(handle, given))
+        return tolerance.first_error(runtime.execute(handle, given), wanted)
     finally:
         runtime.destroy(handle)
-    errors = ((compare(a, e), a, e) for a, e in zip(actual, expected, strict=True))
-    return next((error for error, a, e in errors if departs(error, a, e)), None)
 
 
-def _cuts(program: ExportedProgram) -> Iterator[_Cut]:
-    """Yield where a partition may be cut, in its order; the last is behind its end.
+def _cuts(program: ExportedProgram) -> Iterator[list[Node]]:
+    """Yield the nodes whose values the rest of a partition reads, for each place to cut it.
 
+    Places are in the order of the graph, each behind the last of its nodes; the last is the end.
     Nodes that a backend fuses are left together: a quantized operator with what quantizes around
     it. A constant, with what is computed of constants alone, belongs to whatever reads it.
     """
@@ -157,8 +142,7 @@ def _cuts(program: ExportedProgram) -> Iterator[_Cut]:
     for node in program.graph.nodes:
         if node.op == "call_function":
             reads = node.all_input_nodes
-            constant = all(i in fixed or i.name in lifted or i.op == "get_attr" for i in reads)
-            if constant:
+            if all(i in fixed or i.name in lifted or i.op == "get_attr" for i in reads):
                 fixed.add(node)
             else:
                 order.append(node)
@@ -166,11 +150,11 @@ def _cuts(program: ExportedProgram) -> Iterator[_Cut]:
     before: set[Node] = set()
     for number, node in enumerate(order, 1):
         before.add(node)
-        frontier = [n for n in order[:number] if any(user not in before for user in n.users)]
+        frontier = [n for n in order[:number] if not before.issuperset(n.users)]
         tensors = all(isinstance(n.meta.get("val"), torch.Tensor) for n in frontier)
         whole = number == len(order) or not quantized or all(map(_may_end, frontier))
         if frontier and tensors and whole:
-            yield _Cut(node, frontier)
+            yield frontier
 
 
 def _may_end(node: Node) -> bool:
@@ -186,16 +170,13 @@ def _part(program: ExportedProgram, outputs: Sequence[str]) -> tuple[ExportedPro
     nodes = {node.name: node for node in module.graph.nodes}
     module.graph.output_node().args = (tuple(nodes[name] for name in outputs),)
     module.graph.eliminate_dead_code()
-    specs, kept, number = [], [], -1
-    for spec in program.graph_signature.input_specs:
-        is_input = spec.kind is InputKind.USER_INPUT
-        number += is_input
-        placeholder = nodes[spec.arg.name]
-        if not placeholder.users:
-            module.graph.erase_node(placeholder)
-            continue
-        specs.append(spec)
-        kept += [number] if is_input else []
+    declared = program.graph_signature.input_specs
+    specs = [spec for spec in declared if nodes[spec.arg.name].users]
+    inputs = [spec for spec in declared if spec.kind is InputKind.USER_INPUT]
+    kept = [number for number, spec in enumerate(inputs) if spec in specs]
+    for spec in declared:
+        if spec not in specs:
+            module.graph.erase_node(nodes[spec.arg.name])
     module.recompile()
     signature = ExportGraphSignature(
         specs,

@@ -11,44 +11,39 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from executorch.exir import schema
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.interpreter.execute import read_value, steps
-from pipeline.devices.interpreter.load import get_instructions, load_method
+from pipeline.devices.interpreter.execute import read_value
+from pipeline.devices.interpreter.load import get_instructions
 from pipeline.devices.interpreter.slots import Slot, ValueList
 from pipeline.devices.session import EXECUTORCH, Session
-from pipeline.validate.locate.case import FailureCase, plans
-from pipeline.validate.locate.walk import CLOSER, Compared, Tolerance, find_scale
-from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.locate.case import FailureCase, plans, run_until
+from pipeline.validate.locate.walk import CLOSER, Tolerance, find_scale
+from pipeline.validate.metrics import OutputError
 
 
 def bisect_runtime(case: FailureCase) -> tuple[int, OutputError, int] | None:
-    """Bisect the first call of a method.
+    """Bisect a method that was called once.
 
     Returns: the instruction that diverges, its error, and how many beginnings were run; None where
     nothing diverges.
     """
-    plan, inputs = plans(case.data)[case.method], case.calls[0]
+    plan, (_, inputs) = plans(case.data)[case.method], case.sequence[0]
     cuts = list(_cuts(plan))
-    errors: dict[int, OutputError | None] = {}
-
-    def diverges(cut: int) -> bool:
-        if cut not in errors:
-            errors[cut] = _run_beginning(case, plan, cut, inputs, tolerance)
-        return errors[cut] is not None
-
     for share in CLOSER if cuts else ():
-        errors.clear()
         tolerance = Tolerance(case.limits, find_scale(inputs), share)
-        if diverges(cuts[-1]):
-            cut = cuts[bisect_left(cuts, True, hi=len(cuts) - 1, key=diverges)]
-            error = errors[cut]
-            assert error is not None
-            return cut, error, len(errors)
+        run = cache(partial(_run_beginning, case, plan, inputs, tolerance))
+        if run(cuts[-1]) is None:
+            continue
+        first = bisect_left(cuts, True, hi=len(cuts) - 1, key=lambda cut: run(cut) is not None)
+        error = run(cuts[first])
+        assert error is not None
+        return cuts[first], error, run.cache_info().misses
     return None
 
 
@@ -83,16 +78,14 @@ def _tensors(plan: schema.ExecutionPlan, args: Sequence[int]) -> Iterator[int]:
 def _run_beginning(
     case: FailureCase,
     plan: schema.ExecutionPlan,
-    index: int,
     inputs: Sequence[Any],
     tolerance: Tolerance,
+    index: int,
 ) -> OutputError | None:
     """Run the instructions up to one on both devices; return the error of a value that diverges."""
     data, files = case.data, case.evidence.files
-    loaded = load_method(plan, data)
-    for number in steps(loaded, inputs):
-        if number == index:
-            break
+    loaded = run_until(data, case.sequence, index)
+    assert loaded is not None  # no jump leads over it
     # A value that was not written in this run has no sizes of its own.
     places = [p for p in _results(plan, index) if isinstance(loaded.values[p], (Slot, ValueList))]
     if not places:
@@ -106,8 +99,4 @@ def _run_beginning(
     part = PTEFile(program, data.file.mutable_data, data.file.named_data)
     content = bytes(serialize_pte_binary(part, extract_delegate_segments=True))
     session = Session(PackageFiles(files.name, content, tuple(files.data())), EXECUTORCH)
-    for actual, wanted in zip(session.run(plan.name, inputs), expected, strict=True):
-        error = compare(actual, wanted)
-        if tolerance.departs(Compared(index, 0, 0, 0, error, actual, wanted)):
-            return error
-    return None
+    return tolerance.first_error(session.run(plan.name, inputs), expected)

@@ -6,9 +6,10 @@ A culprit is described by the operator, the module and the line of the model's s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.fx import Node
 from pipeline.compile.emit_trace import Instructions
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.interpreter.execute import steps
+from pipeline.devices.interpreter.execute import run, steps
 from pipeline.devices.interpreter.load import (
     Method,
     PackageData,
@@ -40,6 +41,8 @@ from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.validate.limits import check_limits
 from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.metrics import OutputError, compare
+
+Call = tuple[str, Sequence[Any]]  # a method and flat inputs
 
 
 @dataclass(frozen=True)
@@ -152,33 +155,32 @@ class FailureCase:
         return read_package(self.evidence.files)
 
     @cached_property
-    def sequence(self) -> list[tuple[str, list[Any]]]:
-        """The calls, each with its method and flat inputs."""
+    def sequence(self) -> list[Call]:
         return [(m, flatten(self.evidence.sources[m], inputs)) for m, inputs in self.failing]
 
     @property
-    def calls(self) -> list[list[Any]]:
-        """Flat inputs of the method's own calls."""
-        return [inputs for method, inputs in self.sequence if method == self.method]
-
-    @cached_property
     def methods(self) -> list[str]:
-        return sorted({self.method, *(method for method, _ in self.sequence)})
+        return sorted({method for method, _ in self.sequence})
 
     def view(self, method: str) -> FailureCase:
         """Return the same calls, seen from another method."""
         return self if method == self.method else replace(self, method=method, floor=None)
 
-    def replay(self, count: int, data: PackageData | None = None) -> dict[str, Method]:
-        """Load the methods in the interpreter, and make the first calls on them."""
-        return replay(data or self.data, self.sequence[:count], self.methods)
+    @property
+    def lowered_programs(self) -> dict[str, ExportedProgram]:
+        """The programs that were lowered, of the methods that are called."""
+        return {name: self.evidence.lowered(name).program for name in self.methods}
 
-    def last_outputs(self, programs: Mapping[str, ExportedProgram]) -> list[Any]:
-        """Run programs on the calls and return the outputs of the last one."""
-        values = NodeValues.with_common_state({name: programs[name] for name in self.methods})
-        for method, inputs in self.sequence:
-            outputs = values[method].call(inputs, ())
-        return outputs
+    def make_sources(self, programs: Mapping[str, ExportedProgram]) -> dict[str, NodeValues]:
+        """Make the sources of the methods that are called, with the state that they share."""
+        return NodeValues.with_common_state({name: programs[name] for name in self.methods})
+
+    def advance(self, programs: Mapping[str, ExportedProgram]) -> NodeValues:
+        """Return the method's source among programs after all calls but the last."""
+        sources = self.make_sources(programs)
+        for method, inputs in self.sequence[:-1]:
+            sources[method].call(inputs, ())
+        return sources[self.method]
 
     def all_agree(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
         """Return whether outputs are as near as the tolerances of the method ask."""
@@ -207,11 +209,10 @@ class FailureCase:
     def nodes(self, place: int) -> tuple[Node, Node]:
         """Return a node that was lowered, and the one of the float program that it comes from."""
         node = list(iter_nodes(self.lowered.program))[place]
-        origins = self.lowered.origins
-        at = place if origins is None else origins.get(place)
-        return node, node if at is None else list(iter_nodes(self.evidence.sources[self.method]))[
-            at
-        ]
+        origin = (self.lowered.origins or {}).get(place)
+        if origin is None:
+            return node, node
+        return node, list(iter_nodes(self.evidence.sources[self.method]))[origin]
 
     def describe(self, spot: Spot) -> str:
         """Describe where something is, for people."""
@@ -251,17 +252,31 @@ def plans(data: PackageData) -> dict[str, schema.ExecutionPlan]:
     return {plan.name: plan for plan in data.file.program.execution_plan}
 
 
-def replay(
-    data: PackageData, calls: Sequence[tuple[str, Sequence[Any]]], methods: Sequence[str]
-) -> dict[str, Method]:
-    """Load methods in the interpreter, with the state that they share, and make calls on them."""
+def load_methods(data: PackageData, methods: Iterable[str]) -> dict[str, Method]:
+    """Load methods in the interpreter, with the state that they share."""
     own = {name: plans(data)[name] for name in methods}
     shared = shared_memory(list(own.values())) if len(own) > 1 else None
-    loaded = {name: load_method(plan, data, shared) for name, plan in own.items()}
-    for method, inputs in calls:
-        for _ in steps(loaded[method], inputs):
-            pass
-    return loaded
+    return {name: load_method(plan, data, shared) for name, plan in own.items()}
+
+
+def run_until(
+    data: PackageData, calls: Sequence[Call], index: int | None = None, visit: int = 0
+) -> Method | None:
+    """Load the methods of calls in the interpreter, and make the calls, the last one in part.
+
+    Args:
+        index: the instruction after which the last call stops; by default it goes on to the end.
+        visit: counts from 0 how often that instruction has run before.
+
+    Returns: the method of the last call as it is then; None where the instruction does not run.
+    """
+    loaded = load_methods(data, sorted({method for method, _ in calls}))
+    last, inputs = calls[-1]
+    for method, given in calls[:-1]:
+        run(loaded[method], given)
+    visits = (number for number in steps(loaded[last], inputs) if number == index)
+    reached = next(islice(visits, visit, None), None)
+    return loaded[last] if reached == index else None
 
 
 def least_sqnr(actual: Sequence[Any], expected: Sequence[Any]) -> float:

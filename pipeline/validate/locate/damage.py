@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeline.devices.interpreter.execute import read_value, result_indices, steps
+from pipeline.devices.interpreter.execute import read_results
 from pipeline.devices.interpreter.load import PackageData, read_package
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import base_name
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.store.errors import PipelineError, first_line
-from pipeline.validate.locate.case import FailureCase, Spot, plans
+from pipeline.validate.locate.case import FailureCase, Spot, plans, run_until
 from pipeline.validate.locate.plan_diff import diff_method
 from pipeline.validate.metrics import OutputError, compare
 
@@ -59,17 +59,14 @@ def find_reader(case: FailureCase, constant: str) -> int | None:
 
 def _measure_error(case: FailureCase, index: int, wanted: PackageData) -> OutputError | None:
     """Measure how far the values of an instruction are from those that the build's gives."""
-    if not case.may_run or not case.calls:
+    if not case.may_run:
         return None
-    last = max(n for n, (method, _) in enumerate(case.sequence) if method == case.method)
-    values: list[list[object]] = []
     try:
-        for data in (case.data, wanted):
-            loaded = case.replay(last, data)[case.method]
-            reached = any(number == index for number in steps(loaded, case.calls[-1]))
-            places = result_indices(loaded, index) if reached else []
-            values.append([read_value(loaded, place) for place in places])
-        errors = [compare(a, e) for a, e in zip(*values, strict=False)]
+        mine, right = (run_until(data, case.sequence, index) for data in (case.data, wanted))
+        if mine is None or right is None:
+            return None
+        pairs = zip(read_results(mine, index), read_results(right, index), strict=False)
+        errors = [compare(actual, expected) for actual, expected in pairs]
     except Exception as error:  # a damaged package may not run at all
         case.note(f"its damaged part does not run ({first_line(error)})")
         return None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 
-from pipeline.devices.interpreter.execute import read_value, steps
-from pipeline.devices.interpreter.load import Method, get_instructions
+from pipeline.config.validation import Limits
+from pipeline.devices.interpreter.execute import read_value
+from pipeline.devices.interpreter.load import (
+    Method,
+    get_instructions,
+    named_bytes,
+    read_payload,
+)
 from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.program.graphs import NodePlaces
 from pipeline.report.records import CulpritRecord as Culprit
@@ -21,23 +26,22 @@ from pipeline.validate.locate.case import (
     FailureCase,
     Spot,
     describe_error,
+    load_methods,
     plans,
+    run_until,
 )
 from pipeline.validate.locate.damage import find_reader
 from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.locate.plan_diff import diff_named_data
 from pipeline.validate.locate.walk import (
     CLOSER,
-    ROUNDING,
     Compared,
-    Divergence,
     Tolerance,
-    Walk,
     find_scale,
     first_divergence,
     walk,
 )
-from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.metrics import OutputError
 
 
 def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
@@ -45,8 +49,8 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
 
     Where there is none, the case gets a note of what that means.
     """
-    loaded = case.replay(0)
-    sources = NodeValues.with_common_state({name: case.view(name).lowered.program for name in case.methods})
+    loaded = load_methods(case.data, case.methods)
+    sources = case.make_sources(case.lowered_programs)
     for name in case.methods:
         own = case.view(name)
         if buffers := _differing_state(own, loaded[name], sources[name]):
@@ -62,7 +66,7 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
 
 
 def _check_call(
-    case: FailureCase, number: int, inputs: list[Any], loaded: Method, source: NodeValues
+    case: FailureCase, number: int, inputs: Sequence[Any], loaded: Method, source: NodeValues
 ) -> list[Culprit] | None:
     """Look for the divergence in one call.
 
@@ -80,14 +84,15 @@ def _check_call(
     closer = CLOSER if wrong or buffers else CLOSER[:1]
     divergence = first_divergence(walked, source, case.limits, closer)
     if divergence is not None and (wrong or buffers or number + 1 < len(case.sequence)):
-        return [_describe_divergence(case, divergence, number)]
+        return [_describe_divergence(case, *divergence, number)]
     if buffers:
         sentence = (
             f"the package's method '{case.method}' leaves {buffers} with other values than its "
             f"source does, after call {number + 1}"
         )
         return [case.culprit(Spot(), "state", sentence)]
-    if wrong and _is_rounding(walked):
+    exact = Tolerance(Limits(atol=0, rtol=0), 1.0)  # but for rounding
+    if wrong and exact.first_error(walked.outputs, walked.expected) is None:
         case.note("what departs is rounding: the limits are closer than its dtype computes")
     elif wrong:
         case.note("its outputs depart, and no value before them that could be compared")
@@ -121,19 +126,6 @@ def _check_runtime(case: FailureCase) -> Iterator[Culprit]:
     yield case.culprit(spot, spot.kind, sentence, error)
 
 
-def _is_rounding(walked: Walk) -> bool:
-    """Return whether outputs differ only by a few units in the last place of the greatest value."""
-    for actual, expected in zip(walked.outputs, walked.expected, strict=False):
-        error = compare(actual, expected)
-        if error.max_abs == 0:
-            continue
-        if not isinstance(expected, torch.Tensor) or not expected.dtype.is_floating_point:
-            return False
-        if error.max_abs > ROUNDING * torch.finfo(expected.dtype).eps * find_scale([expected]):
-            return False
-    return True
-
-
 def _differing_state(case: FailureCase, loaded: Method, source: NodeValues) -> str:
     """Name the buffers whose values differ now, for people."""
     wanted, wrong = source.buffers(), []
@@ -142,14 +134,15 @@ def _differing_state(case: FailureCase, loaded: Method, source: NodeValues) -> s
         if expected is None or not isinstance(actual, torch.Tensor):
             continue
         if actual.shape == expected.shape and actual.dtype == expected.dtype:
-            compared = Compared(0, 0, 0, 0, compare(actual, expected), actual, expected)
-            if Tolerance(case.limits, find_scale([expected])).departs(compared):
+            tolerance = Tolerance(case.limits, find_scale([expected]))
+            if tolerance.first_error([actual], [expected]) is not None:
                 wrong.append(f"'{name}'")
     return ", ".join(wrong)
 
 
-def _describe_divergence(case: FailureCase, divergence: Divergence, call: int) -> Culprit:
-    compared = divergence.compared
+def _describe_divergence(
+    case: FailureCase, compared: Compared, tolerance: Tolerance, call: int
+) -> Culprit:
     case.found |= {  # in place: every view of a case has the same
         "index": compared.index,
         "output": compared.output,
@@ -159,7 +152,7 @@ def _describe_divergence(case: FailureCase, divergence: Divergence, call: int) -
     place, error, more = compared.place, compared.error, "all that it is given agrees"
     spot = case.find(compared.index)
     if spot.delegate is not None:
-        place, error, more = _look_into_delegate(case, divergence, call, spot.delegate)
+        place, error, more = _look_into_delegate(case, compared, tolerance, call, spot.delegate)
     spot = replace(spot, place=place)
     in_call = f", in call {call + 1} of the sequence" if len(case.sequence) > 1 else ""
     sentence = f"first departs: {case.describe(spot)}: {describe_error(error)}{in_call}; {more}"
@@ -167,13 +160,12 @@ def _describe_divergence(case: FailureCase, divergence: Divergence, call: int) -
 
 
 def _look_into_delegate(
-    case: FailureCase, divergence: Divergence, call: int, number: int
+    case: FailureCase, compared: Compared, tolerance: Tolerance, call: int, number: int
 ) -> tuple[int, OutputError, str]:
     """Return the place of the node at which a delegate diverges, its error, and how it was found.
 
     Where none is found, they are those of the delegate's output, and the reason.
     """
-    compared = divergence.compared
     otherwise = compared.place, compared.error
     try:
         delegates = case.evidence.lower_again(case.method)
@@ -181,58 +173,25 @@ def _look_into_delegate(
         return *otherwise, f"it could not be lowered again ({first_line(error)})"
     if number >= len(delegates):
         return *otherwise, "lowered again, the method has other delegates"
-    module, payload = delegates[number], _payload(case, case.method, number)
-    if bytes(module.processed_bytes) != payload:
-        owner = _find_owner(case, payload, delegates)
-        return *otherwise, f"its payload is {owner or 'not what lowering gives now'}"
-    what, constant = diff_named_data(case.data.named, _named_data(module), case.lowered.program)
+    module, plan = delegates[number], plans(case.data)[case.method]
+    if bytes(module.processed_bytes) != read_payload(case.data, plan.delegates[number]):
+        return *otherwise, "its payload is not what lowering gives now"
+    weights = named_bytes(module.named_data_store_output)
+    what, constant = diff_named_data(case.data.named, weights, case.lowered.program)
     if what:
         reader = find_reader(case, constant) if constant else None
         return compared.place if reader is None else reader, compared.error, f"the package {what}"
-
-    def departs(error: OutputError, actual: Any, expected: Any) -> bool:
-        return divergence.tolerance.departs(Compared(0, 0, 0, 0, error, actual, expected))
-
-    found = bisect_delegate(module, _delegate_inputs(case, compared, call), departs)
+    found = bisect_delegate(module, _delegate_inputs(case, compared, call), tolerance)
     if found.node is None:
         return *otherwise, found.note
     place = NodePlaces(case.lowered.program).find(found.node)
     return compared.place if place is None else place, found.error or compared.error, found.note
 
 
-def _payload(case: FailureCase, method: str, number: int) -> bytes:
-    delegate = plans(case.data)[method].delegates[number]
-    return bytes(case.data.file.program.backend_delegate_data[delegate.processed.index].data)
-
-
-def _find_owner(
-    case: FailureCase, payload: bytes, delegates: Sequence[LoweredBackendModule]
-) -> str:
-    """Find the delegate to which a payload belongs."""
-    for number, module in enumerate(delegates):
-        if bytes(module.processed_bytes) == payload:
-            return f"that of delegate {number}, by what lowering gives now"
-    for name, plan in plans(case.data).items():
-        for number in range(len(plan.delegates)):
-            if name != case.method and _payload(case, name, number) == payload:
-                return f"that of delegate {number} of '{name}'"
-    return ""
-
-
-def _named_data(module: LoweredBackendModule) -> Mapping[str, bytes]:
-    given = module.named_data_store_output
-    if given is None:
-        return {}
-    return {key: bytes(given.buffers[e.buffer_index]) for key, e in given.pte_data.items()}
-
-
 def _delegate_inputs(case: FailureCase, compared: Compared, call: int) -> list[Any]:
     """Return the values that a delegate was given when it diverged."""
-    loaded = case.replay(call)[case.method]
-    visits = (n for n in steps(loaded, case.sequence[call][1]) if n == compared.index)
-    for visit, _ in enumerate(visits):
-        if visit == compared.visit:
-            break
+    loaded = run_until(case.data, case.sequence[: call + 1], compared.index, compared.visit)
+    assert loaded is not None  # it ran, and diverged
     args = get_instructions(loaded.plan)[compared.index].instr_args.args
     split = len(args) - loaded.results[compared.index]
     return [read_value(loaded, index) for index in args[:split]]

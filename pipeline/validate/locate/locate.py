@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch.export import ExportedProgram
 
 from pipeline.devices.interpreter.execute import read_value
 from pipeline.program.inputs import InputSet
@@ -23,14 +22,12 @@ from pipeline.validate.locate.case import (
     Evidence,
     FailureCase,
     Located,
-    Spot,
-    describe_error,
     least_sqnr,
+    run_until,
 )
 from pipeline.validate.locate.damage import locate_damage
 from pipeline.validate.locate.divergence import locate_divergence
-from pipeline.validate.locate.node_values import NodeValues
-from pipeline.validate.locate.quantization_noise import worst_layers
+from pipeline.validate.locate.quantization_noise import locate_quantization
 from pipeline.validate.quantization import MARGIN_DB, MOST_DB
 from pipeline.validate.results import LACKS, Validation
 
@@ -80,7 +77,9 @@ def locate(
     try:
         with torch.no_grad():
             if may_run and not failing:
-                case.failing = [(method, _any_inputs(evidence.sources[method], examples))]
+                program = evidence.sources[method]
+                inputs = next(iter(examples), None) or generate_inputs(program, 1, 0, [])[0]
+                case.failing = [(method, inputs)]
             culprits = list(locate_damage(case))
             if may_run and not culprits:
                 culprits = list(_locate_computation(case))
@@ -95,47 +94,23 @@ def locate(
     return Located(tuple(culprits), tuple(case.notes), calls=tuple(case.failing), **case.found)
 
 
-def _any_inputs(program: ExportedProgram, examples: Sequence[InputSet]) -> InputSet:
-    return next(iter(examples), None) or generate_inputs(program, 1, 0, [])[0]
-
-
 def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
     if case.lowered.origins is None:
         yield from locate_divergence(case)
         return
-    lowered = {name: case.view(name).lowered.program for name in case.methods}
-    by_float, by_quantized = case.last_outputs(case.evidence.sources), case.last_outputs(lowered)
-    loaded = case.replay(len(case.sequence))[case.method]
-    given = [read_value(loaded, index) for index in loaded.plan.outputs]
+    inputs = case.sequence[-1][1]
+    by_float = case.advance(case.evidence.sources).call(inputs, ())
+    by_quantized = case.advance(case.lowered_programs).call(inputs, ())
     # What departs less from the quantized program than that does from the float one is rounding:
     # backends round in their own ways.
     case.floor = min(least_sqnr(by_quantized, by_float) - MARGIN_DB, MOST_DB)
     loses = not case.all_agree(by_quantized, by_float)
+    loaded = run_until(case.data, case.sequence)
+    assert loaded is not None
+    given = [read_value(loaded, index) for index in loaded.plan.outputs]
     if not loses or least_sqnr(given, by_quantized) < case.floor:
         found = list(locate_divergence(case))
         yield from found
         if found or not loses:
             return
-    yield from _locate_quantization(case, lowered, case.lowered.origins)
-
-
-def _locate_quantization(
-    case: FailureCase, lowered: Mapping[str, ExportedProgram], origins: Mapping[int, int]
-) -> Iterator[Culprit]:
-    sources = NodeValues.with_common_state({name: case.evidence.sources[name] for name in case.methods})
-    quantized = NodeValues.with_common_state(lowered)
-    for name, inputs in case.sequence[:-1]:
-        sources[name].call(inputs, ())
-        quantized[name].call(inputs, ())
-    source = sources[case.method]
-    places = {origin: place for place, origin in origins.items()}
-    lead = "the quantization itself departs from floating point, most in"
-    for layer in worst_layers(source, quantized[case.method], origins, case.calls[-1]):
-        node = source.nodes[layer.place]
-        where, own = case.describe_node(node, node), describe_error(layer.own)
-        total = describe_error(layer.total)
-        sentence = f"{lead} {where}: {own} by itself, {total} with what comes before it"
-        culprit = case.culprit(Spot(places[layer.place]), "operator", sentence, layer.own)
-        culprit["operator"] = str(node.target)
-        yield culprit
-        lead = "then in"
+    yield from locate_quantization(case, case.lowered.origins)

@@ -8,59 +8,55 @@ So a layer that merely passes on the noise of those before it is not blamed for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from pipeline.program.operators import base_name
+from pipeline.program.operators import base_name, control_flow_name
+from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.validate.locate.case import FailureCase, Spot, describe_error
 from pipeline.validate.locate.node_values import NodeValues
-from pipeline.validate.locate.walk import comparable
+from pipeline.validate.locate.walk import changes_state, comparable
 from pipeline.validate.metrics import OutputError, compare
 
 MOST = 3
 
 
-@dataclass(frozen=True)
-class LayerNoise:
-    """The noise of a layer, by its place in the float program.
-
-    `own` is the error that the layer adds, `total` that of its value with all the noise of the
-    layers before it.
-    """
-
-    place: int
-    own: OutputError
-    total: OutputError
-
-    @property
-    def sqnr_db(self) -> float:
-        return math.inf if self.own.sqnr_db is None else self.own.sqnr_db
-
-
-def worst_layers(
-    source: NodeValues,
-    quantized: NodeValues,
-    origins: Mapping[int, int],
-    inputs: Sequence[Any],
-) -> list[LayerNoise]:
-    """Return the `MOST` layers that add the most noise, the worst first, on one call of both.
+def locate_quantization(case: FailureCase, origins: Mapping[int, int]) -> Iterator[Culprit]:
+    """Yield the `MOST` layers that add the most noise to the last call, the worst first.
 
     Args:
         origins: leads from places in the quantized program to those in the float one.
     """
+    inputs = case.sequence[-1][1]
+    source = case.advance(case.evidence.sources)
+    quantized = case.advance(case.lowered_programs)
     source.call(inputs)
     quantized.call(inputs)
-    found = [noise for noise in _layers(source, quantized, origins) if noise.own.max_abs > 0]
-    return sorted(found, key=lambda noise: noise.sqnr_db)[:MOST]
+    layers = [layer for layer in _layers(source, quantized, origins) if layer[1].max_abs > 0]
+    layers.sort(key=lambda layer: math.inf if layer[1].sqnr_db is None else layer[1].sqnr_db)
+    places = {origin: place for place, origin in origins.items()}
+    lead = "the quantization itself departs from floating point, most in"
+    for place, own, total in layers[:MOST]:
+        node = source.nodes[place]
+        where, error = case.describe_node(node, node), describe_error(own)
+        rest = f"{describe_error(total)} with what comes before it"
+        sentence = f"{lead} {where}: {error} by itself, {rest}"
+        culprit = case.culprit(Spot(places[place]), "operator", sentence, own)
+        culprit["operator"] = str(node.target)
+        yield culprit
+        lead = "then in"
 
 
 def _layers(
     source: NodeValues, quantized: NodeValues, origins: Mapping[int, int]
-) -> Iterator[LayerNoise]:
-    """Yield the noise of each layer, in the order of the float program."""
+) -> Iterator[tuple[int, OutputError, OutputError]]:
+    """Yield the place of each layer in the float program, and two errors of its value.
+
+    They are the error that the layer adds, and that with all the noise of the layers before it.
+    """
     counterparts: dict[int, Any] = {}
     for place in sorted(origins):  # the last of several gives the value, dequantized again
         values = quantized.values.get(place)
@@ -80,15 +76,13 @@ def _layers(
         held[node] = actual = actual.reshape(given.shape)
         if expected is not None and comparable(actual, expected) and given.is_floating_point():
             own = compare(actual, expected.reshape(given.shape))
-            yield LayerNoise(place, own, compare(actual, given))
+            yield place, own, compare(actual, given)
 
 
 def _recompute(node: Node, held: Mapping[Node, Any]) -> Any:
     """Compute the float operator on the quantized program's values; None where that fails."""
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable:
-        target = node.target if callable(node.target) else None
-        if target is None or isinstance(target, torch._ops.OperatorBase):
-            return None
+    if control_flow_name(node) or changes_state(node):
+        return None
     try:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: held[n])
         with torch.no_grad():

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.interpreter.execute import read_value, result_indices, steps
+from pipeline.devices.interpreter.execute import read_results
 from pipeline.devices.interpreter.load import read_package
 from pipeline.devices.session import INTERPRETER, Session
+from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
-from pipeline.program.signature import lay_out
+from pipeline.program.signature import flatten, lay_out
 from pipeline.validate.limits import LIMITS, check_limits
-from pipeline.validate.locate.case import Located, describe_error, replay
+from pipeline.validate.locate.case import Call, Located, describe_error, run_until
 from pipeline.validate.metrics import compare
 
 FOLDER = "reproduce"
@@ -51,18 +52,19 @@ def make_reproduction(
     package: str,
     method: str,
     names: Sequence[str],
-    calls: Sequence[tuple[str, Sequence[Any]]],
-    expected: Sequence[Sequence[Any]],
+    programs: Mapping[str, ExportedProgram],
     limits: Limits,
     located: Located,
 ) -> dict[str, bytes]:
-    """Make the files for a method, by their path in the package's folder.
+    """Make the files that show a method that failed, by their path in the package's folder.
 
     Args:
         names: the names of the package's own files.
-        calls: methods, each with flat inputs in the layout that it takes.
-        expected: flat outputs of each call.
+        programs: by method, what the package is held to.
     """
+    calls = [(name, flatten(programs[name], inputs)) for name, inputs in located.calls]
+    sources = Source.with_common_state({name: programs[name] for name, _ in calls})
+    expected = [sources[name].run_flat(inputs) for name, inputs in calls]
     where = {"instruction": located.index, "output": located.output, "call": located.call}
     record = {
         "package": package,
@@ -95,82 +97,67 @@ def _dim_order(value: Any) -> list[int] | None:
     return list(value.dim_order()) if isinstance(value, torch.Tensor) else None
 
 
-@dataclass(frozen=True)
-class _Reproduction:
-    record: Mapping[str, Any]
-    files: PackageFiles
-    calls: list[tuple[str, list[Any]]]
-    expected: list[tuple[Any, ...]]
-
-
 def main(folder: Path) -> int:
     """Run the reproduction in a folder and print the outcome; return 1 while it fails."""
-    case = _read(folder)
-    lines = list(_run(case))
+    record = json.loads((folder / _RECORD).read_bytes())
+    paths = [folder.parents[1] / name for name in record["files"]]
+    pte = next(path for path in paths if path.suffix == ".pte")
+    files = PackageFiles.of(pte, [path for path in paths if path.suffix == ".ptd"])
+    given = load_inputs((folder / _INPUTS).read_bytes())
+    calls: list[Call] = []
+    for each, call in zip(given, record["calls"], strict=True):
+        pairs = zip(each.args, call["layouts"], strict=True)
+        calls.append((call["method"], [v if o is None else lay_out(v, o) for v, o in pairs]))
+    expected = [each.args for each in load_inputs((folder / _EXPECTED).read_bytes())]
+    lines = list(_run(files, calls, expected, Limits(**record["limits"])))
     failed = any(wrong for _, wrong in lines)
-    print(f"{case.record['package']}: method '{case.record['method']}'")
     shown = [line for line, _ in lines]
     if failed:
-        shown += [culprit["what"] for culprit in case.record["culprits"]]
-        shown += [*_divergence(case, folder), *case.record["notes"]]
+        shown += [culprit["what"] for culprit in record["culprits"]]
+        if where := record["departs"]:
+            (wanted,) = load_inputs((folder / _VALUE).read_bytes())[0].args
+            shown += _divergence(files, calls, where, wanted)
+        shown += record["notes"]
+    print(f"{record['package']}: method '{record['method']}'")
     for line in shown:
         print(f"  {line}")
     print("it fails" if failed else "it passes")
     return int(failed)
 
 
-def _read(folder: Path) -> _Reproduction:
-    record = json.loads((folder / _RECORD).read_bytes())
-    package = folder.parents[1]
-    ptds = [package / name for name in record["files"] if name.endswith(".ptd")]
-    pte = next(package / name for name in record["files"] if name.endswith(".pte"))
-    given = load_inputs((folder / _INPUTS).read_bytes())
-    calls = []
-    for each, call in zip(given, record["calls"], strict=True):
-        pairs = zip(each.args, call["layouts"], strict=True)
-        calls.append((call["method"], [v if o is None else lay_out(v, o) for v, o in pairs]))
-    expected = [each.args for each in load_inputs((folder / _EXPECTED).read_bytes())]
-    return _Reproduction(record, PackageFiles.of(pte, ptds), calls, expected)
-
-
-def _run(case: _Reproduction) -> Iterator[tuple[str, bool]]:
+def _run(
+    files: PackageFiles, calls: Sequence[Call], expected: Sequence[Sequence[Any]], limits: Limits
+) -> Iterator[tuple[str, bool]]:
     """Yield a line for each output of each call, and whether it fails."""
-    methods = list(dict.fromkeys(method for method, _ in case.calls))
-    session = Session(case.files, INTERPRETER if len(methods) > 1 else "")
+    methods = list(dict.fromkeys(method for method, _ in calls))
+    session = Session(files, INTERPRETER if len(methods) > 1 else "")
     if len(methods) > 1:  # which share state
         session.load_together(methods)
-    limits = Limits(**case.record["limits"])
-    pairs = zip(case.calls, case.expected, strict=True)
-    for number, ((method, inputs), expected) in enumerate(pairs, 1):
+    for number, ((method, inputs), wanted) in enumerate(zip(calls, expected, strict=True), 1):
         try:
             actual = session.run(method, inputs)
         except DeviceError as refused:
             yield f"call {number}: {refused.reason}", True
             return
-        if len(actual) != len(expected):
-            yield f"call {number}: gives {len(actual)} outputs, must give {len(expected)}", True
-        for place, (a, e) in enumerate(zip(actual, expected, strict=False)):
+        if len(actual) != len(wanted):
+            yield f"call {number}: gives {len(actual)} outputs, must give {len(wanted)}", True
+        for place, (a, e) in enumerate(zip(actual, wanted, strict=False)):
             error = compare(a, e)
             wrong = list(check_limits(error, a, e, limits))
             verdict = f"FAILS: {'; '.join(wrong)}" if wrong else "passes"
             yield f"call {number}, output {place}: {describe_error(error)}: {verdict}", bool(wrong)
 
 
-def _divergence(case: _Reproduction, folder: Path) -> Iterator[str]:
+def _divergence(
+    files: PackageFiles, calls: Sequence[Call], where: Mapping[str, int], wanted: torch.Tensor
+) -> Iterator[str]:
     """Compute the value that diverged first anew, in the interpreter, and describe its error."""
-    where = case.record["departs"]
-    if where is None:
-        return
-    wanted = load_inputs((folder / _VALUE).read_bytes())[0].args[0]
-    methods = sorted({name for name, _ in case.calls})
-    name, inputs = case.calls[where["call"]]
+    number = where["instruction"]
     try:
-        loaded = replay(read_package(case.files), case.calls[: where["call"]], methods)[name]
-        for number in steps(loaded, inputs):
-            if number == where["instruction"]:
-                actual = read_value(loaded, result_indices(loaded, number)[where["output"]])
-                error = describe_error(compare(actual.reshape(wanted.shape), wanted))
-                yield f"instruction {number}: {error} from what it must give"
-                return
+        loaded = run_until(read_package(files), calls[: where["call"] + 1], number)
+        if loaded is not None:
+            actual = read_results(loaded, number)[where["output"]].reshape(wanted.shape)
+            error = describe_error(compare(actual, wanted))
+            yield f"instruction {number}: {error} from what it must give"
     except Exception as error:  # a damaged package may not run at all
-        yield f"instruction {where['instruction']} could not be looked at: {error}"
+        yield f"instruction {number} could not be looked at: {error}"

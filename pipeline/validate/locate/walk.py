@@ -9,7 +9,7 @@ that it was given still agreed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,8 +153,10 @@ class Tolerance:
     scale: float
     share: float = 1.0
 
-    def departs(self, compared: Compared, is_quantize: bool = False) -> bool:
-        error, expected = compared.error, compared.expected
+    def departs(
+        self, error: OutputError, actual: Any, expected: Any, is_quantize: bool = False
+    ) -> bool:
+        """Return whether a value with this error departs from the expected one."""
         if error.mismatch is not None or error.disagreeing:
             return True
         if is_quantize and not _is_inexact(expected):
@@ -164,26 +166,21 @@ class Tolerance:
         own = find_scale([expected])
         atol = self.limits.atol / self.scale * own * self.share
         least = ROUNDING * torch.finfo(expected.dtype).eps * own
-        allowed = find_worst_place(
-            error, compared.actual, expected, max(atol, least), self.limits.rtol * self.share
-        )
+        rtol = self.limits.rtol * self.share
         wanted = self.limits.min_sqnr
         noisy = wanted is not None and error.sqnr_db is not None and error.sqnr_db < wanted
-        return not allowed.ok or noisy
+        return noisy or not find_worst_place(error, actual, expected, max(atol, least), rtol).ok
 
-
-@dataclass(frozen=True)
-class Divergence:
-    """The culprit of a walk, and the tolerance that it exceeds."""
-
-    compared: Compared
-    tolerance: Tolerance
+    def first_error(self, actual: Iterable[Any], expected: Iterable[Any]) -> OutputError | None:
+        """Return the error of the first of several values that departs; None where none does."""
+        errors = ((compare(a, e), a, e) for a, e in zip(actual, expected, strict=False))
+        return next((each[0] for each in errors if self.departs(*each)), None)
 
 
 def first_divergence(
     walked: Walk, source: NodeValues, limits: Limits, closer: Sequence[float] = CLOSER
-) -> Divergence | None:
-    """Find the first value that diverges; None where nothing that was compared does.
+) -> tuple[Compared, Tolerance] | None:
+    """Find the first value that diverges, and the tolerance that it exceeds; None if none does.
 
     Args:
         closer: to which shares of the limits values are held, one after the other.
@@ -194,11 +191,16 @@ def first_divergence(
         diverging = [
             each
             for each in walked.compared
-            if tolerance.departs(each, base_name(source.nodes[each.place]).startswith("quantize"))
+            if tolerance.departs(
+                each.error,
+                each.actual,
+                each.expected,
+                base_name(source.nodes[each.place]).startswith("quantize"),
+            )
         ]
         found = _leading(diverging, walked, source)
         if found is not None:
-            return Divergence(found, tolerance)
+            return found, tolerance
     return None
 
 
@@ -215,11 +217,12 @@ def _leading(diverging: Sequence[Compared], walked: Walk, source: NodeValues) ->
     for node in reversed(source.nodes):
         ends = node.op == "output" or any(user.op == "output" for user in node.users)
         leads = any(user in reaching and user not in agreeing for user in node.users)
-        if ends or leads or _changes_state(node):
+        if ends or leads or changes_state(node):
             reaching.add(node)
     return next((c for c in diverging if source.nodes[c.place] in reaching), None)
 
 
-def _changes_state(node: Node) -> bool:
+def changes_state(node: Node) -> bool:
+    """Return whether a node calls an operator that writes to one of its arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
