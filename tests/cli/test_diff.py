@@ -7,9 +7,8 @@ import pytest
 
 from pipeline.cli.columns import columns
 from pipeline.validate.gates.baseline import format_baseline, parse_baseline
-from pipeline.validate.gates.builds import Build, make_build
 from pipeline.validate.gates.comparison import compare_builds
-from pipeline.validate.gates.figures import make_figures
+from pipeline.validate.gates.figures import Build, make_build, make_figures
 from tests.support.builds import contents, delegation, leaf, manifest, proved, validation
 
 

@@ -138,8 +138,8 @@ FAULTS = [
     ),
     Fault(
         "validate/gates/gates.py",
-        "    if size <= limit:\n",
-        "    if size <= limit + 1:\n",
+        "return beyond <= _ROUNDING",
+        "return beyond <= 1",
         "validate/test_gates.py",
     ),
     Fault(

@@ -97,6 +97,7 @@ def test_a_record_for_each_gate_and_method_with_its_place():
     ]
 
 
+LATENCY = {"ratio": 2.0, "steady_ms": {"median": 4.0}, "source_ms": {"median": 2.0}}
 LEFT = delegation(
     5,
     {"aten.mul.Tensor": 3, "aten.view_copy": 2},
@@ -170,7 +171,7 @@ LEFT = delegation(
             {"max_latency_ratio": 2},
             {
                 "record": validation(
-                    encode=proved("encode", [131.5], latency={"ratio": 1.5}),
+                    encode=proved("encode", [131.5], latency=LATENCY),
                     decode=proved(
                         "decode",
                         [42.06, "inf"],
@@ -212,12 +213,33 @@ def test_at_the_limit_a_gate_holds(gates):
     assert failures(gates) == []
 
 
-def test_a_drop_of_exactly_what_is_allowed_holds():
-    """90 % - 85 % is a little more than 0.05 in floating point."""
+@pytest.mark.parametrize(
+    ("gate", "limit", "stricter"),
+    [
+        ("max_size", 1050, 1049),
+        ("max_size_growth", "5%", "4.99%"),  # 1050 / 1000 - 1 is a little more than 0.05
+        ("min_delegated_nodes", 0.8, 0.801),
+        ("min_delegated_ops", 0.5, 0.501),
+        ("allow_portable_ops", ["aten.view_copy", "aten.add.Tensor"], ["aten.view_copy"]),
+        ("max_planned_memory", 2304, 2303),
+        ("max_latency_ratio", 2, 1.999),
+        ("max_delegation_drop", "5%", "4.99%"),  # 90 % - 85 % is a little more than 0.05
+        ("max_sqnr_drop", 3, 2.9),
+    ],
+)
+def test_the_limit_itself_holds_and_one_step_beyond_fails(gate, limit, stricter):
+    def proved_at(sqnr):
+        return validation(
+            encode=proved("encode", [80.0], latency=LATENCY),
+            decode=proved("decode", [sqnr], latency=LATENCY),
+        )
+
     before = lowered(decode=delegation(90, {"aten.add.Tensor": 10}))
     build = lowered(decode=delegation(85, {"aten.add.Tensor": 15}))
-    baseline = make_figures(before, contents(), validation())
-    assert failures({"max_delegation_drop": "5%"}, build=build, baseline=baseline) == []
+    build["files"] = sized(1050)["files"]
+    baseline = make_figures(before, contents(), proved_at(45.0))
+    assert failures({gate: limit}, build, record=proved_at(42.0), baseline=baseline) == []
+    assert failures({gate: stricter}, build, record=proved_at(42.0), baseline=baseline) != []
 
 
 @pytest.mark.parametrize("gate", ["max_size_growth", "max_delegation_drop", "max_sqnr_drop"])

@@ -15,8 +15,7 @@ from pipeline.store.files import MANIFEST, REPORT, write_atomically
 from pipeline.store.sizes import human_size
 from pipeline.store.workspace import BASELINES
 from pipeline.validate.gates.baseline import format_baseline, keep_accepted, read_baseline
-from pipeline.validate.gates.builds import read_build
-from pipeline.validate.gates.figures import Figures
+from pipeline.validate.gates.figures import Figures, read_build
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:

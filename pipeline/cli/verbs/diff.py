@@ -21,9 +21,8 @@ from pipeline.store.maintenance import earlier_keys
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import BASELINES
 from pipeline.validate.gates.baseline import read_baseline
-from pipeline.validate.gates.builds import Build, make_build, read_build
 from pipeline.validate.gates.comparison import Comparison, compare_builds
-from pipeline.validate.gates.figures import Figures
+from pipeline.validate.gates.figures import Build, Figures, make_build, read_build
 
 
 class Other(NamedTuple):

@@ -17,7 +17,7 @@ from pipeline.config.compose import Document
 from pipeline.config.parser import Parser
 from pipeline.config.yaml import Dumper, load_nodes
 from pipeline.store.errors import ConfigErrors, Problem
-from pipeline.validate.gates.figures import Figures, MethodFigures, largest_tensors
+from pipeline.validate.gates.figures import Figures, MethodFigures
 
 MOST_TENSORS = 10
 # Figures of the same bytes that are this near are equal, though measured on two machines.
@@ -58,8 +58,8 @@ def format_baseline(package: str, figures: Figures) -> str:
     content = figures.resolved()
     tensors = content.pop("tensors")
     content["methods"] = {name: _known(each) for name, each in content["methods"].items()}
-    largest = largest_tensors(figures.tensors, MOST_TENSORS)
-    content["tensors"] = {name: tensors[name] for name in largest}
+    largest = sorted(tensors, key=lambda name: (-tensors[name]["size"], name))[:MOST_TENSORS]
+    content["tensors"] = {name: tensors[name] for name in sorted(largest)}
     options: Any = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
     return _COMMENT.format(package=package) + yaml.dump(_known(content), None, _Dumper, **options)
 
@@ -69,11 +69,8 @@ def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keep_accepted(now: Figures, before: Figures | None) -> Figures:
-    """Return the figures to write where a baseline is there already.
-
-    Numerics of the same package that were measured elsewhere stay as they were written, unless they
-    are another result.
-    """
+    """Return the figures to write where a baseline is there already: numerics of the same package,
+    measured elsewhere, stay as they were written, unless they are another result."""
     if before is None or before.digest != now.digest:
         return now
     methods = {
@@ -86,15 +83,12 @@ def _keep_numerics(now: MethodFigures, before: MethodFigures | None) -> MethodFi
     here, there = now.sqnr_db, before.sqnr_db if before else None
     if before is None or here is None or there is None or len(here) != len(there):
         return now
-    if not all(_near(a, b) for a, b in zip(here, there, strict=True)):
-        return now
+    for a, b in zip(here, there, strict=True):
+        if a != b and (a is None or b is None or abs(a - b) > _NEAR_SQNR):
+            return now
     ours, theirs = now.max_abs, before.max_abs
     same = ours is None or theirs is None or max(ours, theirs) <= _NEAR_ABS * min(ours, theirs)
     return now.model_copy(update={"sqnr_db": there, "max_abs": theirs if same else ours})
-
-
-def _near(a: float | None, b: float | None) -> bool:
-    return a == b if a is None or b is None else abs(a - b) <= _NEAR_SQNR
 
 
 def read_baseline(path: Path) -> Figures | None:

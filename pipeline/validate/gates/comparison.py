@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipeline.store.json_diff import diff_json, show_value
-from pipeline.validate.gates.builds import Build
-from pipeline.validate.gates.figures import (
-    MethodFigures,
-    TensorFigures,
-    describe_left,
-    output_names,
-)
+from pipeline.validate.gates.figures import Build, MethodFigures, describe_left, output_names
 
 Json = Mapping[str, Any]
 
@@ -107,18 +101,15 @@ def _package(old: Build, new: Build) -> Iterator[Row]:
     if before.digest == after.digest:
         return
     yield from _numbers("size", before.size, after.size)
-    for kind in sorted(before.segments.keys() | after.segments.keys()):
-        yield from _numbers(kind, before.segments.get(kind, 0), after.segments.get(kind, 0))
+    for kind, a, b in _pairs(before.segments, after.segments, 0):
+        yield from _numbers(kind, a, b)
     if old.manifest is None or new.manifest is None:
         if before.size == after.size:
             yield Row("files", "", "", "other bytes")
         return
-    theirs, ours = old.manifest["files"], new.manifest["files"]
-    for name in sorted(theirs.keys() | ours.keys()):
-        a, b = theirs.get(name), ours.get(name)
-        if a is None or b is None or a["digest"] != b["digest"]:
-            sizes = [f"{file['size']:,}" if file else "" for file in (a, b)]
-            yield Row(name, sizes[0], sizes[1], _existence(a, b) or "other bytes")
+    for name, a, b in _pairs(old.manifest["files"], new.manifest["files"]):
+        sizes = [f"{file['size']:,}" if file else "" for file in (a, b)]
+        yield Row(name, sizes[0], sizes[1], _existence(a, b) or "other bytes")
 
 
 def _method(name: str, old: Build, new: Build) -> Iterator[Row]:
@@ -135,13 +126,9 @@ def _method(name: str, old: Build, new: Build) -> Iterator[Row]:
         for build in (old, new)
     )
     yield from _delegation(before, after, (ours or {}).get("delegation", {}))
-    for what, a, b in (
-        ("planned memory", before.planned_memory, after.planned_memory),
-        ("constants", before.constants, after.constants),
-        ("delegated payloads and weights", before.delegated, after.delegated),
-    ):
-        if a is not None and b is not None:
-            yield from _numbers(what, a, b)
+    yield from _numbers("planned memory", before.planned_memory, after.planned_memory)
+    yield from _numbers("constants", before.constants, after.constants)
+    yield from _numbers("delegated payloads and weights", before.delegated, after.delegated)
     if old.figures.digest != new.figures.digest:
         yield from _numerics(before, after, ours or {})
     if theirs is None or ours is None:
@@ -165,16 +152,12 @@ def _delegation(before: MethodFigures, after: MethodFigures, delegation: Json) -
             points = 100 * (shares[1] - shares[0])
             change = f"{points:+.1f} points" if points else ""
             yield Row(f"{noun} delegated", cells[0], cells[1], change)
-    for backend in sorted(before.partitions.keys() | after.partitions.keys()):
-        a, b = before.partitions.get(backend, 0), after.partitions.get(backend, 0)
-        if a != b:
-            yield Row(f"partitions of {backend}", str(a), str(b), f"{b - a:+}")
-    for operator in sorted(before.left.keys() | after.left.keys()):
-        a, b = before.left.get(operator, 0), after.left.get(operator, 0)
-        if a != b:
-            words = "newly left" if not a else "no longer left" if not b else f"{b - a:+}"
-            why = describe_left(delegation, operator) if b > a else ""
-            yield Row(f"left: {operator}", str(a), str(b), words + why)
+    for backend, a, b in _pairs(before.partitions, after.partitions, 0):
+        yield Row(f"partitions of {backend}", str(a), str(b), f"{b - a:+}")
+    for operator, a, b in _pairs(before.left, after.left, 0):
+        words = "newly left" if not a else "no longer left" if not b else f"{b - a:+}"
+        why = describe_left(delegation, operator) if b > a else ""
+        yield Row(f"left: {operator}", str(a), str(b), words + why)
 
 
 def _numerics(before: MethodFigures, after: MethodFigures, facts: Json) -> Iterator[Row]:
@@ -204,22 +187,27 @@ def _tensors(old: Build, new: Build) -> Iterator[Row]:
     before, after = old.figures.tensors, new.figures.tensors
     if not before or not after:
         return
-    least = min(tensor.size for tensor in before.values()) if old.partial else -1
+    least = min(tensor.size for tensor in before.values()) if old.manifest is None else -1
     rows = []
-    for name in before.keys() | after.keys():
-        a, b = before.get(name), after.get(name)
-        if a == b or (a is None and b is not None and b.size <= least):
+    for name, a, b in _pairs(before, after):
+        if a is None and b.size <= least:
             continue
         sizes = [tensor.size if tensor else 0 for tensor in (a, b)]
-        change = _existence(a, b) or _change(*sizes)
-        if a and b and a.dtype != b.dtype:
-            change = "another dtype"
-        rows.append((-abs(sizes[1] - sizes[0]), Row(name, _tensor(a), _tensor(b), change)))
+        cells = [f"{t.dtype} {t.shape}, {t.size:,}" if t else "" for t in (a, b)]
+        change = _existence(a, b)
+        change = change or (_change(*sizes) if a.dtype == b.dtype else "another dtype")
+        rows.append((-abs(sizes[1] - sizes[0]), Row(name, cells[0], cells[1], change)))
     yield from (row for _, row in sorted(rows))
 
 
-def _tensor(tensor: TensorFigures | None) -> str:
-    return f"{tensor.dtype} {tensor.shape}, {tensor.size:,}" if tensor else ""
+def _pairs(
+    before: Mapping[str, Any], after: Mapping[str, Any], absent: Any = None
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the values that differ, by name."""
+    for name in sorted(before.keys() | after.keys()):
+        a, b = before.get(name, absent), after.get(name, absent)
+        if a != b:
+            yield name, a, b
 
 
 def _manifest(before: Json, after: Json, names: Iterable[str]) -> Iterator[Row]:
@@ -236,8 +224,8 @@ def _show(value: Any) -> str:
     return "none" if value is None else show_value(value)
 
 
-def _numbers(what: str, before: int, after: int) -> Iterator[Row]:
-    if before != after:
+def _numbers(what: str, before: int | None, after: int | None) -> Iterator[Row]:
+    if before is not None and after is not None and before != after:
         yield Row(what, f"{before:,}", f"{after:,}", _change(before, after))
 
 

@@ -10,18 +10,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from pipeline.backends.options import Options
 from pipeline.config.fields import DIGEST_PATTERN
+from pipeline.report.records import read_record
 from pipeline.store.digest import hash_json
+from pipeline.store.files import CONTENTS, REPORT
 
 Json = Mapping[str, Any]
 # A higher SQNR is float32's own rounding, and differs from one processor to the next.
 MOST_SQNR = 120.0  # dB
-
 
 Count = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -62,8 +65,7 @@ class MethodFigures(Options):
     def share(self, noun: str = "nodes") -> float:
         """Return the share of the nodes, or the operators, that run on delegates."""
         whole: int = getattr(self, noun)
-        part: int = getattr(self, f"delegated_{noun}")
-        return part / whole if whole else 1.0
+        return getattr(self, f"delegated_{noun}") / whole if whole else 1.0
 
 
 class Figures(Options):
@@ -76,20 +78,42 @@ class Figures(Options):
     methods: dict[str, MethodFigures]
 
 
+@dataclass(frozen=True)
+class Build:
+    """A build, in `build/` or elsewhere; `manifest` is None for one of which only a baseline is
+    left, which names only the largest tensors."""
+
+    figures: Figures
+    manifest: Json | None = None
+
+
+def read_build(manifest: Path) -> Build | None:
+    """Read the build of a manifest and the records beside it; None where it can't be read."""
+    record = read_record(manifest)
+    if record is None or not {"files", "methods", "package"} <= record.keys():
+        return None
+    beside = (read_record(manifest.with_name(name)) for name in (CONTENTS, REPORT))
+    return make_build(record, *beside)
+
+
+def make_build(manifest: Json, contents: Json | None, report: Json | None) -> Build:
+    """Make a build of its records; the report counts only if it is of the manifest's files."""
+    files = {name: file["digest"] for name, file in manifest["files"].items()}
+    validation = report if report is not None and report.get("files") == files else None
+    return Build(make_figures(manifest, contents, validation), manifest)
+
+
 def make_figures(
     manifest: Json, contents: Json | None = None, validation: Json | None = None
 ) -> Figures:
-    """Read the figures of a build from its records; a figure in none of them is None, or empty.
-
-    Without contents.json, the segments are those that the manifest's objects name.
-    """
+    """Read the figures of a build from its records; a figure in none of them is None, or empty."""
     files = {name: file["digest"] for name, file in manifest["files"].items()}
     inside = (contents or {}).get("methods", {})
     proved = {each["method"]: each for each in (validation or {}).get("methods", ())}
     return Figures.model_construct(
         digest=hash_json(files),
         size=sum(file["size"] for file in manifest["files"].values()),
-        segments=_segments(contents) if contents else _segments_of_objects(manifest),
+        segments=_segments(manifest, contents),
         tensors=dict(_tensors((contents or {}).get("tensors", ()))),
         methods={
             name: _method(facts["delegation"], inside.get(name, {}), proved.get(name, {}))
@@ -98,28 +122,28 @@ def make_figures(
     )
 
 
-def _segments(contents: Json) -> dict[str, int]:
+def _segments(manifest: Json, contents: Json | None) -> dict[str, int]:
+    """Sum up segments by kind. Without contents.json those are the blobs of the objects, each once,
+    as it is linked; the rest of the files is called program."""
+    if contents:
+        found = [(segment["kind"], segment["size"]) for segment in contents["segments"]]
+    else:
+        blobs: dict[tuple[str, str], int] = {}
+        for parts in (unit["parts"] for unit in manifest.get("objects", {}).values()):
+            external = (entry for own in parts["named_external"].values() for entry in own)
+            for kind, own in (
+                ("constants", [*parts["constants"], *parts["external_constants"]]),
+                ("delegate", parts["delegates"]),
+                ("named_data", [entry["blob"] for entry in (*parts["named"], *external)]),
+            ):
+                blobs |= {(kind, blob["digest"]): blob["size"] for blob in own}
+        found = [(kind, size) for (kind, _), size in blobs.items()]
+        whole = sum(file["size"] for file in manifest["files"].values())
+        found.append(("program", max(0, whole - sum(blobs.values()))))
     sizes: Counter[str] = Counter()
-    for segment in contents["segments"]:
-        sizes[segment["kind"]] += segment["size"]
-    return {kind: size for kind, size in sorted(sizes.items()) if size}
-
-
-def _segments_of_objects(manifest: Json) -> dict[str, int]:
-    """Sum up the blobs, each once, as it is linked; the rest of the files is called program."""
-    blobs: dict[str, dict[str, int]] = {"constants": {}, "delegate": {}, "named_data": {}}
-    for parts in (unit["parts"] for unit in manifest.get("objects", {}).values()):
-        external = (entry for own in parts["named_external"].values() for entry in own)
-        for kind, own in (
-            ("constants", [*parts["constants"], *parts["external_constants"]]),
-            ("delegate", parts["delegates"]),
-            ("named_data", [entry["blob"] for entry in (*parts["named"], *external)]),
-        ):
-            blobs[kind].update((blob["digest"], blob["size"]) for blob in own)
-    sizes = {kind: sum(own.values()) for kind, own in blobs.items()}
-    whole = sum(file["size"] for file in manifest["files"].values())
-    sizes["program"] = max(0, whole - sum(sizes.values()))
-    return {kind: size for kind, size in sorted(sizes.items()) if size}
+    for kind, size in sorted(found):
+        sizes[kind] += size
+    return {kind: size for kind, size in sizes.items() if size}
 
 
 def _tensors(tensors: Sequence[Json]) -> Iterator[tuple[str, TensorFigures]]:
@@ -159,9 +183,8 @@ def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
     for run in [run for run in runs if not run.get("case")] or runs:
         for place, output in enumerate(run["outputs"]):
             worst += [None] * (place + 1 - len(worst))
-            figure, known = number(output["sqnr_db"]), worst[place]
-            if figure is not None:
-                figure = round(min(figure, MOST_SQNR), 1)
+            if output["sqnr_db"] is not None:  # infinities are strings
+                figure, known = round(min(float(output["sqnr_db"]), MOST_SQNR), 1), worst[place]
                 worst[place] = figure if known is None else min(figure, known)
     return worst or None
 
@@ -169,13 +192,8 @@ def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
 def _max_abs(proved: Json, sqnr: Sequence[float | None] | None) -> float | None:
     if not sqnr or all(each is None or each >= MOST_SQNR for each in sqnr):
         return None
-    found = number(proved.get("max_abs"))
-    return None if found is None or math.isinf(found) else float(f"{found:.2g}")
-
-
-def number(value: float | str | None) -> float | None:
-    """Convert a figure of a record, in which infinities are strings."""
-    return None if value is None else float(value)
+    found = float(proved.get("max_abs", math.inf))
+    return None if math.isinf(found) else float(f"{found:.2g}")
 
 
 class Change(NamedTuple):
@@ -207,11 +225,6 @@ def bytes_by_method(figures: Figures) -> dict[str, int]:
         for name, method in figures.methods.items()
         if method.constants is not None or method.delegated is not None
     }
-
-
-def largest_tensors(tensors: Mapping[str, TensorFigures], most: int) -> dict[str, TensorFigures]:
-    ranked = sorted(tensors.items(), key=lambda pair: (-pair[1].size, pair[0]))
-    return dict(sorted(ranked[:most]))
 
 
 def describe_left(delegation: Json, operator: str) -> str:

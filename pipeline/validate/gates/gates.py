@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,7 +28,43 @@ from pipeline.validate.gates.figures import (
 )
 
 Json = Mapping[str, Any]
+# The figure, None where it is not known, and what is to be said if the gate fails.
+Measured = tuple[float | None, str]
 _MOST = 5  # changes of a kind that a sentence names
+_ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
+
+
+class Subject(NamedTuple):
+    """The package, or one of its methods: its figures now and in the baseline, and its records."""
+
+    package: str
+    method: str | None
+    now: Any
+    before: Any
+    facts: Json
+    run: Json
+    arenas: Iterable[Json]
+
+
+class Gate(NamedTuple):
+    """A kind of gate: the least figure if its name begins with `min_`, otherwise the greatest.
+
+    Attributes:
+        name: of its field in the config.
+        measure: takes a package or a method, and the limit.
+        needs_baseline: fails where there is none, unmeasured.
+        needs_run: holds, with a word, where the method did not run.
+    """
+
+    name: str
+    unit: GateUnit
+    measure: Callable[[Subject, Any], Measured]
+    needs_baseline: bool = False
+    needs_run: bool = False
+
+    def holds(self, figure: float, limit: float) -> bool:
+        beyond = limit - figure if self.name.startswith("min_") else figure - limit
+        return beyond <= _ROUNDING
 
 
 def failed_gates(gates: Iterable[GateRecord]) -> list[str]:
@@ -53,119 +88,75 @@ def check_gates(
         places: by path in the config (`validate.gates.max_size`), file and line where it was
             written.
     """
-    now = make_figures(manifest, contents, validation)
-    arenas = (contents or {}).get("methods", {})
+    package, now = manifest["package"], make_figures(manifest, contents, validation)
+    accepted = {} if baseline is None else baseline.methods
+    inside = (contents or {}).get("methods", {})
     runs = {each["method"]: each for each in (validation or {}).get("methods", ())}
-    package = manifest["package"]
-    subjects = [Subject(package, None, now, baseline)]
+    subjects = [Subject(package, None, now, baseline, {}, {}, ())]
     for name, figures in now.methods.items():
-        before = None if baseline is None else baseline.methods.get(name)
-        planned = arenas.get(name, {}).get("planned_memory", ())
         facts, run = manifest["methods"][name], runs.get(name, {})
-        subjects.append(Subject(package, name, figures, before, facts, run, planned))
+        arenas = inside.get(name, {}).get("planned_memory", ())
+        subjects.append(Subject(package, name, figures, accepted.get(name), facts, run, arenas))
     records = []
     for subject in subjects:
-        method = subject.method
-        own = settings["methods"].get(method, {}).get("gates", {})
-        for gate in PACKAGE_GATES if method is None else METHOD_GATES:
+        own = settings["methods"].get(subject.method, {}).get("gates", {})
+        for gate in PACKAGE_GATES if subject.method is None else METHOD_GATES:
             limit = own.get(gate.name)
             limit = settings["gates"].get(gate.name) if limit is None else limit
-            if limit is None:
-                continue
-            ok, figure, what = _check(gate, subject, limit, baseline is not None)
-            place = (places or {}).get(f"validate.gates.{gate.name}", "")
-            place = (places or {}).get(f"validate.methods.{method}.gates.{gate.name}", place)
-            records.append(
-                GateRecord(
-                    gate=gate.name,
-                    method=method,
-                    unit=gate.unit,
-                    figure=figure,
-                    limit=0 if isinstance(limit, list) else limit,
-                    ok=ok,
-                    sentence=what,
-                    place=place,
-                )
-            )
+            if limit is not None:
+                records.append(_check(gate, subject, limit, baseline is not None, places or {}))
     return records
 
 
-class Outcome(NamedTuple):
-    """The outcome of a gate: whether it holds, its figure, and what is to be said, if anything."""
-
-    ok: bool
-    figure: float | None
-    what: str = ""
-
-
-@dataclass(frozen=True)
-class Gate:
-    """A kind of gate.
-
-    Attributes:
-        name: of its field in the config.
-        check: compares a package or a method with the limit.
-        needs_baseline: fails where there is none, unasked.
-        needs_run: holds, with a word, where the method did not run.
-    """
-
-    name: str
-    unit: GateUnit
-    check: Callable[[Any, Any], Outcome]
-    needs_baseline: bool = False
-    needs_run: bool = False
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The package, or one of its methods: its figures now and in the baseline, and its records."""
-
-    package: str
-    method: str | None
-    now: Any
-    before: Any
-    facts: Json = field(default_factory=dict)
-    run: Json = field(default_factory=dict)
-    arenas: Iterable[Json] = ()
-
-
-def _check(gate: Gate, subject: Subject, limit: Any, has_baseline: bool) -> Outcome:
-    not_run, command = subject.run.get("not_run"), f"`doit baseline {subject.package}`"
-    if gate.needs_run and not_run:
+def _check(
+    gate: Gate, subject: Subject, limit: Any, has_baseline: bool, places: Mapping[str, str]
+) -> GateRecord:
+    method, command = subject.method, f"`doit baseline {subject.package}`"
+    not_run = gate.needs_run and subject.run.get("not_run")
+    compared = has_baseline or not gate.needs_baseline
+    figure: float | None = None
+    if not_run:
         what = f"{gate.name} was not checked, since it did not run: {not_run}"
-        outcome = Outcome(True, None, what)
-    elif gate.needs_baseline and not has_baseline:  # said once, for all methods
-        return Outcome(False, None, f"no baseline; {command} accepts the present figures")
+    elif not compared:
+        what = f"no baseline; {command} accepts the present figures"
     elif gate.needs_baseline and subject.before is None:
-        outcome = Outcome(False, None, f"not in the baseline; {command} accepts its figures")
+        what = f"not in the baseline; {command} accepts its figures"
     else:
-        outcome = gate.check(subject, limit)
-    if subject.method is None or not outcome.what:
-        return outcome
-    return outcome._replace(what=f"{subject.method}: {outcome.what}")
+        figure, what = gate.measure(subject, limit)
+    limit = 0 if isinstance(limit, list) else limit
+    ok = bool(not_run) if figure is None else gate.holds(figure, limit)
+    if ok and not not_run:
+        what = ""
+    elif method is not None and (compared or not_run):  # no baseline is said once, for all methods
+        what = f"{method}: {what}"
+    place = places.get(f"validate.gates.{gate.name}", "")
+    return GateRecord(
+        gate=gate.name,
+        method=method,
+        unit=gate.unit,
+        figure=figure,
+        limit=limit,
+        ok=ok,
+        sentence=what,
+        place=places.get(f"validate.methods.{method}.gates.{gate.name}", place),
+    )
 
 
-def _size(package: Subject, limit: int) -> Outcome:
+def _size(package: Subject, limit: int) -> Measured:
     size = package.now.size
-    if size <= limit:
-        return Outcome(True, size)
     if package.before is not None:
         more = "; ".join(_growth(package)) or "it was so in the baseline"
     else:
         parts = sorted(package.now.segments.items(), key=lambda pair: -pair[1])
         more = ", ".join(f"{kind} {n}" for kind, n in parts)
-    what = f"the package has {size} bytes, at most {limit} wanted; {more}"
-    return Outcome(False, size, what)
+    return size, f"the package has {size} bytes, at most {limit} wanted; {more}"
 
 
-def _size_growth(package: Subject, limit: float) -> Outcome:
+def _size_growth(package: Subject, limit: float) -> Measured:
     size, before = package.now.size, package.before.size
     growth = size / before - 1
-    if growth <= limit:
-        return Outcome(True, growth)
     what = f"the package grew by {growth:.1%} since the baseline, from {before} to {size} bytes"
-    more = "; ".join(_growth(package))
-    return Outcome(False, growth, f"{what}, at most {limit:.1%} wanted; {more}")
+    return growth, f"{what}, at most {limit:.1%} wanted; {'; '.join(_growth(package))}"
 
 
 def _growth(package: Subject) -> Iterator[str]:
@@ -194,14 +185,12 @@ def _describe_growth(change: Change) -> str:
     return f"{change.what} by {change.growth} bytes to {change.after}"
 
 
-def _delegated(noun: str, method: Subject, limit: float) -> Outcome:
+def _delegated(noun: str, method: Subject, limit: float) -> Measured:
     found = method.now.share(noun)
-    if found >= limit:
-        return Outcome(True, found)
     left = ", ".join(f"{n} x{c}" for n, c in method.now.left.items())
     what = f"{found:.1%} of {noun} delegated, at least {limit:.1%} wanted"
-    more = f"left to portable kernels: {left}{_newly_left(method, 'since the baseline')}"
-    return Outcome(False, found, f"{what}; {more}")
+    newly = _newly_left(method, "since the baseline")
+    return found, f"{what}; left to portable kernels: {left}{newly}"
 
 
 def _newly_left(method: Subject, words: str) -> str:
@@ -212,93 +201,77 @@ def _newly_left(method: Subject, words: str) -> str:
     calls = [
         f"{change.what} x{change.after}"
         + (f" (was x{change.before})" if change.before else "")
-        + _why_left(method, change.what)
+        + describe_left(method.facts["delegation"], change.what)
         for change in changes
     ]
     return f"; newly left {words}: {listed(calls, _MOST)}" if calls else ""
 
 
-def _why_left(method: Subject, operator: str) -> str:
-    return describe_left(method.facts["delegation"], operator)
-
-
-def _portable(method: Subject, allowed: Iterable[str]) -> Outcome:
+def _portable(method: Subject, allowed: Iterable[str]) -> Measured:
     patterns = [pattern.removesuffix(".default") for pattern in allowed]
     left = {
         name: calls
         for name, calls in method.now.left.items()
         if not any(fnmatchcase(name, pattern) for pattern in patterns)
     }
-    if not left:
-        return Outcome(True, 0)
-    calls = ", ".join(f"{n} x{c}{_why_left(method, n)}" for n, c in left.items())
+    why = partial(describe_left, method.facts["delegation"])
+    calls = ", ".join(f"{name} x{count}{why(name)}" for name, count in left.items())
     also = f"only {', '.join(patterns)} may be" if patterns else "none may be"
-    what = f"left to portable kernels, where {also}: {calls}"
-    what += _newly_left(method, "since the baseline")
-    return Outcome(False, sum(left.values()), what)
+    newly = _newly_left(method, "since the baseline")
+    return sum(left.values()), f"left to portable kernels, where {also}: {calls}{newly}"
 
 
-def _memory(method: Subject, limit: int) -> Outcome:
+def _memory(method: Subject, limit: int) -> Measured:
     planned = method.now.planned_memory
     if planned is None:
         what = "its planned memory is not known, since there is no contents.json"
-        return Outcome(False, None, f"{what}; `doit -a lower:{method.package}` makes it")
-    if planned <= limit:
-        return Outcome(True, planned)
+        return None, f"{what}; `doit -a lower:{method.package}` makes it"
     what = f"plans {planned} bytes of memory, at most {limit} wanted"
-    arenas = [a for a in method.arenas if a["size"]]
-    if len(arenas) > 1:
-        what += "; " + ", ".join(f"arena {a['arena']}: {a['size']}" for a in arenas)
+    arenas = [f"arena {a['arena']}: {a['size']}" for a in method.arenas if a["size"]]
+    what += "; " + ", ".join(arenas) if arenas[1:] else ""
     before = method.before.planned_memory if method.before else None
-    return Outcome(False, planned, what + ("" if before is None else f"; {before} in the baseline"))
+    return planned, what + ("" if before is None else f"; {before} in the baseline")
 
 
-def _latency(method: Subject, limit: float) -> Outcome:
+def _latency(method: Subject, limit: float) -> Measured:
     latency = method.run.get("latency")
     if not latency:
-        what = "its latency was not measured, and max_latency_ratio limits it"
-        return Outcome(False, None, what)
+        return None, "its latency was not measured, and max_latency_ratio limits it"
     ratio = latency["ratio"]
-    if ratio <= limit:
-        return Outcome(True, ratio)
     ours, source = (latency[name]["median"] for name in ("steady_ms", "source_ms"))
     what = f"takes {ratio:.2f} times as long as its source ({ours:.3g} ms against {source:.3g} ms)"
-    return Outcome(False, ratio, f"{what}, at most {limit:g} times wanted")
+    return ratio, f"{what}, at most {limit:g} times wanted"
 
 
-def _delegation_drop(method: Subject, limit: float) -> Outcome:
+def _delegation_drop(method: Subject, limit: float) -> Measured:
     here, there = method.now.share(), method.before.share()
     drop = there - here
-    if drop <= limit + 1e-9:  # 0.9 - 0.85 is more than 0.05
-        return Outcome(True, drop)
     what = f"{here:.1%} of nodes delegated, {there:.1%} in the baseline: {drop:.1%} less"
     newly = _newly_left(method, "to portable kernels")
-    return Outcome(False, drop, f"{what}, at most {limit:.1%} wanted{newly}")
+    return drop, f"{what}, at most {limit:.1%} wanted{newly}"
 
 
-def _sqnr_drop(method: Subject, limit: float) -> Outcome:
+def _sqnr_drop(method: Subject, limit: float) -> Measured:
     here, there = method.now.sqnr_db, method.before.sqnr_db
     command = f"`doit baseline {method.package}`"
     if here is None:
-        what = "its SQNR was not measured, and max_sqnr_drop limits its fall"
-        return Outcome(False, None, what)
+        return None, "its SQNR was not measured, and max_sqnr_drop limits its fall"
     if there is None:
-        return Outcome(False, None, f"no SQNR in the baseline; {command}")
+        return None, f"no SQNR in the baseline; {command}"
     if len(here) != len(there):
-        what = f"has {len(here)} outputs, {len(there)} in the baseline; {command} accepts that"
-        return Outcome(False, None, what)
+        return (
+            None,
+            f"has {len(here)} outputs, {len(there)} in the baseline; {command} accepts that",
+        )
     names = output_names(method.facts.get("signature", {}), len(here))
     drops = [
         (before - now, f"{name} from {before:g} dB to {now:g} dB, {before - now:.1f} dB less")
         for name, before, now in zip(names, there, here, strict=True)
         if before is not None and now is not None
     ]
-    worst = max((drop for drop, _ in drops), default=0.0)
-    wrong = [what for drop, what in drops if drop > limit + 1e-9]
-    if not wrong:
-        return Outcome(True, worst)
-    what = f"SQNR fell since the baseline: {listed(wrong, _MOST)}; at most {limit:g} dB wanted"
-    return Outcome(False, worst, what)
+    wrong = listed((what for drop, what in drops if drop > limit + _ROUNDING), _MOST)
+    what = f"SQNR fell since the baseline: {wrong}; at most {limit:g} dB wanted"
+    return max((drop for drop, _ in drops), default=0.0), what
 
 
 PACKAGE_GATES = (
