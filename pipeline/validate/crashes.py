@@ -3,23 +3,19 @@
 A damaged package can end the process that runs it, or never come to an end. So a worker that
 validates writes down which method it is about to load or to run, and for how long at most; if it
 dies there, the next try leaves that method out and reports the crash as its failure, and the other
-methods are validated all the same. No torch is imported here but by `validate_after`.
+methods are validated all the same. No torch is imported here.
 """
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.store.files import write_atomically
-
-if TYPE_CHECKING:
-    from pipeline.validate.results import Validation
 
 
 @dataclass(frozen=True)
@@ -107,31 +103,3 @@ class CrashLog:
             self._step.unlink(missing_ok=True)
             if crashes:
                 self._crashes.unlink(missing_ok=True)
-
-
-def validate_after(
-    crashes: Sequence[Crash], name: str, validate: Callable[[Mapping[str, str]], Validation]
-) -> Validation:
-    """Validate a package without running the methods that crashed, which fail.
-
-    They stay marked as not run, for all who would run them again to find out more.
-
-    Args:
-        name: the package's file.
-        validate: takes by method why it is not run.
-    """
-    from pipeline.validate.results import Failure, Validation
-
-    for crash in crashes:
-        if not crash.method:  # not even a list of its methods can be had
-            return Validation(name, (), (f"{name}: {crash.sentence}",), {})
-    validation = validate({crash.method: crash.sentence for crash in crashes})
-    failures = {crash.method: Failure(crash.method, crash.sentence) for crash in crashes}
-    methods = tuple(
-        replace(each, failures=(failures[each.method], *each.failures))
-        if each.method in failures
-        else each
-        for each in validation.methods
-    )
-    sentences = [failure.sentence for failure in failures.values()]
-    return replace(validation, methods=methods, failures=(*sentences, *validation.failures))

@@ -11,14 +11,14 @@ from pipeline.config.validation import Limits
 from pipeline.validate.metrics import OutputError, find_worst_place, greatest_magnitude
 
 LIMITS = tuple(Limits.model_fields)
-# By limit other than the tolerances: the figure of an `OutputError` that it bounds, in words.
-_FIGURES = {
-    "max_mean_abs": ("mean_abs", "mean absolute error"),
-    "max_p999_abs": ("p999_abs", "99.9th percentile of the absolute error"),
-    "max_relative": ("relative", "relative error"),
-    "min_sqnr": ("sqnr_db", "SQNR"),
-    "min_cosine": ("cosine", "cosine"),
-    "min_agreement": ("agreement", "agreement of the greatest values"),
+# By figure of an `OutputError` other than the greatest error: its words, and the limit on it.
+FIGURES = {
+    "mean_abs": ("mean absolute error", "max_mean_abs"),
+    "p999_abs": ("99.9th percentile of the absolute error", "max_p999_abs"),
+    "relative": ("relative error", "max_relative"),
+    "sqnr_db": ("SQNR", "min_sqnr"),
+    "cosine": ("cosine", "min_cosine"),
+    "agreement": ("agreement of the greatest values", "min_agreement"),
 }
 _ABSOLUTE = ("atol", "max_mean_abs", "max_p999_abs")
 _RELATIVE_TO_SIGNAL = ("max_relative", "min_sqnr", "min_cosine", "min_agreement")
@@ -64,14 +64,12 @@ def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits)
     if not worst.ok:
         distance = abs(worst.actual - worst.expected)
         yield f"absolute error {distance:.3g}{at} {values} exceeds {worst.allowed:.3g}"
-    for name, (figure, words) in _FIGURES.items():
+    for figure, (words, name) in FIGURES.items():
         found, limit = getattr(error, figure), getattr(limits, name)
         if found is None or limit is None:
             continue
-        decibel = name == "min_sqnr"
-        shown = f"{found:.1f} dB" if decibel else f"{found:.6g}"
-        limited = f"{limit:g} dB" if decibel else f"{limit:g}"
+        shown, unit = (f"{found:.1f}", " dB") if name == "min_sqnr" else (f"{found:.6g}", "")
         if name.startswith("max_") and found > limit:
-            yield f"{words} {shown} exceeds {limited}"
+            yield f"{words} {shown} exceeds {limit:g}"
         elif name.startswith("min_") and found < limit:
-            yield f"{words} {shown} is below {limited}"
+            yield f"{words} {shown}{unit} is below {limit:g}{unit}"

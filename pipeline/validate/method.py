@@ -1,7 +1,7 @@
 """Validates one method of a package by running it beside its source program.
 
-Methods that share state are validated together: each then goes on with the package and the source
-that the others were called on (`MethodValidator.continue_on`).
+Methods that share state are validated together: each is then given the package, the source and the
+list of calls that the others use too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.validate.cases import InputCase, make_cases
 from pipeline.validate.declared import compare_declared
 from pipeline.validate.limits import LIMITS, check_limits
 from pipeline.validate.metrics import compare
-from pipeline.validate.results import Failure, MethodValidation, Run
+from pipeline.validate.results import MethodValidation, Run
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
@@ -40,8 +40,9 @@ class MethodValidator:
     """Runs a method and its source program, and collects the results.
 
     Attributes:
+        result: is filled in. Where it says why the method is not run, only declarations are
+            compared.
         open_package: opens the package with its initial state.
-        not_run: why this machine can't run it; only its declarations are compared then.
         lines: by debug handle, the line of the source that a delegate's instruction comes from.
         cases: kinds of inputs that are generated beside random ones (cases.py).
         keep: is given each call from the initial state, also of a method that is not run.
@@ -49,30 +50,24 @@ class MethodValidator:
         calls: those since the package was opened.
     """
 
-    method: str
+    result: MethodValidation
     program: ExportedProgram
     open_package: Callable[[], Session]
     settings: ValidateConfig
     limits: Limits
-    not_run: str = ""
     lines: Mapping[int, str] = field(default_factory=dict)
     cases: Sequence[str] = ()
     keep: Keep | None = None
     examples: list[InputSet] = field(default_factory=list)
     sets: list[InputSet] = field(default_factory=list)
     calls: list[tuple[str, InputSet]] = field(default_factory=list)
-    state: tuple[str, ...] = ()
-    runs: list[Run] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    failing: tuple[tuple[str, InputSet], ...] = ()
-    seconds: float = 0.0
 
     def run(self, examples: Sequence[InputSet]) -> None:
         """Validate the method by itself.
 
         Where torch fails on the source itself, outside a run, that too is this method's failure.
         """
+        self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
         try:
             self._validate(examples)
         except Exception as error:
@@ -81,52 +76,34 @@ class MethodValidator:
     def fail_for(self, error: Exception) -> None:
         """Fail for what torch raises where nothing should, with its traceback on stderr."""
         traceback.print_exception(error)
-        self._fail(f"validation stopped at {type(error).__name__}: {first_line(error)}")
-
-    def result(self) -> MethodValidation:
-        """Return the results so far."""
-        return MethodValidation(
-            self.method,
-            state=self.state,
-            limits={name: getattr(self.limits, name) for name in LIMITS},
-            runs=tuple(self.runs),
-            skipped=tuple(self.skipped),
-            failures=tuple(self.failures),
-            not_run=self.not_run,
-            seconds=self.seconds,
-            failing=self.failing,
-        )
-
-    def continue_on(
-        self, package: Session, source: Source, calls: list[tuple[str, InputSet]]
-    ) -> None:
-        """Go on with these, which other methods may use too; `calls` are all made on them."""
-        self.package, self.source, self.calls = package, source, calls
+        self.result.fail(f"validation stopped at {type(error).__name__}: {first_line(error)}")
 
     def _validate(self, examples: Sequence[InputSet]) -> None:
         self.source = Source(self.program)
-        self.state = self.source.state
+        self.result.state = self.source.state
         self.package = self.open_package()
-        if self.not_run:
+        if self.result.not_run:
             if self._declares_the_same():
                 self._keep_expected(examples)
             return
-        if not (self._loads() and self._declares_the_same()):
+        try:
+            self.package.load(self.result.method)
+        except DeviceError as error:
+            self.result.fail(self._reason(error))
+            return
+        if not self._declares_the_same():
             return
         self.sets = self._input_sets(examples)
         cases = self._make_cases()
-        if self.state:
+        if self.source.state:
             self._run_with_state(self.sets)
             for case in cases:
                 self._run_in_sequence([case] * min(self.settings.steps, _STEPS_OF_A_CASE))
-        for inputs in () if self.state else (*self.sets, *cases):
+        for inputs in () if self.source.state else (*self.sets, *cases):
             self.calls = []
             self.call(inputs)
-        if not self.runs and not self.failures:
-            self._fail("no input set ran: give examples, or have inputs generated")
-
-    def _fail(self, what: str, inputs: str = "", output: str = "") -> None:
-        self.failures.append(Failure(self.method, what, inputs, output))
+        if not self.result.runs and not self.result.failures:
+            self.result.fail("no input set ran: give examples, or have inputs generated")
 
     def _reason(self, error: DeviceError) -> str:
         """Say why the package failed, with the line of the source that a delegate failed at."""
@@ -135,33 +112,26 @@ class MethodValidator:
         line = self.lines.get(error.debug_handle, f"debug handle {error.debug_handle}")
         return f"{error.reason}; of {line}"
 
-    def _loads(self) -> bool:
-        try:
-            self.package.load(self.method)
-        except DeviceError as error:
-            self._fail(self._reason(error))
-        return not self.failures
-
     def _declares_the_same(self) -> bool:
-        declared = self.package.declared(self.method)
+        declared = self.package.declared(self.result.method)
         inputs = [(f"input '{a.name}'", a.value) for a in signature(self.program)]
         for what in (
             *compare_declared("input", declared.inputs, inputs, self.program),
             *compare_declared("output", declared.outputs, self.source.outputs, self.program),
         ):
-            self._fail(what)
-        return not self.failures
+            self.result.fail(what)
+        return not self.result.failures
 
     def _input_sets(self, examples: Sequence[InputSet]) -> list[InputSet]:
         """Return the examples that fit the source's signature, then the generated sets."""
         for inputs in examples:
             try:
-                check_inputs(self.program, inputs, self.method)
+                check_inputs(self.program, inputs, self.result.method)
                 self.examples.append(inputs)
             except PipelineError as error:
-                prefix = f"{self.method}: {inputs.origin}: "
+                prefix = f"{self.result.method}: {inputs.origin}: "
                 for line in str(error).splitlines():
-                    self._fail(line.removeprefix(prefix), inputs.origin)
+                    self.result.fail(line.removeprefix(prefix), inputs.origin)
         count, seed = self.settings.inputs, self.settings.seed
         return self.examples + generate_inputs(self.program, count, seed, self.examples)
 
@@ -176,7 +146,7 @@ class MethodValidator:
             self.program, self.cases, count, seed, self.examples, self.limits, run
         )
         self.source.reset()
-        self.skipped += skipped
+        self.result.skipped += skipped
         return cases
 
     def _run_with_state(self, sets: Sequence[InputSet]) -> None:
@@ -197,11 +167,11 @@ class MethodValidator:
             try:
                 self._keep(inputs, self._expected(inputs))
             except DeviceError as error:
-                self.skipped.append((inputs.origin, error.reason))
+                self.result.skipped.append((inputs.origin, error.reason))
 
     def _keep(self, inputs: InputSet, expected: Sequence[Any]) -> None:
         if self.keep is not None:
-            self.keep(self.method, inputs.origin, flatten(self.program, inputs), expected)
+            self.keep(self.result.method, inputs.origin, flatten(self.program, inputs), expected)
 
     def _run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
         """Call a package just opened, until one side fails."""
@@ -214,22 +184,22 @@ class MethodValidator:
     def call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
         """Make one call; return whether both sides ran, so that a sequence can go on."""
         where = f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
-        self.calls.append((self.method, inputs))
+        self.calls.append((self.result.method, inputs))
         case = inputs.case if isinstance(inputs, InputCase) else ""
         as_it_lies = case in ("strided", "expanded")
         try:
             expected = self._expected(inputs, as_it_lies)
         except DeviceError as error:
             if inputs in self.examples:
-                self._fail(f"the source program itself fails: {error.reason}", where)
+                self.result.fail(f"the source program itself fails: {error.reason}", where)
             else:
-                self.skipped.append((where, error.reason))
+                self.result.skipped.append((where, error.reason))
             return False
-        failed = len(self.failures)
+        failed = len(self.result.failures)
         try:
             started = time.perf_counter()
-            actual = self.package.run(self.method, flatten(self.program, inputs, as_it_lies))
-            self.seconds += time.perf_counter() - started
+            actual = self.package.run(self.result.method, flatten(self.program, inputs, as_it_lies))
+            self.result.seconds += time.perf_counter() - started
             run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
             self._check(actual, expected, inputs, run, where)
             # Further calls go on from a state, large cases are held to other limits, and without
@@ -239,11 +209,11 @@ class MethodValidator:
                 self._keep(inputs, expected)
             return True
         except DeviceError as error:
-            self._fail(self._reason(error), where)
+            self.result.fail(self._reason(error), where)
             return False
         finally:
-            if len(self.failures) > failed and not self.failing:
-                self.failing = tuple(self.calls)
+            if len(self.result.failures) > failed and not self.result.failing:
+                self.result.failing = tuple(self.calls)
 
     def _expected(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
         """Run the source on tensors as they lie, or as it was exported. Raises DeviceError."""
@@ -251,13 +221,13 @@ class MethodValidator:
             return self.source.run(inputs, as_it_lies)
         except Exception as error:  # whatever an operator raises
             reason = f"{type(error).__name__}: {first_line(error)}"
-            raise DeviceError(f"{self.method}: ", reason) from error
+            raise DeviceError(f"{self.result.method}: ", reason) from error
 
     def _check(
         self, actual: list[Any], expected: list[Any], inputs: InputSet, run: Run, where: str
     ) -> None:
         errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
-        self.runs.append(replace(run, outputs=errors))
+        self.result.runs.append(replace(run, outputs=errors))
         hint = ""
         if run.step == 1 and self.source.nonzero:
             names = ", ".join(self.source.nonzero)
@@ -269,4 +239,4 @@ class MethodValidator:
             if isinstance(inputs, InputCase):
                 limits = inputs.ease(limits, place, e)
             for what in check_limits(error, a, e, limits):
-                self._fail(what + hint, where, name)
+                self.result.fail(what + hint, where, name)

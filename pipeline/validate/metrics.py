@@ -110,53 +110,38 @@ def _mismatch(actual: Any, expected: Any) -> str | None:
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
     scale = max(greatest_magnitude(_flatten(each)) for each in (actual, expected)) or 1.0
-    greatest = total = noise = signal = power = product = magnitude = 0.0
-    finite_places = nonfinite = disagreeing = 0
-    distances = []
+    nonfinite = disagreeing = 0
+    signal, power, product, magnitude = torch.zeros(4, dtype=torch.float64)
+    distances = [torch.zeros(0, dtype=torch.float64)]
     for a, e, distance in _chunks(actual, expected):
         agree = (a == e) | (a.isnan() & e.isnan())
         finite = a.isfinite() & e.isfinite()
         nonfinite += int((~finite & agree).sum())
         disagreeing += int((~finite & ~agree).sum())
         # Divided by the greatest value first, since squares overflow and vanish.
-        a, e, distance = a[finite] / scale, e[finite] / scale, distance[finite]
-        finite_places += e.numel()
-        greatest = max(greatest, float(distance.max()) if e.numel() else 0.0)
-        total += float(distance.sum())
-        noise += float((distance / scale).square().sum())
-        signal += float(e.square().sum())
-        power += float(a.square().sum())
-        product += float((a * e).sum())
-        magnitude += float(e.abs().sum())
-        distances.append(distance)
+        a, e = a[finite] / scale, e[finite] / scale
+        signal += e.square().sum()
+        power += a.square().sum()
+        product += (a * e).sum()
+        magnitude += e.abs().sum()
+        distances.append(distance[finite])
     if disagreeing:
         return replace(INFINITE, nonfinite=nonfinite, disagreeing=disagreeing)
-    agreement = _agreement(actual, expected)
-    if greatest == 0:
+    agreement, distance = _agreement(actual, expected), torch.cat(distances)
+    if not distance.any():
         return OutputError(0.0, 0.0, math.inf, agreement=agreement, nonfinite=nonfinite)
+    ratio = signal / (distance / scale).square().sum()
+    cosine = (product / (signal.sqrt() * power.sqrt())).clamp(-1, 1).nan_to_num()
     return OutputError(
-        greatest,
-        total / finite_places,
-        _decibel(signal, noise) if magnitude else None,
-        p999_abs=_percentile(torch.cat(distances)),
-        relative=total / scale / magnitude if magnitude else None,
-        cosine=_cosine(product, signal, power),
+        float(distance.max()),
+        float(distance.mean()),
+        10 * float(ratio.log10()) if magnitude else None,
+        p999_abs=float(distance.kthvalue(math.ceil(distance.numel() * 0.999)).values),
+        relative=float(distance.sum() / scale / magnitude) if magnitude else None,
+        cosine=float(cosine) if signal else None,
         agreement=agreement,
         nonfinite=nonfinite,
     )
-
-
-def _cosine(product: float, signal: float, power: float) -> float | None:
-    if not signal:
-        return None
-    length = math.sqrt(signal) * math.sqrt(power)
-    return max(-1.0, min(1.0, product / length)) if length else 0.0
-
-
-def _percentile(values: Tensor) -> float:
-    """Return the 99.9th percentile, by nearest rank."""
-    rank = max(1, math.ceil(values.numel() * 0.999))
-    return float(values.kthvalue(rank).values)
 
 
 def _agreement(actual: Tensor, expected: Tensor) -> float | None:
@@ -172,13 +157,6 @@ def _agreement(actual: Tensor, expected: Tensor) -> float | None:
     greatest = rows.amax(1)
     same = (chosen == greatest) | (chosen.isnan() & greatest.isnan())
     return float(same.double().mean())
-
-
-def _decibel(signal: float, noise: float) -> float:
-    if noise == 0:
-        return math.inf
-    ratio = signal / noise
-    return 10 * math.log10(ratio) if ratio > 0 else -math.inf
 
 
 def greatest_magnitude(value: Any) -> float:

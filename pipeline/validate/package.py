@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 from torch.export import ExportedProgram
@@ -18,16 +19,16 @@ from torch.utils import _pytree as pytree
 from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
-from pipeline.program.eager import Source
+from pipeline.program.eager import Source, common_buffers
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import Keep, MethodValidator
 from pipeline.validate.metrics import compare
-from pipeline.validate.results import LACKS, Failure, MethodValidation, Run, Validation
-from pipeline.validate.sequences import rounds, usual_sequences
+from pipeline.validate.results import LACKS, MethodValidation, Run, Validation
 
 _AMOUNTS = ("inputs", "seed", "steps")
+MOST_ROUNDS = 2  # runs of a sequence, each on other inputs
 
 
 def validate_package(
@@ -43,6 +44,7 @@ def validate_package(
     sequences: Sequence[Sequence[str]] | None = (),
     keep: Keep | None = None,
     limits: Mapping[str, Limits] | None = None,
+    crashes: Mapping[str, str] | None = None,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -58,47 +60,80 @@ def validate_package(
             package; None for the usual ones, by the programs' buffers.
         keep: is given each call from the initial state, also of methods that are not run.
         limits: the limits of each method, in place of those of `settings`.
+        crashes: by method, how it ended the process that ran it, so that it fails without being
+            run; of "", how opening the package did.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
-    files = PackageFiles.of(pte, ptds)
+    files, crashes = PackageFiles.of(pte, ptds), crashes or {}
+    if "" in crashes:  # not even a list of its methods can be had
+        return Validation(pte.name, (), (f"{pte.name}: {crashes['']}",), kept_to)
     try:
         present = Session(files).methods()
     except PipelineError as error:
         return Validation(pte.name, (), (str(error),), kept_to)
-    methods: list[MethodValidation | MethodValidator] = []
+    methods: list[MethodValidation] = []
     validators: dict[str, MethodValidator] = {}
-    for name in [*programs, *constant_methods]:
+    for name in dict.fromkeys((*programs, *constant_methods, *present)):
+        made = MethodValidation(name, not_run=crashes.get(name) or (not_run or {}).get(name, ""))
+        methods.append(made)
+        if name in crashes:
+            made.fail(crashes[name])
         if name not in present:
-            what = f"{LACKS}; it has {', '.join(present) or 'none'}"
-            methods.append(MethodValidation(name, failures=(Failure(name, what),)))
+            made.fail(f"{LACKS}; it has {', '.join(present) or 'none'}")
         elif name in programs:
-            validator = MethodValidator(
-                name,
+            validators[name] = MethodValidator(
+                made,
                 programs[name],
                 lambda: Session(files),
                 settings,
                 settings.select_limits(name) if limits is None else limits[name],
-                not_run=(not_run or {}).get(name, ""),
-                lines=(lines or {}).get(name, {}),
-                cases=(cases or {}).get(name, ()),
-                keep=keep,
+                (lines or {}).get(name, {}),
+                (cases or {}).get(name, ()),
+                keep,
             )
-            validator.run(examples.get(name, ()))
-            validators[name] = validator
-            methods.append(validator)
+            validators[name].run(examples.get(name, ()))
+        elif name not in constant_methods:
+            made.kind = "unknown"
+            made.fail("the package has this method, its source has not")
         else:
-            methods.append(_validate_constant(name, constant_methods[name], Session(files)))
-    for name in present:
-        if name not in programs and name not in constant_methods:
-            failure = Failure(name, "the package has this method, its source has not")
-            methods.append(MethodValidation(name, "unknown", failures=(failure,)))
+            made.kind = "constant"
+            if name not in crashes:
+                _validate_constant(made, constant_methods[name], Session(files))
     if sequences is None:
         sequences = usual_sequences(programs, settings.steps)
     for sequence in sequences:
         _run_together(sequence, validators, files)
-    records = tuple(m.result() if isinstance(m, MethodValidator) else m for m in methods)
-    sentences = tuple(failure.sentence for method in records for failure in method.failures)
-    return Validation(pte.name, records, sentences, kept_to)
+    return Validation(pte.name, tuple(methods), (), kept_to)
+
+
+def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list[tuple[str, ...]]:
+    """Return a sequence for each group of methods that have changing buffers in common.
+
+    It is the first one once, then each other `steps` times, in the order of the model.
+    """
+    groups: list[set[str]] = []
+    for methods in common_buffers(programs).values():
+        joined = {*methods}.union(*(group for group in groups if group & {*methods}))
+        groups = [group for group in groups if not group & joined] + [joined]
+    found = []
+    for group in groups:
+        first, *others = (name for name in programs if name in group)
+        found.append((first, *(name for name in others for _ in range(steps))))
+    return sorted(found, key=lambda sequence: list(programs).index(sequence[0]))
+
+
+def rounds(
+    sequence: Sequence[str], sets: Mapping[str, Sequence[InputSet]]
+) -> list[list[tuple[str, InputSet]]]:
+    """Return the calls of each round of a sequence, on the sets of its methods in turn.
+
+    The first round comes again at the end.
+    """
+    found = []
+    for number in range(min(MOST_ROUNDS, max(len(sets[name]) for name in sequence))):
+        taken = {name: islice(cycle(sets[name]), number, None) for name in sequence}
+        found.append([(name, next(taken[name])) for name in sequence])
+    return [*found, *found[:1]]
 
 
 def _run_together(
@@ -123,30 +158,28 @@ def _run_together(
             package.load_together([*own])
             sources = Source.with_common_state({m: each.program for m, each in own.items()})
         except DeviceError as error:  # ExecuTorch's runtime, which loaded them, may know more
-            first.skipped.append((name, f"the interpreter: {error.reason}"))
+            first.result.skipped.append((name, f"the interpreter: {error.reason}"))
             return
         except Exception as error:
             first.fail_for(error)
             return
         done: list[tuple[str, InputSet]] = []
         for method, each in own.items():
-            each.continue_on(package, sources[method], done)
+            each.package, each.source, each.calls = package, sources[method], done
         for step, (method, inputs) in enumerate(calls, 1):
             if not own[method].call(inputs, step, name):
                 break
 
 
-def _validate_constant(method: str, value: object, package: Session) -> MethodValidation:
+def _validate_constant(made: MethodValidation, value: object, package: Session) -> None:
     """Check that a constant method returns the leaves of its value, exactly."""
     expected = pytree.tree_leaves(value)
     try:
-        actual = package.run(method, ())
+        actual = package.run(made.method, ())
     except DeviceError as error:
-        return MethodValidation(method, "constant", failures=(Failure(method, error.reason),))
+        made.fail(error.reason)
+        return
     errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=False))
-    failures = []
     if len(actual) != len(expected) or any(e.mismatch or e.max_abs for e in errors):
-        shown = actual[0] if len(actual) == 1 else actual
-        failures.append(Failure(method, f"returns {shown}, must return {value}"))
-    run = Run("constant", errors)
-    return MethodValidation(method, "constant", runs=(run,), failures=tuple(failures))
+        made.fail(f"returns {actual[0] if len(actual) == 1 else actual}, must return {value}")
+    made.runs.append(Run("constant", errors))

@@ -20,17 +20,12 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.validate.metrics import compare
-from pipeline.validate.results import Failure, MethodValidation, Validation
+from pipeline.validate.results import Validation
 
 MARGIN_DB = 3.0  # twice the noise
 # Where quantization loses next to nothing, roundings of ranges that are computed as they come leave
 # 40.3 dB between XNNPACK and the quantized program, measured on two linear layers.
 MOST_DB = 38.0
-
-
-def noise_limits(min_sqnr: float) -> Limits:
-    """Return limits that bound the noise alone, by its SQNR in dB."""
-    return Limits().model_copy(update={"atol": math.inf, "rtol": 0.0, "min_sqnr": min_sqnr})
 
 
 def least_sqnr_allowed(
@@ -80,24 +75,18 @@ def check_quantized(
         except Exception:  # an example that does not fit, which has failed already
             continue
         if floor is not None:
-            limits[name] = noise_limits(floor)
+            # The noise alone is bounded.
+            limits[name] = Limits.model_construct(atol=math.inf, rtol=0.0, min_sqnr=floor)
     if not limits:
         return validation
+    about = "against the quantized program that it was made of"
     again = validate({name: quantized[name] for name in limits}, limits)
     by_name = {each.method: each for each in again.methods if each.method in limits}
-    methods = tuple(_merge(each, by_name.get(each.method)) for each in validation.methods)
-    added = [
-        failure.sentence
-        for before, after in zip(validation.methods, methods, strict=True)
-        for failure in after.failures[len(before.failures) :]
-    ]
-    return replace(validation, methods=methods, failures=(*validation.failures, *added))
-
-
-def _merge(method: MethodValidation, again: MethodValidation | None) -> MethodValidation:
-    if again is None:
-        return method
-    about = "against the quantized program that it was made of"
-    more: list[Failure] = [replace(f, what=f"{f.what}, {about}") for f in again.failures]
-    failing = method.failing or again.failing
-    return replace(method, failures=(*method.failures, *more), failing=failing)
+    methods = []
+    for method in validation.methods:
+        if other := by_name.get(method.method):
+            more = [replace(failure, what=f"{failure.what}, {about}") for failure in other.failures]
+            failing = method.failing or other.failing
+            method = replace(method, failures=[*method.failures, *more], failing=failing)
+        methods.append(method)
+    return replace(validation, methods=tuple(methods))

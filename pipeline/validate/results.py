@@ -1,21 +1,12 @@
 """The results of a validation: of a package, a method, a call, and each failure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pipeline.program.inputs import InputSet
+from pipeline.validate.limits import FIGURES
 from pipeline.validate.metrics import OutputError, json_number
-
-# Figures of an `OutputError` beside the greatest error, and which of several is the worst.
-_WORST = {
-    "mean_abs": max,
-    "p999_abs": max,
-    "relative": max,
-    "sqnr_db": min,
-    "cosine": min,
-    "agreement": min,
-}
 
 LACKS = "the package lacks this method"  # how such a failure begins
 
@@ -58,9 +49,9 @@ class Run:
         return asdict(self) | {"outputs": [error.to_json() for error in self.outputs]}
 
 
-@dataclass(frozen=True)
+@dataclass
 class MethodValidation:
-    """The results of one method.
+    """The results of one method, as far as they are known.
 
     Attributes:
         kind: `program`, `constant` or `unknown`.
@@ -76,12 +67,15 @@ class MethodValidation:
     kind: str = "program"
     state: tuple[str, ...] = ()
     limits: Mapping[str, float | None] = field(default_factory=dict)
-    runs: tuple[Run, ...] = ()
-    skipped: tuple[tuple[str, str], ...] = ()
-    failures: tuple[Failure, ...] = ()
+    runs: list[Run] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     not_run: str = ""
     seconds: float = 0.0
-    failing: tuple[tuple[str, InputSet], ...] = field(default=(), repr=False, compare=False)
+    failing: Sequence[tuple[str, InputSet]] = field(default=(), repr=False)
+
+    def fail(self, what: str, inputs: str = "", output: str = "") -> None:
+        self.failures.append(Failure(self.method, what, inputs, output))
 
     @property
     def ok(self) -> bool:
@@ -96,9 +90,10 @@ class MethodValidation:
         usual = [run for run in self.runs if not run.case] or self.runs
         errors = [error for run in usual for error in run.outputs]
         found: dict[str, float | None] = {"max_abs": max((e.max_abs for e in errors), default=0.0)}
-        for name, pick in _WORST.items():
+        for name, (_, limit) in FIGURES.items():
             figures = [figure for e in errors if (figure := getattr(e, name)) is not None]
-            found[name] = pick(figures) if figures else None
+            worst = max if limit.startswith("max_") else min
+            found[name] = worst(figures, default=None)
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -118,12 +113,18 @@ class MethodValidation:
 
 @dataclass(frozen=True)
 class Validation:
-    """The results of a package; `failures` are sentences, of the package and of its methods."""
+    """The results of a package; `problems` are sentences about it as a whole."""
 
     package: str
     methods: tuple[MethodValidation, ...]
-    failures: tuple[str, ...]
+    problems: tuple[str, ...]
     settings: Mapping[str, float | None]
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """The sentences about the package and its methods."""
+        own = (failure.sentence for method in self.methods for failure in method.failures)
+        return (*self.problems, *own)
 
     @property
     def ok(self) -> bool:

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from pipeline.validate.crashes import Crash, CrashLog, validate_after
-from pipeline.validate.results import Failure, MethodValidation, Validation
+from pipeline.validate.crashes import Crash, CrashLog
 
 # In every process of the bench: one method of the pair ends whoever calls it so.
 ENDING = """
@@ -43,10 +42,6 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def crash(method="run", how="SIGSEGV(-11)"):
-    return Crash(method, "it runs", how, 0)
-
-
 def say(log, method, what):
     with log.guard(method, what):
         pass
@@ -58,15 +53,25 @@ def test_a_crash_is_that_of_the_last_step_and_is_recorded_once(tmp_path):
     say(worker, "run", "it is loaded")
     say(worker, "run", "it runs")
     assert driver.record_crash("SIGSEGV(-11)")
-    assert driver.crashes() == [crash()]
+    assert driver.crashes() == [Crash("run", "it runs", "SIGSEGV(-11)", 0)]
     assert not driver.record_crash("SIGSEGV(-11)")  # the same method again
     say(worker, "other", "it runs")
     driver.clear(crashes=False)
     assert not driver.record_crash("SIGSEGV(-11)")
-    assert driver.crashes() == [crash()]
+    assert driver.crashes() == [Crash("run", "it runs", "SIGSEGV(-11)", 0)]
     driver.clear()
     assert driver.crashes() == []
     assert list((tmp_path / "p").iterdir()) == []
+
+
+def test_how_a_crash_is_described():
+    assert Crash("run", "it runs", "SIGSEGV(-11)", 0).sentence == (
+        "ends the process that runs it (SIGSEGV(-11)) while it runs"
+    )
+    assert Crash("", "it is opened", "SIGKILL(-9)", 600).sentence == (
+        "ends the process that runs it (SIGKILL(-9)) while it is opened; the system may have ended "
+        "it for lack of memory"
+    )
 
 
 LATE = """
@@ -106,36 +111,6 @@ def test_files_that_were_cut_off_say_nothing(tmp_path, content):
     (tmp_path / "p" / "validate.crashes").write_bytes(content)
     assert not log.record_crash("SIGSEGV(-11)")
     assert log.crashes() == []
-
-
-def test_a_method_that_ended_a_process_is_not_run_and_fails():
-    asked = []
-
-    def validate(not_run):
-        asked.append(dict(not_run))
-        other = Failure("other", "differs")
-        methods = (
-            MethodValidation("run", not_run=not_run.get("run", "")),
-            MethodValidation("other", failures=(other,)),
-        )
-        return Validation("p.pte", methods, (other.sentence,), {})
-
-    validation = validate_after([crash()], "p.pte", validate)
-    sentence = "ends the process that runs it (SIGSEGV(-11)) while it runs"
-    assert asked == [{"run": sentence}]
-    assert validation.failures == (f"run: {sentence}", "other: differs")
-    run = validation.methods[0]
-    assert not run.ok and run.not_run == sentence
-    assert validate_after([], "p.pte", validate).failures == ("other: differs",)
-
-
-def test_a_package_that_cannot_be_opened_is_not_opened_again():
-    opening = Crash("", "it is opened", "SIGKILL(-9)", 600)
-    validation = validate_after([crash(), opening], "p.pte", lambda not_run: pytest.fail("opened"))
-    assert validation.failures == (
-        "p.pte: ends the process that runs it (SIGKILL(-9)) while it is opened; the system may "
-        "have ended it for lack of memory",
-    )
 
 
 def ending(bench, *lines):

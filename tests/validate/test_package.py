@@ -10,6 +10,7 @@ from torch import nn
 from torch.export import Dim
 
 from pipeline.config.load import ValidateConfig
+from pipeline.devices.session import Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown
@@ -31,7 +32,9 @@ sources = cache(programs)
 packed = cache(lambda name, build: write(f"{name}.pte", build().buffer))
 
 
-def validate(pte, sources, /, examples=None, constants=None, ptds=(), not_run=None, **limits):
+def validate(
+    pte, sources, /, examples=None, constants=None, ptds=(), not_run=None, crashes=None, **limits
+):
     return validate_package(
         pte,
         ptds,
@@ -40,6 +43,7 @@ def validate(pte, sources, /, examples=None, constants=None, ptds=(), not_run=No
         ValidateConfig(**LIMITS | limits),
         constants or {},
         not_run,
+        crashes=crashes,
     )
 
 
@@ -353,7 +357,7 @@ def test_declared_inputs_and_outputs_are_compared(packaged, example, sentence):
     build = {"run": exported(packaged, *example)}
     validation = validate_one(Root(), torch.ones(3), build=build)
     assert f"run: {sentence}" in validation.failures
-    assert method(validation, "run").runs == ()
+    assert method(validation, "run").runs == []
 
 
 def test_a_package_with_less_room_than_the_source_promises_fails():
@@ -368,11 +372,24 @@ def test_a_package_with_less_room_than_the_source_promises_fails():
 def test_what_cannot_run_here_is_not_run_but_its_declarations_are_compared():
     reasons = {"run": "SomeBackend: needs a phone"}
     passed = validate_one(Root(), torch.ones(3), not_run=reasons)
-    assert passed.ok and method(passed, "run").runs == ()
+    assert passed.ok and method(passed, "run").runs == []
     assert method(passed, "run").to_json()["not_run"] == "SomeBackend: needs a phone"
     build = {"run": exported(Root(), torch.ones(4))}
     failed = validate_one(Root(), torch.ones(3), build=build, not_run=reasons)
     assert failed.failures[0] == "run: input 'x': declares size 4, must be 3 at dimension 0"
+
+
+def test_a_method_that_ended_a_process_is_not_run_and_fails(monkeypatch):
+    names = ["encode", "count"]
+    pte, programs = package_file(), {name: sources()[name] for name in names}
+    validation = validate(pte, programs, crashes={"encode": "ends the process"})
+    assert validation.failures[0] == "encode: ends the process"
+    crashed = method(validation, "encode")
+    assert crashed.runs == [] and crashed.not_run == "ends the process"
+    assert method(validation, "count").ok and method(validation, "count").runs
+    monkeypatch.setattr(Session, "methods", lambda _: pytest.fail("opened"))
+    unopened = validate(pte, programs, crashes={"encode": "", "": "ends the process"})
+    assert unopened.failures == (f"{pte.name}: ends the process",) and not unopened.methods
 
 
 def test_a_dimension_without_a_maximum_fails_with_the_remedy():

@@ -15,7 +15,6 @@ from pipeline.validate.quantization import (
     MOST_DB,
     check_quantized,
     least_sqnr_allowed,
-    noise_limits,
 )
 from pipeline.validate.results import Failure, MethodValidation, Run, Validation
 
@@ -67,19 +66,14 @@ def test_nothing_is_asked_where_nothing_can_be_compared():
     assert least_sqnr_allowed(program(Rounded()), program(Rounded(4)), []) is None
 
 
-def test_limits_of_noise_leave_the_rest_alone():
-    limits = noise_limits(20.0)
-    assert (limits.min_sqnr, limits.atol, limits.max_mean_abs) == (20.0, math.inf, None)
-
-
 def checked_with(methods, quantized, asked=None, again=()):
     """`asked` collects what the package is proved against once more."""
 
     def validate(programs, limits):
         if asked is not None:
             asked.append((list(programs), limits))
-        failed = tuple(MethodValidation(f.method, failures=(f,)) for f in again)
-        return Validation("p.pte", failed, tuple(f.sentence for f in again), {})
+        failed = tuple(MethodValidation(f.method, failures=[f]) for f in again)
+        return Validation("p.pte", failed, (), {})
 
     before = Validation("p.pte", tuple(methods), (), {})
     programs = {name: program(Rounded()) for name in ("run", "other")}
@@ -88,7 +82,7 @@ def checked_with(methods, quantized, asked=None, again=()):
     return check_quantized(before, validate, programs, given, examples, settings)
 
 
-RAN = (MethodValidation("run", runs=(Run("example 0", ()),)), MethodValidation("other"))
+RAN = (MethodValidation("run", runs=[Run("example 0", ())]), MethodValidation("other"))
 
 
 def test_what_fails_is_told_of_the_quantized_program():
@@ -105,6 +99,7 @@ def test_what_fails_is_told_of_the_quantized_program():
     assert names == list(limits) == ["run"]
     floor = limits["run"].min_sqnr
     assert floor is not None and floor < noise(4) - MARGIN_DB + 1
+    assert (limits["run"].atol, limits["run"].max_mean_abs) == (math.inf, None)
 
 
 def test_float_methods_and_those_that_did_not_run_are_not_proved_again():

@@ -18,8 +18,7 @@ from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import Source, common_buffers
 from pipeline.program.inputs import InputSet
-from pipeline.validate.package import validate_package
-from pipeline.validate.sequences import rounds, usual_sequences
+from pipeline.validate.package import rounds, usual_sequences, validate_package
 from tests.devices.test_bindings import lowered, write
 
 
@@ -211,12 +210,12 @@ def test_what_the_interpreter_can_not_load_is_skipped_and_told(monkeypatch):
     monkeypatch.setattr(Session, "load_together", refuse)
     validation = validate(package("prefill", "decode"), programs("prefill", "decode"))
     assert validation.ok
-    assert method(validation, "prefill").skipped == (
+    assert method(validation, "prefill").skipped == [
         (
             "prefill > decode > decode from example 0",
             "the interpreter: does not load: missing operator a::b",
-        ),
-    )
+        )
+    ]
 
 
 def test_usual_sequences_group_methods_by_what_they_share():

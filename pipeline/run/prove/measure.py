@@ -30,7 +30,7 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 from pipeline.validate.bundle import BundleCases, bundle, describe_bundle
-from pipeline.validate.crashes import CrashLog, validate_after
+from pipeline.validate.crashes import CrashLog
 from pipeline.validate.latency import measure_latencies
 from pipeline.validate.locate.case import Located
 from pipeline.validate.locate.locate import locate_failures
@@ -145,23 +145,20 @@ def _load(action: Action[ValidateInputs], workspace: Workspace) -> _Subject:
 def _run(subject: _Subject, crash_log: CrashLog, suites: BundleCases | None) -> Validation:
     """Validate the package against its programs, and quantized methods against theirs."""
     key, manifest = subject.key, subject.manifest
-    not_run = _not_run(manifest, key["not_run"])
-    lines = lines_of_handles(manifest, subject.programs, subject.workspace.root)
-
-    def validate(ending: Mapping[str, str]) -> Validation:
-        return validate_package(
-            subject.pte,
-            subject.ptds,
-            subject.programs,
-            subject.examples,
-            subject.settings,
-            subject.action.inputs.constant_methods,
-            {**not_run, **ending},
-            lines,
-            key["cases"],
-            key["sequences"],
-            suites.keep if suites else None,
-        )
+    validation = validate_package(
+        subject.pte,
+        subject.ptds,
+        subject.programs,
+        subject.examples,
+        subject.settings,
+        subject.action.inputs.constant_methods,
+        _not_run(manifest, key["not_run"]),
+        lines_of_handles(manifest, subject.programs, subject.workspace.root),
+        key["cases"],
+        key["sequences"],
+        suites.keep if suites else None,
+        crashes={crash.method: crash.sentence for crash in crash_log.crashes()},
+    )
 
     def validate_quantized(
         programs: Mapping[str, ExportedProgram], limits: Mapping[str, Limits]
@@ -172,7 +169,7 @@ def _run(subject: _Subject, crash_log: CrashLog, suites: BundleCases | None) -> 
         )
 
     return check_quantized(
-        validate_after(crash_log.crashes(), subject.pte.name, validate),
+        validation,
         validate_quantized,
         subject.programs,
         _load_quantized(manifest, subject.workspace.store),
