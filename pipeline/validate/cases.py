@@ -33,11 +33,8 @@ View = Callable[[torch.Tensor], torch.Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class InputCase(InputSet):
-    """An input set of the kind `case`.
-
-    `growth` says, where not empty, how many times as large each output of the source is as on
-    ordinary inputs.
-    """
+    """An input set of the kind `case`; `growth` says, where not empty, how many times as large each
+    output of the source is as on ordinary inputs."""
 
     case: str = ""
     growth: tuple[float, ...] = ()
@@ -124,9 +121,11 @@ class _Maker:
     def _add_large(self, number: int) -> None:
         usual = self.run(self.generator.set(number, 2))
         finite = all(map(_is_finite, usual))
+        given = [argument.value for argument in signature(self.program)]
+        numbers = any(is_floating(v.dtype) for v in given if isinstance(v, torch.Tensor))
         infinite: tuple[InputSet, list[float]] | None = None
         for exponent in _EXPONENTS:
-            what = f"large, {2**exponent} times" if self._has_numbers else "large"
+            what = f"large, {2**exponent} times" if numbers else "large"
             inputs = self.generator.set(number, 2, partial(_large, exponent), what)
             outputs = self.run(inputs)
             growth = [_growth(e, before) for e, before in zip(outputs, usual, strict=True)]
@@ -143,11 +142,6 @@ class _Maker:
         origin = f"generated {number} (seed {self.generator.seed}): large"
         reason = "rounding the inputs alone moves its outputs beyond the limits"
         self.skipped.append((origin, reason))
-
-    @property
-    def _has_numbers(self) -> bool:
-        given = (argument.value for argument in signature(self.program))
-        return any(is_floating(value.dtype) for value in given if isinstance(value, torch.Tensor))
 
     def _holds(self, inputs: InputSet, outputs: list[Any], growth: Sequence[float]) -> bool:
         """Return whether the source's outputs stay within the limits when its inputs are rounded.
@@ -177,11 +171,10 @@ class _Maker:
     def _add_view(self, case: str, what: str, view: View) -> None:
         base = self.examples[0] if self.examples else self.generator.set(self.number, 2)
         leaves = flatten(self.program, base)
-        views = [view(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-        if all(each is None for each in views):
+        views = [_lay_out_by(view, leaf) for leaf in leaves]
+        if all(one is other for one, other in zip(leaves, views, strict=True)):
             return
-        given = [v if each is None else each for v, each in zip(leaves, views, strict=True)]
-        args, kwargs = pytree.tree_unflatten(given, self.program.call_spec.in_spec)
+        args, kwargs = pytree.tree_unflatten(views, self.program.call_spec.in_spec)
         what += f", values of {base.origin}" if self.examples else ""
         origin = f"generated {self.number} (seed {self.generator.seed}): {what}"
         self.add(InputSet(args, kwargs, origin), case)
@@ -190,9 +183,8 @@ class _Maker:
 def _zeros(
     like: torch.Tensor, shape: Sequence[int], seen: Sequence[Any], generator: torch.Generator
 ) -> torch.Tensor:
-    if is_floating(like.dtype) or like.dtype is torch.bool:
-        return torch.zeros(shape)
-    least, greatest = integer_range(seen)
+    is_index = not is_floating(like.dtype) and like.dtype is not torch.bool
+    least, greatest = integer_range(seen) if is_index else (0, 0)
     return torch.full(shape, min(max(0, least), greatest))
 
 
@@ -208,9 +200,7 @@ def _large(
         narrow = torch.finfo(like.dtype).max < 2.0**64
         power = min(exponent, _MOST_OF_HALF) if narrow else exponent
         return fill_random(like, shape, seen, generator) * 2.0**power
-    return (
-        torch.ones(shape) if like.dtype is torch.bool else torch.full(shape, integer_range(seen)[1])
-    )
+    return torch.full(shape, 1 if like.dtype is torch.bool else integer_range(seen)[1])
 
 
 def _growth(output: Any, usual: Any) -> float:
@@ -232,13 +222,20 @@ def _round(value: Any) -> Any:
     return (wide * (1 + step * signs)).to(value.dtype)
 
 
-# Views: tensors of the same dtype and sizes that lie otherwise, or None where there is none.
+def _lay_out_by(view: View, value: Any) -> Any:
+    """Return the view of a tensor if it lies otherwise; the value itself if not."""
+    made = view(value) if isinstance(value, torch.Tensor) else None
+    if made is None:
+        return value
+    places = zip(value.shape, value.stride(), made.stride(), strict=True)
+    return made if any(one != other for size, one, other in places if size > 1) else value
+
+
+# Views: tensors of the same dtype and sizes that may lie otherwise, or None where there is none.
 
 
 def _transposed(value: torch.Tensor) -> torch.Tensor | None:
-    if value.ndim < 2:
-        return None
-    return _if_other(value, value.transpose(-1, -2).contiguous().transpose(-1, -2))
+    return value.mT.contiguous().mT if value.ndim > 1 else None
 
 
 def _stepped(value: torch.Tensor) -> torch.Tensor | None:
@@ -257,19 +254,12 @@ def _expanded(value: torch.Tensor) -> torch.Tensor | None:
 
 
 def _other_format(value: torch.Tensor) -> torch.Tensor | None:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    if value.ndim not in formats:
+    other = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.ndim)
+    if other is None:
         return None
-    other = formats[value.ndim]
     if value.is_contiguous(memory_format=other):
         other = torch.contiguous_format
-    return _if_other(value, value.contiguous(memory_format=other))
-
-
-def _if_other(value: torch.Tensor, view: torch.Tensor) -> torch.Tensor | None:
-    """Return the view if it lies otherwise than the value."""
-    places = zip(value.shape, value.stride(), view.stride(), strict=True)
-    return view if any(one != other for size, one, other in places if size > 1) else None
+    return value.contiguous(memory_format=other)
 
 
 _VIEWS: dict[str, View] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
@@ -43,18 +44,15 @@ def measure_latencies(
     It is None for a method that did not pass, that another device than ExecuTorch's runtime runs,
     or whose source is no program; for all where the settings leave no time.
     """
-    seconds = settings.latency.seconds
-    session = Session(files)
+    seconds, session = settings.latency.seconds, Session(files)
     found: dict[str, LatencyRecord | None] = {}
     for each in validated:
-        name = each.method
+        name, found[each.method] = each.method, None
         timed = seconds and name in programs and each.ok and each.runs
         if timed and session.choose_device(name) == EXECUTORCH:
-            program = programs[name]
-            sets = [*examples.get(name, ()), *generate_inputs(program, 1, settings.seed, [])]
-            found[name] = measure_latency(files, name, program, sets[0], seconds)
-        else:
-            found[name] = None
+            generated = generate_inputs(programs[name], 1, settings.seed, [])
+            inputs, *_ = (*examples.get(name, ()), *generated)
+            found[name] = measure_latency(files, name, programs[name], inputs, seconds)
     return found
 
 
@@ -67,19 +65,16 @@ def measure_latency(
     then package and source run in turns. Everything happens once at least.
     """
     values = flatten(program, inputs)
-    loads, firsts = [], []
+    loads: list[float] = []
+    firsts: list[float] = []
     try:
         until = time.perf_counter() + seconds / 3
-        while True:
+        while not loads or (time.perf_counter() < until and len(loads) < _MOST_LOADS):
             started = time.perf_counter()
             package = Package(files)
             package.load(method)
-            loaded = time.perf_counter()
-            package.run(method, values)
-            firsts.append(time.perf_counter() - loaded)
-            loads.append(loaded - started)
-            if time.perf_counter() >= until or len(loads) >= _MOST_LOADS:
-                break
+            loads.append(time.perf_counter() - started)
+            firsts += _repeat(partial(package.run, method, values), 0)
         source = Source(program)
         source.run_flat(values)
     except Exception:  # what the device or torch says of inputs that it can't take
@@ -87,8 +82,8 @@ def measure_latency(
     steady: list[float] = []
     eager: list[float] = []
     for _ in range(_TURNS):
-        _repeat(lambda: package.run(method, values), steady, seconds / 3 / _TURNS)
-        _repeat(lambda: source.run_flat(values), eager, seconds / 3 / _TURNS)
+        steady += _repeat(lambda: package.run(method, values), seconds / 3 / _TURNS)
+        eager += _repeat(lambda: source.run_flat(values), seconds / 3 / _TURNS)
     return {
         "load_ms": spread(loads),
         "first_ms": round_figure(median(firsts) * 1e3),
@@ -98,29 +93,25 @@ def measure_latency(
     }
 
 
-def _repeat(call: Callable[[], Any], taken: list[float], seconds: float) -> None:
-    """Call until the time is over, once at least, and add how long each call took."""
+def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
+    """Call until the time is over, once at least, and return how long each call took."""
+    taken: list[float] = []
     until = time.perf_counter() + seconds
-    for _ in range(_MOST_RUNS // _TURNS):
+    while len(taken) < _MOST_RUNS // _TURNS:
         started = time.perf_counter()
         call()
         ended = time.perf_counter()
         taken.append(ended - started)
         if ended >= until:
             break
+    return taken
 
 
 def spread(seconds: Sequence[float]) -> SpreadRecord:
     """Return median and quartiles in milliseconds; those of a single figure are that figure."""
-    low = middle = high = seconds[0]
-    if len(seconds) > 1:
-        low, middle, high = quantiles(seconds, n=4, method="inclusive")
-    return {
-        "median": round_figure(middle * 1e3),
-        "low": round_figure(low * 1e3),
-        "high": round_figure(high * 1e3),
-        "runs": len(seconds),
-    }
+    figures = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [*seconds] * 3
+    low, middle, high = (round_figure(figure * 1e3) for figure in figures)
+    return {"median": middle, "low": low, "high": high, "runs": len(seconds)}
 
 
 def round_figure(figure: float) -> float:
