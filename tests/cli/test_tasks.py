@@ -62,7 +62,9 @@ def never_exported(bench):
     assert bench.doit("lower:pair") == 0
 
 
-@pytest.mark.parametrize("command", [["list", "--all"], ["info", "lower:pair"], ["validate:pair"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["list", "--all"], ["info", "lower:pair"], ["validate:pair"]], ids=" ".join
+)
 def test_torch_is_not_imported_when_nothing_is_to_be_done(built, command):
     built.settle()
     assert built.doit() == 0  # a copy has other inodes, so files are read once
