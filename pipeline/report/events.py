@@ -20,6 +20,7 @@ Outcome = Literal["built", "hit", "up-to-date", "failed", "not-run", "lost"]
 
 _PROCESS = 1  # Trace events belong to processes and their threads: here the run, and its lanes.
 _STORE = 0  # the lane of results found in the store; workers have lanes from 1
+_ARGUMENTS = ("kind", "package", "method", "model", "outcome", "peak_bytes", "error")
 _RUN_FIELDS = (
     *("kind", "package", "method", "outcome", "reason"),
     *("seconds", "peak_bytes", "model", "error", "log"),
@@ -121,39 +122,29 @@ def trace(events: Iterable[Event]) -> dict[str, Any]:
     )
     begin = timed[0].start if timed else 0.0
     lanes = _assign_lanes(timed)
-    made = [_name_lane(lane) for lane in sorted(set(lanes.values()))]
+    made: list[dict[str, Any]] = []
+    for lane in sorted(set(lanes.values())):
+        args = {"name": f"worker {lane}" if lane != _STORE else "store"}
+        made.append({"pid": _PROCESS, "tid": lane, "ph": "M", "name": "thread_name", "args": args})
     for event in timed:
-        lane = {"pid": _PROCESS, "tid": lanes[event.worker]}
-        head = {"name": event.title, "cat": event.kind, **lane}
-        start, args = event.start - begin, {"args": _arguments(event)}
-        if not event.worker:
-            made.append({**head, "ph": "i", "s": "t", "ts": _microseconds(start), **args})
-            continue
-        made.append({**head, **_span(start, start + event.seconds), **args})
+        place = {"pid": _PROCESS, "tid": lanes[event.worker]}
+        args = {name: value for name in _ARGUMENTS if (value := getattr(event, name))}
+        head = {"name": event.title, "cat": event.kind, **place}
+        start = event.start - begin
+        if event.worker:
+            made.append({**head, **_span(start, start + event.seconds), "args": args})
+        else:
+            made.append({**head, "ph": "i", "s": "t", "ts": round(start * 1e6), "args": args})
         made += [
-            {"name": name, "cat": STAGE, **lane, **_span(start + since, start + until)}
+            {"name": name, "cat": STAGE, **place, **_span(start + since, start + until)}
             for name, since, until in event.stages
         ]
     return {"displayTimeUnit": "ms", "traceEvents": made}
 
 
-def _arguments(event: Event) -> dict[str, Any]:
-    names = ("kind", "package", "method", "model", "outcome", "peak_bytes", "error")
-    return {name: value for name in names if (value := getattr(event, name))}
-
-
-def _name_lane(lane: int) -> dict[str, Any]:
-    head = {"pid": _PROCESS, "tid": lane, "ph": "M", "name": "thread_name"}
-    return {**head, "args": {"name": f"worker {lane}" if lane != _STORE else "store"}}
-
-
 def _span(start: float, end: float) -> dict[str, Any]:
-    since = _microseconds(start)
-    return {"ph": "X", "ts": since, "dur": max(_microseconds(end) - since, 0)}
-
-
-def _microseconds(seconds: float) -> int:
-    return round(seconds * 1e6)
+    since = round(start * 1e6)
+    return {"ph": "X", "ts": since, "dur": max(round(end * 1e6) - since, 0)}
 
 
 def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:

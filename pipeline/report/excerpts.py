@@ -68,17 +68,12 @@ def excerpts(report: Json, sources: Mapping[str, str], root: str = "../../") -> 
             record quotes are shown.
         root: leads from the page to the workspace.
     """
-    by_file: dict[str, list[Place]] = {}
-    for place in named_places(report):
-        by_file.setdefault(place.file, []).append(place)
-    return [
-        Excerpt(
-            file,
-            f"{root}{quote(file)}#L{named[0].line}" if _inside(file) else "",
-            list(_parts(named, sources.get(file, ""))),
-        )
-        for file, named in by_file.items()
-    ]
+    made = []
+    for file, places in groupby(named_places(report), key=lambda place: place.file):
+        named = list(places)
+        href = f"{root}{quote(file)}#L{named[0].line}" if _inside(file) else ""
+        made.append(Excerpt(file, href, list(_parts(named, sources.get(file, "")))))
+    return made
 
 
 def _parts(named: Sequence[Place], text: str) -> Iterator[list[Line]]:

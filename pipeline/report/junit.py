@@ -9,8 +9,7 @@ Ant's schema also wants the host and the hour, which no two builds share.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as Xml
 
 from pipeline.report.elements import Json
@@ -20,71 +19,61 @@ from pipeline.report.sections.failures import describe_failure, package_failures
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class Case(NamedTuple):
-    """One check. `classname` is what CI servers group by; `failures` are sentences; `skipped` says
-    why it was not run; `output` is further text; `seconds` is wall time."""
-
-    classname: str
-    name: str
-    failures: Sequence[str] = ()
-    skipped: str = ""
-    output: str = ""
-    seconds: float = 0.0
-
-
 def junit(reports: Iterable[Json], not_built: Mapping[str, str] | None = None) -> bytes:
     """Return the suites of packages as XML, sorted by name.
 
     Args:
         not_built: the errors of packages that could not be built, by package.
     """
-    suites = {str(r["package"]): (list(_cases(r)), _properties(r)) for r in reports}
-    for package, error in (not_built or {}).items():
-        suites[package] = [Case(package, "lowered", [error])], {}
-    totals = _totals([case for cases, _ in suites.values() for case in cases])
-    del totals["skipped"]  # Jenkins' schema knows that of suites alone
-    root = Xml.Element("testsuites", {"name": "pte-pipeline", **totals})
-    for package, (cases, properties) in sorted(suites.items()):
-        suite = Xml.SubElement(root, "testsuite", {"name": package, **_totals(cases)})
-        if properties:
-            holder = Xml.SubElement(suite, "properties")
-            for name, value in properties.items():
-                Xml.SubElement(holder, "property", {"name": name, "value": value})
-        for case in cases:
-            _add_case(suite, case)
+    built = {str(report["package"]): report for report in reports}
+    errors = not_built or {}
+    root = Xml.Element("testsuites", {"name": "pte-pipeline"})
+    for package in sorted(built.keys() | errors.keys()):
+        suite = Xml.SubElement(root, "testsuite", {"name": package})
+        if package in errors:
+            _add_case(suite, package, "lowered", [errors[package]])
+        else:
+            _add_report(suite, package, built[package])
+        suite.attrib |= _totals(suite)
+    root.attrib |= _totals(root)
+    del root.attrib["skipped"]  # Jenkins' schema knows that of suites alone
     Xml.indent(root)
     text = _NO_XML.sub("\ufffd", Xml.tostring(root, encoding="unicode"))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 
 
-def _cases(report: Json) -> Iterator[Case]:
-    """Yield the cases of each method, of the gates, and of what fails of the package itself."""
-    package = str(report["package"])
+def _add_report(suite: Xml.Element, package: str, report: Json) -> None:
+    """Add the cases of each method, of the gates, and of what fails of the package itself."""
+    if properties := _properties(report):
+        holder = Xml.SubElement(suite, "properties")
+        for name, value in properties.items():
+            Xml.SubElement(holder, "property", {"name": name, "value": value})
     for method in report["methods"]:
         seconds = report.get("seconds", {}).get(method["method"], 0.0)
-        yield from _method_cases(f"{package}.{method['method']}", method, seconds)
+        _add_method(suite, f"{package}.{method['method']}", method, seconds)
     for gate in report.get("gates") or ():
         classname = f"{package}.{gate['method']}" if gate["method"] else package
         failures = [] if gate["ok"] else [gate["sentence"]]
         output = f"{gate['sentence']}\n{gate.get('place', '')}".strip()
-        yield Case(classname, gate["gate"], failures, output=output)
-    yield Case(package, "package", package_failures(report))
+        _add_case(suite, classname, gate["gate"], failures, output=output)
+    _add_case(suite, package, "package", package_failures(report))
 
 
-def _method_cases(classname: str, method: Json, seconds: float) -> Iterator[Case]:
-    """Yield that a method has the interface of its source, and that it computes the same."""
+def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float) -> None:
+    """Add that a method has the interface of its source, and that it computes the same."""
     own = [failure["what"] for failure in method["failures"] if not failure["inputs"]]
-    yield Case(classname, "interface", own)
+    _add_case(suite, classname, "interface", own)
     wrong = [describe_failure(failure) for failure in method["failures"] if failure["inputs"]]
     for culprit in method.get("culprits", ()) if wrong else ():
         where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
         line = f"\n  {culprit['line']}" if culprit["line"] else ""
         wrong.append(f"{where}: {culprit['what']}{line}")
     if method["runs"] or wrong:
-        skips = (f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"])
-        yield Case(classname, "numerics", wrong, output="\n".join(skips), seconds=seconds)
+        skips = [f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"]]
+        _add_case(suite, classname, "numerics", wrong, output="\n".join(skips), seconds=seconds)
     elif not own:
-        yield Case(classname, "numerics", skipped=method["not_run"] or "nothing to run it on")
+        why = method["not_run"] or "nothing to run it on"
+        _add_case(suite, classname, "numerics", skipped=why)
 
 
 def _properties(report: Json) -> dict[str, str]:
@@ -99,25 +88,36 @@ def _properties(report: Json) -> dict[str, str]:
     return facts | {f"{key}:{name}": str(v) for key, own in groups.items() for name, v in own}
 
 
-def _add_case(suite: Xml.Element, case: Case) -> None:
-    time = f"{case.seconds:.3f}"
-    attributes = {"classname": case.classname, "name": case.name, "time": time}
+def _add_case(
+    suite: Xml.Element,
+    classname: str,
+    name: str,
+    failures: Sequence[str] = (),
+    skipped: str = "",
+    output: str = "",
+    seconds: float = 0.0,
+) -> None:
+    """Add one check.
+
+    Args:
+        classname: what CI servers group by.
+        failures: sentences.
+        skipped: why it was not run.
+    """
+    attributes = {"classname": classname, "name": name, "time": f"{seconds:.3f}"}
     element = Xml.SubElement(suite, "testcase", attributes)
-    if case.failures:
-        first = case.failures[0].partition("\n")[0]
-        failure = Xml.SubElement(element, "failure", {"message": first, "type": case.name})
-        failure.text = "\n".join(case.failures)
-    elif case.skipped:
-        Xml.SubElement(element, "skipped", {"message": case.skipped})
-    if case.output:
-        Xml.SubElement(element, "system-out").text = case.output
+    if failures:
+        first = failures[0].partition("\n")[0]
+        failure = Xml.SubElement(element, "failure", {"message": first, "type": name})
+        failure.text = "\n".join(failures)
+    elif skipped:
+        Xml.SubElement(element, "skipped", {"message": skipped})
+    if output:
+        Xml.SubElement(element, "system-out").text = output
 
 
-def _totals(cases: Sequence[Case]) -> dict[str, str]:
-    return {
-        "tests": str(len(cases)),
-        "failures": str(sum(bool(case.failures) for case in cases)),
-        "errors": "0",
-        "skipped": str(sum(bool(case.skipped) and not case.failures for case in cases)),
-        "time": f"{sum(case.seconds for case in cases):.3f}",
-    }
+def _totals(parent: Xml.Element) -> dict[str, str]:
+    seconds = (float(case.attrib["time"]) for case in parent.iter("testcase"))
+    numbers = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
+    counts = {name: str(len(list(parent.iter(tag)))) for name, tag in numbers.items()}
+    return counts | {"time": f"{sum(seconds):.3f}"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pipeline.report import packages
 from pipeline.report.elements import Cell, DataTable, ReportSection
-from pipeline.report.entries import Entry, overall_verdict, packages_table, sort_entries
 from pipeline.report.formatting import NOTHING
-from pipeline.report.sections import report_sections, summary
+from pipeline.report.packages import Entry
+from pipeline.report.sections import report_sections
 
 # GitHub takes a summary of at most 1 MiB. Sentences can hold shapes and lists of operators.
 _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS = 900_000, 10, 400
@@ -16,11 +17,11 @@ _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS = 900_000, 10, 400
 
 def markdown(report: Mapping[str, Any]) -> str:
     """Render the report of a package; the verdict is its first line. Charts are left out."""
-    figures = summary.known_figures(report).items()
+    figures = packages.known_figures(report).items()
     parts = [
         f"# {report['package']}: {'passed' if report['ok'] else 'FAILED'}",
-        summary.about(report),
-        summary.lead(report),
+        packages.about(report),
+        packages.lead(report),
         "\n".join(f"- {title[0].upper()}{title[1:]}: {_cell(cell)}" for title, cell in figures),
     ]
     for section in report_sections(report):
@@ -30,10 +31,10 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 def markdown_summary(entries: Iterable[Entry]) -> str:
     """Render all packages as one table, and the failures of each, at most 900 kB in all."""
-    entries = sort_entries(entries)
+    entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
-    parts = [f"# {'FAILED: ' if failed else ''}{overall_verdict(entries)}"]
-    parts += [_table(packages_table(entries))] if entries else []
+    parts = [f"# {'FAILED: ' if failed else ''}{packages.overall_verdict(entries)}"]
+    parts += [_table(packages.table(entries))] if entries else []
     room = _MOST_BYTES - sum(len(part.encode()) for part in parts)
     for entry in failed:
         failures = _failures(entry)

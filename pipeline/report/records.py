@@ -95,7 +95,8 @@ class CallRecord(TypedDict):
 
 
 class SkipRecord(TypedDict):
-    """A generated input set on which the source program itself fails, and why."""
+    """A generated input set on which the source program itself fails, or a case that is not in the
+    bundled program, and why; `origin` is empty for all of a method."""
 
     origin: str
     reason: str
@@ -352,13 +353,6 @@ class GateRecord(TypedDict):
     place: NotRequired[str]
 
 
-class LeftOutRecord(TypedDict):
-    """A case that is not in the bundled program, and why; `origin` is empty for all of a method."""
-
-    origin: str
-    reason: str
-
-
 class SuiteRecord(TypedDict):
     """A method in the bundled program: the origin of each case's inputs, in the order of their
     numbers; the tolerances for the runtime; the state for whose initial values the method is loaded
@@ -368,7 +362,7 @@ class SuiteRecord(TypedDict):
     rtol: float
     atol: float
     state: list[str]
-    left_out: list[LeftOutRecord]
+    left_out: list[SkipRecord]
 
 
 class BundleRecord(TypedDict):

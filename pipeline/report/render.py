@@ -13,13 +13,14 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.report import packages
 from pipeline.report.charts.draw import draw
 from pipeline.report.elements import MOST_ROWS, Json, ReportSection
-from pipeline.report.entries import Entry, overall_verdict, packages_table, sort_entries
 from pipeline.report.excerpts import excerpts
 from pipeline.report.junit import junit
 from pipeline.report.markdown import markdown, markdown_summary
-from pipeline.report.sections import report_sections, run, summary
+from pipeline.report.packages import Entry
+from pipeline.report.sections import report_sections, run
 
 __all__ = ["Entry", "render", "render_all"]
 
@@ -35,9 +36,9 @@ def render(report: Json, sources: Mapping[str, str] | None = None) -> dict[str, 
         "package.html.j2",
         name=report["package"],
         ok=report["ok"],
-        lead=summary.lead(report),
-        about=summary.about(report),
-        facts=summary.known_figures(report),
+        lead=packages.lead(report),
+        about=packages.about(report),
+        facts=packages.known_figures(report),
         sections=report_sections(report),
         excerpts=excerpts(report, sources or {}),
     )
@@ -54,16 +55,16 @@ def render_all(entries: Iterable[Entry], timeline: Json | None = None) -> dict[s
     Args:
         timeline: of the last run that did something, as `events.read_timeline` gives it.
     """
-    entries = sort_entries(entries)
+    entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
     sections = [
-        ReportSection("packages", "All packages", packages_table(entries)),
+        ReportSection("packages", "All packages", packages.table(entries)),
         run.section(timeline, {entry.package: entry.page for entry in entries}),
     ]
     page = _page(
         "index.html.j2",
         ok=not failed,
-        verdict=overall_verdict(entries),
+        verdict=packages.overall_verdict(entries),
         failures=[(entry.package, entry.page, entry.failures) for entry in failed],
         sections=[section for section in sections if section.parts],
         timeline=timeline,

@@ -35,10 +35,8 @@ def _svg(spec: dict[str, Any], chart: Chart) -> Markup:
     _prune(root)
     _add_titles(root, chart.links)
     width = root.attrib.pop("width")
-    root.attrib.pop("height", None)
-    root.set("role", "img")
-    root.set("aria-label", chart.label)
-    root.set("style", f"max-width:{width}px")
+    del root.attrib["height"]
+    root.attrib |= {"role": "img", "aria-label": chart.label, "style": f"max-width:{width}px"}
     for element in root.iter():
         element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
     return Markup(Xml.tostring(root, encoding="unicode"))
@@ -54,13 +52,13 @@ def _prune(parent: Xml.Element) -> None:
         _prune(child)
         if child.tag == f"{{{_SVG}}}g" and not len(child):
             parent.remove(child)
+    dropped = list(_DROPPED)
     if parent.get("aria-roledescription") == "axis":  # its labels are texts already
-        for name in ("aria-label", "role"):
-            parent.attrib.pop(name, None)
-    for name in _DROPPED:
+        dropped += ["aria-label", "role"]
+    elif parent.get("role") == "graphics-object":
+        dropped.append("role")
+    for name in dropped:
         parent.attrib.pop(name, None)
-    if parent.get("role") == "graphics-object":
-        del parent.attrib["role"]
 
 
 def _add_titles(parent: Xml.Element, links: Mapping[str, str]) -> None:

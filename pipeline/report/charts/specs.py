@@ -1,4 +1,4 @@
-"""Specifications of charts, in Vega-Lite and Vega, from parts of records.
+"""Colours and specifications of charts, in Vega-Lite and Vega, from parts of records.
 
 The marks and their channels stand in `charts.vl.json` and `treemap.vg.json`. Their values are made
 here: `y` in pixels from the top, and the `description` of a mark, which becomes its tooltip.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.charts.colours import colour_of
 from pipeline.report.elements import Json
 from pipeline.store.sizes import human_size
 
@@ -22,6 +21,36 @@ _LABEL, _BAR = 20, 18  # pixels: what stands above a bar, and a bar
 _ROW = _LABEL + _BAR + 8
 _LANE = 9  # pixels between lines of one row
 _FOLDER = Path(__file__).parent
+
+# Colours are variables of the style, the same on every page.
+LEFT = "var(--left)"
+_CATEGORIES = 8
+# Backends of the catalogue have colours of their own; others share the rest.
+_BACKENDS = (
+    "XnnpackBackend",
+    "VulkanBackend",
+    "CoreMLBackend",
+    "EthosUBackend",
+    "OpenvinoBackend",
+    "VgfBackend",
+)
+_SEGMENTS = ("delegate", "named_data", "constants", "mutable", "program")
+_ACTIONS = ("export", "quantize", "compile", "link", "validate")
+
+
+def backend_colours(backends: Iterable[str]) -> dict[str, str]:
+    backends = set(backends)
+    others = sorted(backends.difference(_BACKENDS))
+    rest = _CATEGORIES - len(_BACKENDS)
+    places = {backend: index for index, backend in enumerate(_BACKENDS)}
+    places |= {backend: len(_BACKENDS) + index % rest for index, backend in enumerate(others)}
+    return {backend: f"var(--c{places[backend]})" for backend in backends}
+
+
+def colour_of(kind: str) -> str:
+    """Return the colour of a kind of segment or of action."""
+    places = {name: index for kinds in (_SEGMENTS, _ACTIONS) for index, name in enumerate(kinds)}
+    return f"var(--c{places[kind]})" if kind in places else LEFT
 
 
 def bars(

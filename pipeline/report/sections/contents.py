@@ -8,7 +8,6 @@ from functools import partial
 
 from pipeline.report.cells import code, figure, name, names, text
 from pipeline.report.charts import specs
-from pipeline.report.charts.colours import colour_of
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.store.sizes import human_size
@@ -71,7 +70,7 @@ def _treemap(segments: Sequence[Json]) -> Chart:
     for segment in segments:
         totals[segment["kind"]] += segment["size"]
     legend = [
-        (f"{_kind(kind)} {human_size(total)}", colour_of(kind))
+        (f"{_kind(kind)} {human_size(total)}", specs.colour_of(kind))
         for kind, total in totals.most_common()
     ]
     about = "As areas, by what they are. Hover for names."

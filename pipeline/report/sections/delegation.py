@@ -7,7 +7,6 @@ from functools import partial
 
 from pipeline.report.cells import code, figure, name, source, text
 from pipeline.report.charts import specs
-from pipeline.report.charts.colours import LEFT, backend_colours
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.records import delegated_share
@@ -68,7 +67,7 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
             for name, colour, amount in parts
         ]
     about = "A node is a call of an operator, in control flow too; moves of data are none."
-    names = sorted(legend.items(), key=lambda entry: entry[1] == LEFT)
+    names = sorted(legend.items(), key=lambda entry: entry[1] == specs.LEFT)
     label = "Share of nodes delegated, by method"
     spec = partial(specs.bars, rows, axis={"format": ".0%", "tickCount": 4})
     return Chart("Nodes by who runs them.", about, names, label, spec) if rows else None
@@ -80,11 +79,11 @@ def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
     if not backends and counts["delegated_nodes"]:  # an older record has their sum alone
         backends = {" + ".join(sorted(counts["partitions"])): counts["delegated_nodes"]}
     kernels = {name: sum(own.values()) for name, own in counts.get("kernels", {}).items()}
-    colours = backend_colours([*backends, *kernels])
+    colours = specs.backend_colours([*backends, *kernels])
     yield from ((name, colours[name], nodes) for name, nodes in sorted(backends.items()))
     yield from ((f"{name} kernels", colours[name], own) for name, own in sorted(kernels.items()))
     if left := counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values()):
-        yield "left to portable kernels", LEFT, left
+        yield "left to portable kernels", specs.LEFT, left
 
 
 def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
@@ -103,7 +102,9 @@ def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
 
 
 def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
-    colours = backend_colours(segment["backend"] for segment in segments if segment["backend"])
+    colours = specs.backend_colours(
+        segment["backend"] for segment in segments if segment["backend"]
+    )
     start = 1
     for index, segment in enumerate(segments):
         end = start + segment["nodes"]
@@ -111,7 +112,7 @@ def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
         calls = _ranked(segment["operators"])
         words = [f"{name} ×{number}" if number > 1 else name for name, number in calls]
         description = f"{method}, {where}: {listed(words, 6)} [{index}]"
-        yield segment["nodes"], colours.get(segment["backend"], LEFT), description
+        yield segment["nodes"], colours.get(segment["backend"], specs.LEFT), description
         start = end
 
 

@@ -12,25 +12,6 @@ from pipeline.report.formatting import milliseconds
 
 def section(report: Json) -> ReportSection:
     timed = [(m["method"], m["latency"]) for m in report["methods"] if m.get("latency")]
-    spreads = [
-        {
-            **latency[key],
-            "row": method,
-            "source": key == "source_ms",
-            "description": f"{method}, {words}: {milliseconds(latency[key]['median'])} "
-            f"({_quartiles(latency[key])})",
-        }
-        for method, latency in timed
-        for key, words in (("steady_ms", "the package"), ("source_ms", "the source program"))
-    ]
-    chart = Chart(
-        "Further calls.",
-        "Median and quartiles of the package and of its source in eager mode, on one thread of "
-        "the machine that validated; a device is another matter.",
-        [("package", "var(--c0)"), ("source program", "var(--soft)")],
-        "Latency of the package and of its source program",
-        partial(specs.latency, spreads),
-    )
     rows = [
         {
             "method": name(method),
@@ -42,14 +23,26 @@ def section(report: Json) -> ReportSection:
         }
         for method, latency in timed
     ]
+    spreads = []
+    for method, latency in timed:
+        for key, words in (("steady_ms", "the package"), ("source_ms", "the source program")):
+            cell, is_source = _spread(latency[key]), key == "source_ms"
+            facts = {"description": f"{method}, {words}: {cell.text} ({cell.note})"}
+            spreads.append({**latency[key], **facts, "row": method, "source": is_source})
+    chart = Chart(
+        "Further calls.",
+        "Median and quartiles of the package and of its source in eager mode, on one thread of "
+        "the machine that validated; a device is another matter.",
+        [("package", "var(--c0)"), ("source program", "var(--soft)")],
+        "Latency of the package and of its source program",
+        partial(specs.latency, spreads),
+    )
     table = DataTable("times", "Medians, with quartiles", rows)
     return ReportSection("latency", "Latency on the host", chart if timed else None, table)
 
 
 def _spread(spread: Json) -> Cell:
-    return figure(spread["median"], milliseconds, note=_quartiles(spread))
-
-
-def _quartiles(spread: Json) -> str:
+    """Return the cell of a median, with the quartiles as its note."""
     low, high = (milliseconds(spread[quartile]) for quartile in ("low", "high"))
-    return f"{low} to {high}, {spread['runs']} runs"
+    note = f"{low} to {high}, {spread['runs']} runs"
+    return figure(spread["median"], milliseconds, note=note)

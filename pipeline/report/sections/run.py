@@ -8,7 +8,6 @@ from functools import partial
 
 from pipeline.report.cells import figure, name
 from pipeline.report.charts import specs
-from pipeline.report.charts.colours import colour_of
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.events import STAGE, Event
 from pipeline.report.formatting import percent
@@ -59,31 +58,22 @@ def _read_events(trace: Iterable[Json]) -> list[Event]:
 
 def _chart(events: Sequence[Event], seconds: float, pages: Mapping[str, str]) -> Chart:
     lanes = sorted({event.worker for event in events})
-    bars = [
-        {
-            "lane": lanes.index(event.worker),
-            "start": event.start,
-            "end": event.end,
-            "kind": event.kind,
-            "name": event.name,
-            "ok": event.outcome != "failed",
-            "description": f"{event.title}: {event.seconds:.1f} s, {event.outcome}; "
-            f"{_longest_stages(event, 6)}",
-        }
-        for event in events
-    ]
-    links = {
-        str(bar["description"]): page
-        for bar, event in zip(bars, events, strict=True)
-        if (page := pages.get(event.package or ""))
-    }
+    bars, links = [], {}
+    for event in events:
+        took = f"{event.seconds:.1f} s, {event.outcome}; {_longest_stages(event, 6)}"
+        description = f"{event.title}: {took}"
+        facts = {"kind": event.kind, "name": event.name, "start": event.start, "end": event.end}
+        lane, ok = lanes.index(event.worker), event.outcome != "failed"
+        bars.append({**facts, "lane": lane, "ok": ok, "description": description})
+        if page := pages.get(event.package or ""):
+            links[description] = page
     kinds = dict.fromkeys(event.kind for event in events)
     busy = sum(event.seconds for event in events)
     share = percent(busy / (seconds * len(lanes)) if seconds else 1.0, 0)
     return Chart(
         "Workers.",
         f"What each did when; {share} of their time was used. Red edges: failed. Hover for stages.",
-        [(kind, colour_of(kind)) for kind in kinds],
+        [(kind, specs.colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
         partial(specs.timeline, bars, [f"worker {lane}" for lane in lanes]),
         links,
