@@ -116,15 +116,14 @@ def make_partitioners(specs: Iterable[PartitionerSpec]) -> list[Partitioner]:
     Raises:
         PipelineError: this package can't lower to a backend, or something that it needs is missing.
     """
-    return [_make_partitioner(spec) for spec in with_partitioner(specs)]
-
-
-def _make_partitioner(spec: PartitionerSpec) -> Partitioner:
-    make = spec.backend.lowering.make_partitioner
-    if make is None:
-        needs = (f"{need.what}: {need.remedy}" for need in spec.backend.host.missing())
-        raise PipelineError(f"{spec.name} needs {'; '.join(needs)}")
-    return make(spec.options)
+    made = []
+    for spec in with_partitioner(specs):
+        make = spec.backend.lowering.make_partitioner
+        if make is None:
+            needs = (f"{need.what}: {need.remedy}" for need in spec.backend.host.missing())
+            raise PipelineError(f"{spec.name} needs {'; '.join(needs)}")
+        made.append(make(spec.options))
+    return made
 
 
 def with_partitioner(specs: Iterable[PartitionerSpec]) -> list[PartitionerSpec]:

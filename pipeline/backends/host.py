@@ -37,23 +37,20 @@ def sdk(what: str, variable: str, where: str) -> Requirement:
 
 def built(module: str, remedy: str) -> Requirement:
     """Return a requirement of a module inside executorch that its wheel leaves out."""
-    return Requirement(module, remedy, lambda: _has_file(module))
+    package, *path, name = module.split(".")
+
+    def there() -> bool:
+        folders = [folder.joinpath(*path) for folder in package_folders(package)]
+        files = (f"{name}.*", f"{name}/__init__.py")
+        return any(True for folder in folders for each in files for _ in folder.glob(each))
+
+    return Requirement(module, remedy, there)
 
 
 def package_folders(package: str) -> list[Path]:
     """Return the folders of an installed package without importing it; [] where there is none."""
     spec = find_spec(package)
     return [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
-
-
-def _has_file(module: str) -> bool:
-    """Return whether a module's file exists; nothing is imported."""
-    package, *rest = module.split(".")
-    return any(
-        any(folder.joinpath(*rest).parent.glob(f"{rest[-1]}.*"))
-        or folder.joinpath(*rest, "__init__.py").is_file()
-        for folder in package_folders(package)
-    )
 
 
 def importable(module: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, create_model
 from typing_extensions import TypeAliasType
 
-from pipeline.backends.constructors import constructors, described
+from pipeline.backends.constructors import Constructor, constructors, described
 from pipeline.backends.entry import Backend, Preprocessing, Quantization
 from pipeline.backends.host import Host, Requirement, built, importable, sdk
 from pipeline.backends.options import Distinct, Options
@@ -30,30 +30,23 @@ VendorValue = TypeAliasType("VendorValue", bool | int | str | Distinct[str] | No
 _Model = TypeVar("_Model", bound=Options)
 
 
-class _Options(Options, use_attribute_docstrings=False):
-    """Options whose fields stand in no source."""
-
-
-class _Quantize(QuantizeConfig, use_attribute_docstrings=False):
-    """Those of a quantizer, likewise."""
-
-
 def _row(
     name: str,
     backend_id: str,
     summary: str,
     needs: Sequence[Requirement],
-    quantizes: bool = False,
     joint: bool = False,
 ) -> Backend:
     """Return the entry of a backend whose options are the parameters of its constructors."""
     kind = {"quantizer": (Literal[name], ...), "dynamic": (Static, False)}  # type: ignore[valid-type]
-    quantize = _model(name, "quantization", _Quantize, **kind)
+    quantizes = constructors(f"{name}.quantization")
+    quantize = _model(f"{name.capitalize()}Quantize", QuantizeConfig, quantizes, **kind)
+    takes = constructors(f"{name}.lowering")
     return Backend(
         name=name,
         backend_id=backend_id,
         summary=summary,
-        options=_model(name, "lowering", _Options),
+        options=_model(f"{name.capitalize()}Options", Options, takes),
         quantization=Quantization(options=quantize) if quantizes else None,
         preprocessing=Preprocessing(
             joint=joint, unreproducible="not known: there was nothing to try it with"
@@ -62,9 +55,11 @@ def _row(
     )
 
 
-def _model(name: str, stage: str, base: type[_Model], **fields: Any) -> type[_Model]:
+def _model(
+    name: str, base: type[_Model], takes: Sequence[Constructor], **fields: Any
+) -> type[_Model]:
     """Return options with a field for each parameter, typed as its default where it has one."""
-    for constructor in constructors(f"{name}.{stage}"):
+    for constructor in takes:
         module, _, path = constructor.target.partition(":")
         function = path.partition("[")[0] or module.rpartition(".")[2]
         for each in described()["callables"].get(constructor.target, ()):
@@ -74,9 +69,8 @@ def _model(name: str, stage: str, base: type[_Model], **fields: Any) -> type[_Mo
             otherwise = f", by default {each['code']}" if "code" in each else ""
             said = Field(default, description=f"Of {function}{otherwise}.")
             fields[each["name"]] = (VendorValue if default is None else type(default), said)
-    suffix = "Quantize" if stage == "quantization" else "Options"
-    title = f"{name.capitalize()}{suffix}"
-    return create_model(title, __base__=base, __module__=__name__, **fields)
+    plain = {"use_attribute_docstrings": False}  # they stand in no source
+    return create_model(name, __base__=base, __module__=__name__, __cls_kwargs__=plain, **fields)
 
 
 def _module(name: str, remedy: str) -> Requirement:
@@ -91,83 +85,34 @@ def _cuda_torch() -> bool:
         return False
 
 
-_NEUROPILOT = "get MediaTek's NeuroPilot Express SDK from its portal and install its wheels"
+_QNN = sdk("Qualcomm's AI Engine Direct SDK (QNN)", "QNN_SDK_ROOT", "Qualcomm's developer site")
+_CPUINFO = _module("cpuinfo", "pip install py-cpuinfo")
+_EXPRESS = "get MediaTek's NeuroPilot Express SDK from its portal and install its wheels"
+_NEUROPILOT = (_module("mtk_converter", _EXPRESS), _module("mtk_neuron", _EXPRESS))
+_ENN = sdk(
+    "Samsung's Exynos AI LiteCore SDK", "EXYNOS_AI_LITECORE_ROOT", "Samsung's developer site"
+)
+_ENN_WRAPPER = built(
+    "executorch.backends.samsung.python.PyEnnWrapperAdaptor",
+    "build executorch from source with the SDK (backends/samsung/build.sh)",
+)
+_NEUTRON = _module(
+    "eiq_neutron_sdk", "install NXP's eIQ Neutron SDK as ExecuTorch's examples/nxp/setup.sh does"
+)
+_CUDA = Requirement(
+    "a CUDA build of torch", "install torch 2.13.0 from PyTorch's index for CUDA", _cuda_torch
+)
+_TRITON = _module("triton", "pip install triton")
+_GPU = Requirement(
+    "an Nvidia GPU", "build on a machine that has one", lambda: os.path.exists("/dev/nvidia0")
+)
+_MAC = Requirement("a Mac", "build on macOS", lambda: sys.platform == "darwin")
 ENTRIES = (
-    _row(
-        "qualcomm",
-        "QnnBackend",
-        "Snapdragon NPUs and GPUs",
-        (
-            sdk(
-                "Qualcomm's AI Engine Direct SDK (QNN)",
-                "QNN_SDK_ROOT",
-                "Qualcomm's developer site",
-            ),
-            _module("cpuinfo", "pip install py-cpuinfo"),
-        ),
-        quantizes=True,
-        joint=True,
-    ),
-    _row(
-        "mediatek",
-        "NeuropilotBackend",
-        "Dimensity NPUs",
-        (_module("mtk_converter", _NEUROPILOT), _module("mtk_neuron", _NEUROPILOT)),
-        quantizes=True,
-        joint=True,
-    ),
-    _row(
-        "samsung",
-        "EnnBackend",
-        "Exynos NPUs",
-        (
-            sdk(
-                "Samsung's Exynos AI LiteCore SDK",
-                "EXYNOS_AI_LITECORE_ROOT",
-                "Samsung's developer site",
-            ),
-            built(
-                "executorch.backends.samsung.python.PyEnnWrapperAdaptor",
-                "build executorch from source with the SDK (backends/samsung/build.sh)",
-            ),
-        ),
-        quantizes=True,
-    ),
-    _row(
-        "nxp",
-        "NeutronBackend",
-        "i.MX RT's Neutron NPU",
-        (
-            _module(
-                "eiq_neutron_sdk",
-                "install NXP's eIQ Neutron SDK as ExecuTorch's examples/nxp/setup.sh does",
-            ),
-        ),
-        quantizes=True,
-    ),
-    _row(
-        "cuda",
-        "CudaBackend",
-        "Nvidia GPUs",
-        (
-            Requirement(
-                "a CUDA build of torch",
-                "install torch 2.13.0 from PyTorch's index for CUDA",
-                _cuda_torch,
-            ),
-            _module("triton", "pip install triton"),
-            Requirement(
-                "an Nvidia GPU",
-                "build on a machine that has one",
-                lambda: os.path.exists("/dev/nvidia0"),
-            ),
-        ),
-    ),
-    _row(
-        "metal",
-        "MetalBackend",
-        "GPUs of Macs",
-        (Requirement("a Mac", "build on macOS", lambda: sys.platform == "darwin"),),
-    ),
+    _row("qualcomm", "QnnBackend", "Snapdragon NPUs and GPUs", (_QNN, _CPUINFO), joint=True),
+    _row("mediatek", "NeuropilotBackend", "Dimensity NPUs", _NEUROPILOT, joint=True),
+    _row("samsung", "EnnBackend", "Exynos NPUs", (_ENN, _ENN_WRAPPER)),
+    _row("nxp", "NeutronBackend", "i.MX RT's Neutron NPU", (_NEUTRON,)),
+    _row("cuda", "CudaBackend", "Nvidia GPUs", (_CUDA, _TRITON, _GPU)),
+    _row("metal", "MetalBackend", "GPUs of Macs", (_MAC,)),
     _row("cadence", "CadenceBackend", "Xtensa DSPs, by graph passes", ()),
 )

@@ -3,7 +3,6 @@ executorch/backends/webgpu."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -50,21 +49,15 @@ def _check_type(name: str) -> str:
 
 
 ModuleType = Annotated[str, AfterValidator(_check_type), Field(json_schema_extra={"minLength": 1})]
-AllowedTypes = Annotated[
-    Distinct[ModuleType] | None,
-    Field(
-        description="Delegate only what comes from modules whose type's qualified name holds one "
-        "of these, such as Linear."
-    ),
-]
-BlockedTypes = Annotated[
-    Distinct[ModuleType] | None,
-    Field(
-        description="Leave what comes from modules whose type's qualified name holds one of these "
-        "to others."
-    ),
-]
 Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class _ModuleLists(Options):
+    nn_module_allowlist: Distinct[ModuleType] | None = None
+    """Delegate only what comes from modules whose type's qualified name holds one of these, such as
+    Linear."""
+    nn_module_blocklist: Distinct[ModuleType] | None = None
+    """Leave what comes from modules whose type's qualified name holds one of these to others."""
 
 
 class VulkanCompileOptions(Options):
@@ -105,7 +98,7 @@ class VulkanCompileOptions(Options):
         return small
 
 
-class VulkanOptions(VulkanCompileOptions):
+class VulkanOptions(VulkanCompileOptions, _ModuleLists):
     """Options of `VulkanPartitioner`.
 
     Of compile options upstream takes any key and ignores what it does not know. These are all that
@@ -118,18 +111,14 @@ class VulkanOptions(VulkanCompileOptions):
     operator_allowlist: Distinct[OperatorName] | None = None
     """Delegate only these operators, such as aten.add.Tensor; patterns that are fused into one
     operator are delegated in any case."""
-    nn_module_allowlist: AllowedTypes = None
-    nn_module_blocklist: BlockedTypes = None
 
 
-class WebGpuOptions(Options):
+class WebGpuOptions(_ModuleLists):
     """Options of the `VulkanPartitioner` for WebGPU, whose runtime has few operators."""
 
     operators: Distinct[OperatorName] = WEBGPU_OPERATORS
     """What the runtime implements, and so what is delegated; by default what ExecuTorch's own tests
     delegate."""
-    nn_module_allowlist: AllowedTypes = None
-    nn_module_blocklist: BlockedTypes = None
 
 
 class VulkanScheme(Options):
@@ -164,29 +153,25 @@ class VulkanQuantize(VulkanScheme, MixedQuantize):
 
 
 def _vulkan_partitioner(options: VulkanOptions) -> Partitioner:
+    names = ("operator_blocklist", "operator_allowlist")
     return _partitioner(
-        options,
-        _compile_options(options),
-        operator_blocklist=_operators(options.operator_blocklist, "operator_blocklist"),
-        operator_allowlist=_operators(options.operator_allowlist, "operator_allowlist"),
+        options, _compile_options(options), **{name: _operators(options, name) for name in names}
     )
 
 
 def _webgpu_partitioner(options: WebGpuOptions) -> Partitioner:
-    operators = _operators(options.operators, "operators")
+    operators = _operators(options, "operators")
     return _partitioner(options, {"skip_bool_tensors": True}, operator_allowlist=operators)
 
 
-def _partitioner(options: Any, compile_options: dict[str, Any], **operators: Any) -> Partitioner:
+def _partitioner(
+    options: _ModuleLists, compile_options: dict[str, Any], **operators: Any
+) -> Partitioner:
     from executorch.backends.vulkan.partitioner import vulkan_partitioner
 
     _keep_pattern_graphs()
-    return vulkan_partitioner.VulkanPartitioner(
-        compile_options,
-        nn_module_blocklist=options.nn_module_blocklist and list(options.nn_module_blocklist),
-        nn_module_allowlist=options.nn_module_allowlist and list(options.nn_module_allowlist),
-        **operators,
-    )
+    modules = options.model_dump(include=set(_ModuleLists.model_fields), mode="json")
+    return vulkan_partitioner.VulkanPartitioner(compile_options, **modules, **operators)
 
 
 def _compile_options(options: VulkanOptions) -> dict[str, Any]:
@@ -203,24 +188,17 @@ def _compile_options(options: VulkanOptions) -> dict[str, Any]:
     return given | {name: enums[name][given[name].upper()] for name in enums.keys() & given}
 
 
-def _operators(names: tuple[str, ...] | None, option: str) -> list[Any] | None:
-    """Return the operators of these names in each form in which the partitioner meets them: of the
-    edge dialect, of ATen (symbolic sizes), and as the name of a custom operator
+def _operators(options: Options, option: str) -> list[Any] | None:
+    """Return the operators that an option names in each form in which the partitioner meets them:
+    of the edge dialect, of ATen (symbolic sizes), and as the name of a custom operator
     (auto_functionalized). Raises PipelineError."""
-    if names is None:
-        return None
-    return [
-        key
-        for operator in edge_operators(names, option, _delegated_operators())
-        for key in (operator, operator._op, operator._op.name())
-    ]
-
-
-def _delegated_operators() -> Iterator[str]:
     from executorch.backends.vulkan.op_registry import vulkan_supported_ops
 
-    names = (getattr(operator, "__name__", "") for operator in vulkan_supported_ops)
-    return (name for name in names if name.count(".") == 2)
+    if (names := getattr(options, option)) is None:
+        return None
+    delegated = (getattr(operator, "__name__", "") for operator in vulkan_supported_ops)
+    found = edge_operators(names, option, (name for name in delegated if name.count(".") == 2))
+    return [form for each in found for form in (each, each._op, each._op.name())]
 
 
 def _keep_pattern_graphs() -> None:
@@ -266,15 +244,8 @@ ENTRIES = (
         backend_id="VulkanBackend",
         summary="GPUs of Android and desktops",
         options=VulkanOptions,
-        lowering=Lowering(
-            make_partitioner=_vulkan_partitioner,
-            reasons=_REASONS,
-            control_flow=frozenset(),
-        ),
-        quantization=Quantization(
-            options=VulkanQuantize,
-            make_quantizer=_vulkan_quantizer,
-        ),
+        lowering=Lowering(_vulkan_partitioner, reasons=_REASONS, control_flow=frozenset()),
+        quantization=Quantization(VulkanQuantize, _vulkan_quantizer),
         preprocessing=_PREPROCESSING,
         execution=_cannot_run("Vulkan"),
     ),
@@ -283,11 +254,7 @@ ENTRIES = (
         backend_id="VulkanBackend",  # its runtime registers under this name and reads its payload
         summary="GPUs in browsers, for the few operators that its runtime has",
         options=WebGpuOptions,
-        lowering=Lowering(
-            make_partitioner=_webgpu_partitioner,
-            reasons=_REASONS,
-            control_flow=frozenset(),
-        ),
+        lowering=Lowering(_webgpu_partitioner, reasons=_REASONS, control_flow=frozenset()),
         preprocessing=_PREPROCESSING,
         execution=_cannot_run("WebGPU"),
     ),

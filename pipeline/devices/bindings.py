@@ -105,7 +105,7 @@ class Package:
         try:
             with self._errors(f"method '{method}' ", "does not load"):
                 self._module.run_method(method, inputs)
-        except ExecutorchError as failure:
+        except DeviceError as failure:
             if failure.code != _INVALID_ARGUMENT:
                 raise
 
@@ -118,14 +118,15 @@ class Package:
         arity = len(self.declared(method).inputs)
         if len(inputs) != arity:
             reason = f"takes {arity} inputs, {len(inputs)} given"
-            raise ExecutorchError(f"{self.name}: method '{method}' ", reason, _INVALID_ARGUMENT)
+            subject = f"{self.name}: method '{method}' "
+            raise DeviceError(subject, reason, code=_INVALID_ARGUMENT)
         with self._errors(f"method '{method}' ", "fails"):
             outputs = self._module.run_method(method, [_plain(value) for value in inputs], True)
             return list(outputs)
 
     @contextmanager
     def _errors(self, subject: str, what: str) -> Iterator[None]:
-        """Turn the bindings' errors into an ExecutorchError that ends with the runtime's words."""
+        """Turn the bindings' errors into a DeviceError that ends with the runtime's words."""
         log: list[str] = []
         try:
             with runtime_log(log):
@@ -135,18 +136,7 @@ class Package:
             code = int(found.group(1), 16) if found else None
             words = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
             reason = "; ".join([f"{what}: {words}", *log[:3]])
-            raise ExecutorchError(f"{self.name}: {subject}", reason, code) from error
-
-
-class ExecutorchError(DeviceError):
-    """The runtime refused a package or a call; `code` is its error code, if it gave one."""
-
-    def __init__(self, subject: str, reason: str, code: int | None) -> None:
-        super().__init__(subject, reason)
-        self.code = code
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.subject, self.reason, self.code)
+            raise DeviceError(f"{self.name}: {subject}", reason, code=code) from error
 
 
 def _tensor(read: Any, index: int) -> DeclaredTensor | None:

@@ -47,7 +47,8 @@ def load_package(
 
 
 class LoadedPackage:
-    """The methods of a package: `package.encode(x)` or `package["encode"](x)`.
+    """The methods of a package: `package.encode(x)` or `package["encode"](x)`. `name` is that of
+    its file.
 
     A method keeps its state, the mutable buffers, as long as the package lives. Copies, pickled or
     by `copy`, hold the package's bytes and signatures and nothing else: they need no file, load
@@ -57,6 +58,7 @@ class LoadedPackage:
     def __init__(
         self, files: PackageFiles, signatures: Mapping[str, Any], device: str = ""
     ) -> None:
+        self.name = files.name
         self._files = files
         self._signatures = dict(signatures)
         self._device = device
@@ -71,11 +73,6 @@ class LoadedPackage:
                 raise PipelineError(f"{self.name}: {MANIFEST}: method '{name}': {error}") from None
         declared = self._session.declared(name)
         return LoadedMethod(self, name, make_flat_spec(declared.inputs, declared.outputs), False)
-
-    @property
-    def name(self) -> str:
-        """The name of its file."""
-        return self._files.name
 
     @property
     def methods(self) -> Mapping[str, LoadedMethod]:
@@ -123,14 +120,16 @@ class LoadedMethod:
 
     Arguments are checked before it runs, and what it returns after: names, nesting, dtypes, ranks,
     sizes, and values that the export fixed. Inputs that the source changes in place are changed.
+
+    Attributes:
+        has_names: whether it has the source's signature; if not, it takes flat inputs by position.
     """
 
     def __init__(self, package: LoadedPackage, name: str, spec: MethodSpec, named: bool) -> None:
         self.package = package
-        self.name = name
+        self.name = self.__name__ = name
         self.spec = spec
-        self._named = named
-        self.__name__ = name
+        self.has_names = named
         self.__signature__ = spec.signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -145,15 +144,14 @@ class LoadedMethod:
         except ArgumentError as error:
             raise ArgumentError(self._message(error)) from None
         outputs = self.package._session.run(self.name, self.spec.lay_out(leaves))
-        changed = outputs[: len(self.spec.changes)]  # these inputs come first
-        returned = outputs[len(changed) :]
+        count = len(self.spec.changes)  # inputs, which come first
         try:
-            result = self.spec.nested_outputs(leaves, returned)
+            result = self.spec.nested_outputs(leaves, outputs[count:])
         except PipelineError as error:
             raise PipelineError(self._message(error)) from None
-        for place, value in zip(self.spec.changes, changed, strict=True):
+        for place, value in zip(self.spec.changes, outputs[:count], strict=True):
             leaves[place].copy_(value)
-        if not self._named and len(result) == 1 and not self.spec.args:
+        if not self.has_names and len(result) == 1 and not self.spec.args:
             return result[0]  # a constant method
         return result
 
@@ -161,11 +159,6 @@ class LoadedMethod:
     def device(self) -> str:
         """The name of the device on which it runs."""
         return self.package._session.choose_device(self.name)
-
-    @property
-    def has_names(self) -> bool:
-        """Tell whether it has the source's signature; if not, it takes flat inputs by position."""
-        return self._named
 
     def load(self) -> None:
         """Make it ready to run, which otherwise the first call does. Raises DeviceError."""

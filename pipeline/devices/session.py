@@ -12,7 +12,7 @@ from pipeline.devices.registry import devices
 
 EXECUTORCH, INTERPRETER = "executorch", "interpreter"
 Guard = Callable[[str, str], AbstractContextManager[None]]
-_GUARD: ContextVar[Guard | None] = ContextVar("guard", default=None)
+_GUARD: ContextVar[Guard] = ContextVar("guard", default=lambda method, what: nullcontext())
 
 
 @contextmanager
@@ -30,11 +30,6 @@ def guarded(guard: Guard) -> Iterator[None]:
         _GUARD.reset(token)
 
 
-def _guard(method: str, what: str) -> AbstractContextManager[None]:
-    guard = _GUARD.get()
-    return guard(method, what) if guard else nullcontext()
-
-
 class Session:
     """Loads and runs the methods of a package. State lives as long as the session; another one of
     the same files begins anew.
@@ -50,12 +45,12 @@ class Session:
 
     def methods(self) -> list[str]:
         """List the methods, sorted, constant methods among them. Raises DeviceError."""
-        with _guard("", "it is opened"):
+        with _GUARD.get()("", "it is opened"):
             return self._reader.methods(self.files)
 
     def declared(self, method: str) -> Declared:
         """Return what a method takes and gives, without loading it. Raises DeviceError."""
-        with _guard(method, "it is read"):
+        with _GUARD.get()(method, "it is read"):
             return self._reader.declared(self.files, method)
 
     def choose_device(self, method: str) -> str:
@@ -82,7 +77,7 @@ class Session:
     def load(self, method: str) -> None:
         """Make a method ready to run. Raises DeviceError."""
         if method not in self._loaded:
-            with _guard(method, "it is loaded"):
+            with _GUARD.get()(method, "it is loaded"):
                 self._loaded[method] = self._run_by(method).load(self.files, method)
 
     def load_together(self, methods: Sequence[str]) -> None:
@@ -96,7 +91,7 @@ class Session:
     def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """Call a method once, on flat inputs; return its flat outputs. Raises DeviceError."""
         self.load(method)
-        with _guard(method, "it runs"):
+        with _GUARD.get()(method, "it runs"):
             return self._run_by(method).call(self._loaded[method], inputs)
 
     def text(self, method: str) -> str:

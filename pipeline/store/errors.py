@@ -24,17 +24,20 @@ class DeviceError(PipelineError):
     """A device refused a package, a method or a call.
 
     `reason` is the message without the subject; `debug_handle` is that of the delegate's
-    instruction that failed, where it is known.
+    instruction that failed, and `code` the error code of ExecuTorch's runtime, where it is known.
     """
 
-    def __init__(self, subject: str, reason: str, debug_handle: int | None = None) -> None:
+    def __init__(
+        self, subject: str, reason: str, debug_handle: int | None = None, code: int | None = None
+    ) -> None:
         super().__init__(subject + reason)
         self.subject = subject
         self.reason = reason
         self.debug_handle = debug_handle
+        self.code = code
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.subject, self.reason, self.debug_handle)
+        return type(self), (self.subject, self.reason, self.debug_handle, self.code)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.devices.bindings import ExecutorchError, Package, runtime_log
-from pipeline.devices.interface import DeclaredTensor, PackageFiles
+from pipeline.devices.bindings import Package, runtime_log
+from pipeline.devices.interface import DeclaredTensor, DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.pte import read_plans
 from pipeline.store.errors import PipelineError
@@ -186,7 +186,7 @@ def test_inputs_are_taken_in_any_form_and_left_alone(package):
 
 
 def test_too_few_inputs_are_refused_before_the_runtime_sees_them(package):
-    with pytest.raises(ExecutorchError, match="'embed' takes 2 inputs, 1 given") as caught:
+    with pytest.raises(DeviceError, match="'embed' takes 2 inputs, 1 given") as caught:
         package.run("embed", [torch.tensor([1, 2, 3])])
     assert caught.value.code == 0x12
 
@@ -201,7 +201,7 @@ def test_too_few_inputs_are_refused_before_the_runtime_sees_them(package):
     ],
 )
 def test_errors_of_a_run_end_with_the_words_of_the_runtime(package, method, inputs, code, words):
-    with pytest.raises(ExecutorchError) as caught:
+    with pytest.raises(DeviceError) as caught:
         package.run(method, inputs)
     assert caught.value.code == code
     assert str(caught.value).startswith(f"all.pte: method '{method}' fails: ")
@@ -210,7 +210,7 @@ def test_errors_of_a_run_end_with_the_words_of_the_runtime(package, method, inpu
 
 def test_a_package_goes_on_after_an_error(package):
     scale = torch.tensor(1.0)
-    with pytest.raises(ExecutorchError):
+    with pytest.raises(DeviceError):
         package.run("embed", [torch.tensor([1, 2, 9]), scale])
     rows, _ = package.run("embed", [torch.tensor([1, 2, 3]), scale])
     assert torch.equal(rows, Table().table(torch.tensor([1, 2, 3])).detach())
@@ -225,7 +225,7 @@ def test_unknown_methods_are_named_with_those_there_are(package):
 def refused(name, change):
     """The error of loading `encode` or `count` from the package with its bytes changed."""
     path = write(name, change(package_file().read_bytes()))
-    with pytest.raises(ExecutorchError) as caught:
+    with pytest.raises(DeviceError) as caught:
         package = Package(PackageFiles.of(path))
         package.load("encode")
         package.load("count")
@@ -262,7 +262,7 @@ def test_corrupt_files(change, code, words):
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(ExecutorchError, match=r"file cannot be read \(0x22\)"):
+    with pytest.raises(DeviceError, match=r"file cannot be read \(0x22\)"):
         Package(PackageFiles.of(Path(FOLDER.name, "none.pte")))
 
 
@@ -292,11 +292,11 @@ def test_external_data():
 
 def test_missing_and_corrupt_external_data():
     pte, ptds, _ = split_package()
-    with pytest.raises(ExecutorchError, match=r"does not load: invalid state, .*\(0x2\)"):
+    with pytest.raises(DeviceError, match=r"does not load: invalid state, .*\(0x2\)"):
         Package(PackageFiles.of(pte)).load("forward")
-    with pytest.raises(ExecutorchError, match=r"does not load: .*\(0x20\)"):
+    with pytest.raises(DeviceError, match=r"does not load: .*\(0x20\)"):
         Package(PackageFiles.of(pte, ptds[:1])).load("forward")
-    with pytest.raises(ExecutorchError, match=r"corrupt external data \(.ptd\) \(0x24\)"):
+    with pytest.raises(DeviceError, match=r"corrupt external data \(.ptd\) \(0x24\)"):
         Package(PackageFiles.of(pte, [pte]))
 
 

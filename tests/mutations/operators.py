@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from executorch.exir import schema
+
+from pipeline.backends.add_sub.text import seal
 
 from .parts import (
     Damage,
@@ -23,7 +26,7 @@ from .parts import (
     tensor,
     users,
 )
-from .payloads import ONE_TO_ONE, TWO_TO_ONE, Xnnpack, sealed
+from .payloads import ONE_TO_ONE, TWO_TO_ONE, Xnnpack
 
 # Operators that take the same arguments. `alias_copy` does nothing.
 _LIKE = [
@@ -263,25 +266,24 @@ def add_sub_line(parts: Parts, random: Random) -> Damage | None:
         (plan, number, lines, place)
         for plan, number in parts.delegates()
         if parts.payload(plan, number).startswith(b"add_sub")
-        for lines in [parts.payload(plan, number).decode().splitlines()[:-1]]
+        for lines in [[json.loads(x) for x in parts.payload(plan, number).splitlines()[1:]]]
         for place, line in enumerate(lines)
-        if line.startswith(("add ", "sub "))
+        if line["operation"] in ("add", "sub")
     ]
     if not (chosen := pick(random, found)):
         return None
     plan, number, lines, place = chosen
-    words = lines[place].split()
-    how = random.choice(["operation", "operands", "alpha"])
-    if how == "operation":
-        words[0] = {"add": "sub", "sub": "add"}[words[0]]
-    elif how == "operands":
-        words[5], words[6] = words[6], words[5]
-    else:
-        words[7] = f"alpha={float(words[7].removeprefix('alpha=')) + 1.0}"
-    what = f"{lines[place]!r} becomes {' '.join(words)!r}"
-    lines[place] = " ".join(words)
-    parts.set_payload(plan, number, sealed(lines))
+    line = lines[place]
+    changes = {
+        "operation": {"add": "sub", "sub": "add"}[line["operation"]],
+        "operands": line["operands"][::-1],
+        "alpha": line.get("alpha", 1) + 1.0,
+    }
+    how = random.choice([*changes])
+    lines[place] = line | {how: changes[how]}
+    parts.set_payload(plan, number, seal("\n".join(map(json.dumps, lines)).encode()))
     index = plan.delegates[number].processed.index
+    what = f"{line} becomes {lines[place]}"
     return Damage(what, tuple(delegate_culprit(*user) for user in parts.users_of(index)))
 
 

@@ -7,7 +7,6 @@ schema.fbs). A field of a table that holds its default is left out and can't be 
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -149,9 +148,3 @@ def _numbers_at(table: Table, field: int) -> Iterator[int]:
 def _string(table: Table, field: int) -> str:
     offset = table.Offset(4 + 2 * field)
     return bytes(table.String(table.Pos + offset)).decode() if offset else ""
-
-
-def sealed(lines: list[str]) -> bytes:
-    """A payload of the add/sub backend that holds these lines, with a right end."""
-    body = "".join(f"{line}\n" for line in lines).encode("ascii")
-    return body + f"end {len(lines) + 1} {zlib.crc32(body):08x}\n".encode("ascii")

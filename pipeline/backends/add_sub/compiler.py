@@ -1,11 +1,7 @@
-"""The preprocess function: compiles a partition to text. There is no `BackendDetails` class.
-
-It needs ExecuTorch's types and nothing of the runtime.
-"""
+"""The preprocess function: compiles a partition to text. There is no `BackendDetails` class."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
@@ -17,13 +13,13 @@ from executorch.exir.tensor import dim_order_from_stride
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from pipeline.backends.add_sub.text import DTYPES, seal, type_of
+from pipeline.backends.add_sub.text import DTYPES, Instruction, type_of, write
 from pipeline.program.operators import node_label, operator_name
 from pipeline.program.source_lines import describe_node
-from pipeline.store import digest
+from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 
-_OPERATIONS: dict[Any, str] = {
+_OPERATIONS: dict[Any, Any] = {
     ops.edge.aten.add.Tensor: "add",
     ops.edge.aten.sub.Tensor: "sub",
     # What edge conversion puts before operands of other dtypes and behind constants of the code.
@@ -47,33 +43,30 @@ def preprocess(program: ExportedProgram, compile_specs: list[CompileSpec]) -> Pr
     reasons = [(node, refusal(node)) for node in program.graph.nodes]
     if wrong := [f"add_sub {reason}: {describe_node(node)}" for node, reason in reasons if reason]:
         raise PipelineError("\n".join(wrong))
-    named = NamedDataStore()
-    constants = _constants(program)
-    values: dict[Node, str] = {}
-    lines: list[str] = []
-    handles = {}
+    data, constants = NamedDataStore(), _constants(program)
+    names: dict[Node, str] = {}
+    lines: list[Instruction] = []
     for node in program.graph.nodes:
         if node.op == "output":
-            lines += [f"output {values[each]}" for each in node.args[0]]
+            operands = tuple(names[each] for each in node.args[0])
+            lines.append(Instruction(operation="output", operands=operands))
             continue
-        values[node] = f"v{len(values)}"
-        result = f"{values[node]} {type_of(node.meta['val'])}"
+        result: dict[str, Any] = {"value": f"v{len(names)}", "type": type_of(node.meta["val"])}
         if node.name in constants:
-            data = constants[node.name].view(torch.uint8).numpy().tobytes()
-            key = f"add_sub/{digest.hash_bytes(data)}"
-            named.add_named_data(key, data, _ALIGNMENT)
-            lines.append(f"constant {result} data {key}")
+            key = f"add_sub/{hash_bytes(constants[node.name])}"
+            data.add_named_data(key, constants[node.name], _ALIGNMENT)
+            lines.append(Instruction(operation="constant", data=key, **result))
         elif node.op == "placeholder":
-            lines.append(f"input {result}")
+            lines.append(Instruction(operation="input", **result))
         else:
-            handle = node.meta.get("debug_handle", "-")
-            operands = " ".join(values[each] for each in node.args if isinstance(each, Node))
-            alpha = "" if is_copy(node) else f" alpha={json.dumps(node.kwargs.get('alpha', 1))}"
-            lines.append(f"{_OPERATIONS[node.target]} {result} @{handle} = {operands}{alpha}")
-            if handle != "-":
-                handles[len(lines) + 1] = (handle,)
-    store = named.get_named_data_store_output()
-    return PreprocessResult(seal(lines), handles, store if store.buffers else None)
+            result["operands"] = tuple(names[each] for each in node.args if isinstance(each, Node))
+            result["alpha"] = node.kwargs.get("alpha", 1)
+            result["handle"] = node.meta.get("debug_handle")
+            lines.append(Instruction(operation=_OPERATIONS[node.target], **result))
+        names[node] = result["value"]
+    handles = {number: (line.handle,) for number, line in enumerate(lines, 2) if line.handle}
+    store = data.get_named_data_store_output()
+    return PreprocessResult(write(lines), handles, store if store.buffers else None)
 
 
 def refusal(node: Node) -> str:
@@ -100,9 +93,10 @@ def is_copy(node: Node) -> bool:
     return _OPERATIONS.get(node.target) == "cast"
 
 
-def _constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
+def _constants(program: ExportedProgram) -> dict[str, bytes]:
     """Return the numbers of constants, row by row, by the names of their nodes."""
     signature, tensors = program.graph_signature, {**program.constants, **program.state_dict}
     targets = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     targets |= signature.inputs_to_lifted_tensor_constants
-    return {name: tensors[key].detach().contiguous().flatten() for name, key in targets.items()}
+    plain = {name: tensors[key].detach().contiguous().flatten() for name, key in targets.items()}
+    return {name: each.view(torch.uint8).numpy().tobytes() for name, each in plain.items()}

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
-from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 
 from pipeline.backends.add_sub.compiler import is_copy, refusal
+from pipeline.program.graphs import control_flow_bodies, graph_modules, iter_nodes
 from pipeline.program.source_lines import describe_node
 from pipeline.store.errors import PipelineError
 
@@ -33,16 +33,15 @@ class AddSubPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Raises PipelineError: there is control flow in a method that is to be taken whole."""
-        main, *branches = _modules(exported_program.graph_module)
-        if self.whole and branches:
-            calls = dict.fromkeys(node for _, _, node in get_control_flow_submodules(main))
+        main = exported_program.graph_module
+        if self.whole and (calls := control_flow_bodies(main)):
             lines = (f"add_sub takes no control flow: {describe_node(node)}" for node in calls)
             raise PipelineError("\n".join(lines))
         takes = create_op_support(
             lambda _, node: node.op == "call_function" and (self.whole or not refusal(node))
         )
         tags: dict[str, DelegationSpec] = {}
-        for module in (main, *branches):
+        for module in graph_modules(main):
             proposer = CapabilityBasedPartitioner(module, takes, allows_single_node_partition=True)
             for partition in proposer.propose_partitions():
                 if not self.whole and all(map(is_copy, partition.nodes)):
@@ -65,13 +64,8 @@ def reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[dict
     """Give why nodes can't be taken, or would not be worth it, when the context ends."""
     found: dict[Node, str] = {}
     yield found
-    for node in (node for module in _modules(program.graph_module) for node in module.graph.nodes):
+    for node in iter_nodes(program):
         if node.op == "call_function" and (reason := refusal(node)):
             found[node] = f"it {reason}"
         elif is_copy(node):
             found[node] = "it would copy, and compute nothing"
-
-
-def _modules(module: GraphModule) -> list[GraphModule]:
-    branches = [branch for _, branch, _ in get_control_flow_submodules(module)]
-    return [module, *(each for branch in branches for each in _modules(branch))]

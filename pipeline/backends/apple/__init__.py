@@ -73,11 +73,7 @@ ENTRIES = (
         backend_id="MPSBackend",
         summary="Apple's GPUs; deprecated, use coreml",
         options=MPSOptions,
-        lowering=Lowering(
-            make_partitioner=_mps_partitioner,
-            reasons=_mps_reasons,
-            control_flow=frozenset(),
-        ),
+        lowering=Lowering(_mps_partitioner, reasons=_mps_reasons, control_flow=frozenset()),
         preprocessing=Preprocessing(
             details="executorch.backends.apple.mps.mps_preprocess:MPSBackend"
         ),
@@ -90,11 +86,7 @@ ENTRIES = (
         backend_id="MLXBackend",
         summary="Apple silicon's GPUs, through MLX",
         options=MLXOptions,
-        lowering=Lowering(
-            make_partitioner=_mlx_partitioner,
-            reasons=_mlx_reasons,
-            control_flow=frozenset(),
-        ),
+        lowering=Lowering(_mlx_partitioner, reasons=_mlx_reasons, control_flow=frozenset()),
         preprocessing=Preprocessing(around=reproducible),
         host=Host(
             requirements=(

@@ -26,12 +26,19 @@ from pipeline.backends.patching import replaced
 from pipeline.store.errors import PipelineError
 
 _PACKAGE = "executorch.backends.mlx.serialization"
+_GENERATED = "mlx_graph_schema.py"
+
+
+def _installed_files() -> tuple[Path, Path]:
+    """Return the folder of the package, and flatc; the last one only in ExecuTorch's wheels."""
+    (root, *_) = package_folders("executorch")
+    return root / "backends" / "mlx" / "serialization", root / "data" / "bin" / "flatc"
 
 
 def installed() -> bool:
     """Return whether everything is installed to lower to MLX, without importing it."""
-    root = _root()
-    return root is not None and (_is_whole(root) or _flatc(root).is_file())
+    folder, flatc = _installed_files()
+    return (folder / _GENERATED).is_file() or flatc.is_file()
 
 
 def provide() -> None:
@@ -40,14 +47,14 @@ def provide() -> None:
     Raises:
         PipelineError: flatc fails.
     """
-    root = _root()
-    if root is None or _is_whole(root) or _PACKAGE in sys.modules:
+    source, flatc = _installed_files()
+    if (source / _GENERATED).is_file() or _PACKAGE in sys.modules:
         return
     with tempfile.TemporaryDirectory(prefix="pte-mlx-") as folder:
         path = Path(folder, "mlx", "serialization")
         skipped = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(_serialization(root), path, ignore=skipped)
-        _generate(path, _flatc(root))
+        shutil.copytree(source, path, ignore=skipped)
+        _generate(path, flatc)
         package = ModuleType(_PACKAGE)
         package.__path__ = [str(path)]
         sys.modules[_PACKAGE] = package
@@ -94,19 +101,3 @@ def reproducible() -> Iterator[None]:
 
     with replaced(preprocess, "hashlib", lambda original: SimpleNamespace(sha256=sha256)):
         yield
-
-
-def _root() -> Path | None:
-    return next(iter(package_folders("executorch")), None)
-
-
-def _serialization(root: Path) -> Path:
-    return root / "backends" / "mlx" / "serialization"
-
-
-def _is_whole(root: Path) -> bool:
-    return (_serialization(root) / "mlx_graph_schema.py").is_file()
-
-
-def _flatc(root: Path) -> Path:
-    return root / "data" / "bin" / "flatc"

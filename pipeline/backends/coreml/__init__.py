@@ -31,8 +31,13 @@ if TYPE_CHECKING:
 def _make_partitioner(options: CoreMLOptions) -> Partitioner:
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
+    names = options.skip_ops_for_coreml_delegation or ()
+    edge_operators(names, "skip_ops_for_coreml_delegation")  # they must be installed
+    lowered = [name.lower() for name in names]
+    # The partitioner compares in lower case and, before the edge dialect, without a namespace.
+    skipped = [form for name in lowered for form in (name, name.partition(".")[2])]
     return CoreMLPartitioner(
-        skip_ops_for_coreml_delegation=_skipped_names(options.skip_ops_for_coreml_delegation),
+        skip_ops_for_coreml_delegation=skipped or None,
         compile_specs=_make_compile_specs(options),
         take_over_mutable_buffer=options.take_over_mutable_buffer,
         lower_full_graph=options.lower_full_graph,
@@ -42,21 +47,25 @@ def _make_partitioner(options: CoreMLOptions) -> Partitioner:
 
 def _make_compile_specs(options: CoreMLOptions) -> list[CompileSpec]:
     import coremltools as ct
+    from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
     from executorch.backends.apple.coreml.compiler.coreml_preprocess import (
         MULTIMETHOD_WEIGHT_SHARING_STRATEGY as STRATEGY,
     )
 
-    _check_passes(options.pass_names)
+    if unknown := [name for name in options.pass_names or () if name not in PASS_REGISTRY]:
+        hint = did_you_mean(unknown[0], sorted(PASS_REGISTRY.passes))
+        raise PipelineError(f"pass_names: no pass {', '.join(unknown)}; {hint}")
     targets = {name.lower(): target for name, target in ct.target.__members__.items()}
     target, quantizer = options.minimum_deployment_target, options.op_linear_quantizer_config
+    passes = options.pass_names
     specs = CoreMLBackend.generate_compile_specs(
         compute_unit=ct.ComputeUnit[options.compute_unit.upper()],
         minimum_deployment_target=targets[target] if target is not None else None,
         compute_precision=ct.precision[options.compute_precision.upper()],
         model_type=CoreMLBackend.MODEL_TYPE(options.model_type),
         op_linear_quantizer_config=quantizer.resolved() if quantizer is not None else None,
-        pass_names=list(options.pass_names) if options.pass_names is not None else None,
+        pass_names=list(passes) if passes is not None else None,
     )
     strategy = STRATEGY(options.multimethod_weight_sharing_strategy)
     if strategy is not STRATEGY.POSITIONAL:
@@ -64,25 +73,6 @@ def _make_compile_specs(options: CoreMLOptions) -> list[CompileSpec]:
             CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(strategy)
         )
     return specs
-
-
-def _skipped_names(names: tuple[str, ...] | None) -> list[str] | None:
-    """Return operators as the partitioner compares them: in lower case, and, before the edge
-    dialect, without a namespace."""
-    if names is None:
-        return None
-    edge_operators(names, "skip_ops_for_coreml_delegation")
-    lowered = [name.lower() for name in names]
-    return [form for name in lowered for form in (name, name.partition(".")[2])]
-
-
-def _check_passes(names: tuple[str, ...] | None) -> None:
-    from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
-
-    unknown = [name for name in names or () if name not in PASS_REGISTRY]
-    if unknown:
-        hint = did_you_mean(unknown[0], sorted(PASS_REGISTRY.passes))
-        raise PipelineError(f"pass_names: no pass {', '.join(unknown)}; {hint}")
 
 
 @contextmanager
@@ -120,14 +110,10 @@ ENTRIES = (
         backend_id="CoreMLBackend",
         summary="Apple's devices: neural engine, GPU, CPU",
         options=CoreMLOptions,
-        lowering=Lowering(
-            make_partitioner=_make_partitioner,
-            reasons=_reasons,
-            control_flow=frozenset(),
-        ),
+        lowering=Lowering(_make_partitioner, reasons=_reasons, control_flow=frozenset()),
         quantization=Quantization(
             options=CoreMLQuantize,
-            make_quantizer=lazy("pipeline.backends.coreml.quantizer:make_quantizer"),
+            make_quantizer=lazy("pipeline.backends.coreml.quantizer:Quantizer"),
         ),
         preprocessing=Preprocessing(
             details=f"{_COREML}compiler.coreml_preprocess:CoreMLBackend",

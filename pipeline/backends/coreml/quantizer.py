@@ -28,16 +28,9 @@ _MATCHERS = ("annotate_weighted_mod_pattern", "annotate_binary_op_act_pattern")
 _operators: dict[tuple[Any, ...], frozenset[Any]] = {}
 
 
-class QuickQuantizer(CoreMLQuantizer):
-    """A `CoreMLQuantizer` that exports only the patterns that the model can match."""
-
-    def annotate(self, model: GraphModule) -> GraphModule:
-        with _possible_patterns(model):
-            return super().annotate(model)
-
-
-class MixedQuantizer(QuickQuantizer):
-    """A quantizer that annotates each node by its own scheme.
+class Quantizer(CoreMLQuantizer):
+    """A `CoreMLQuantizer` that exports only the patterns that the model can match, and annotates
+    each node by its own scheme.
 
     Upstream's `module_name_configs` sees parameters as outside of any module, and lets the options
     of an outer module take what those of an inner one leave. A filter is exact.
@@ -48,17 +41,20 @@ class MixedQuantizer(QuickQuantizer):
         self._options = options
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        # Pattern by pattern: a pool is annotated as what it reads, so that comes first whatever
-        # its scheme.
+        with _possible_patterns(model):
+            return self._annotate_mixed(model) if self._options.mixed else super().annotate(model)
+
+    def _annotate_mixed(self, model: GraphModule) -> GraphModule:
         schemes = self._options.schemes()
         configs = [
             AnnotationConfig.from_quantization_config(_config(scheme).global_config)
             for scheme in schemes
         ]
-        with _possible_patterns(model):
-            for annotator in _AnnotationPatternRegistry.get_annotators().values():
-                for scheme, config in zip(schemes, configs, strict=True):
-                    annotator(model, config, self._options.takes(scheme))
+        # Pattern by pattern: a pool is annotated as what it reads, so that comes first whatever
+        # its scheme.
+        for annotator in _AnnotationPatternRegistry.get_annotators().values():
+            for scheme, config in zip(schemes, configs, strict=True):
+                annotator(model, config, self._options.takes(scheme))
         for node in model.graph.nodes:
             scheme = self._options.which(node) if node.op == "call_function" else None
             if scheme is not None:
@@ -74,12 +70,6 @@ def _quantize_input(node: Node, config: AnnotationConfig) -> None:
         return
     if annotation.input_qspec_map.get(node.args[0], config) is None:
         annotation.input_qspec_map[node.args[0]] = config.input_activation
-
-
-def make_quantizer(options: CoreMLQuantize) -> QuickQuantizer:
-    if options.mixed:
-        return MixedQuantizer(options)
-    return QuickQuantizer(_config(options.global_scheme()))
 
 
 def _config(scheme: CoreMLScheme) -> LinearQuantizerConfig:

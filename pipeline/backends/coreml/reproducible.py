@@ -22,9 +22,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from blake3 import blake3
-
 from pipeline.backends.patching import replaced
+from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 
 _METADATA, _MANIFEST, _MODEL = "metadata.json", "Manifest.json", "*.mlmodel"
@@ -73,17 +72,13 @@ def _check_sharing(
     Upstream takes the strategy of the first method for that of all, and raises the deployment
     target of joined methods to iOS 18 without a word.
     """
-    if len(programs) < 2:
-        return
-    strategies = {
-        method: backend.multimethod_weight_sharing_strategy_from_compile_specs(own[0]).value
-        for method, own in specs.items()
-    }
+    strategy = backend.multimethod_weight_sharing_strategy_from_compile_specs
+    strategies = {method: strategy(own[0]).value for method, own in specs.items()}
     if len(set(strategies.values())) > 1:
         raise PipelineError(
             f"coreml: {_OPTION} must be the same in every method: {_list_values(strategies)}"
         )
-    if "disabled" in strategies.values():
+    if len(programs) < 2 or "disabled" in strategies.values():
         return
     counts = {method: len(own) for method, own in programs.items()}
     if len(set(counts.values())) > 1:
@@ -123,17 +118,23 @@ def _rename(result: Any, identifiers: Mapping[str, str]) -> Any:
 def _flatten(identifiers: dict[str, str], path: str) -> bytes:
     """Return a folder that holds a model and its metadata as one payload, and note which identifier
     took the place of which. Stands in for upstream's `flatten_directory_contents`."""
+    from coremltools.proto import Model_pb2
+
     folder = Path(path)
     for manifest in folder.rglob(_MANIFEST):
         _fix_manifest(manifest)
-    for model in folder.rglob(_MODEL):
-        _fix_model(model)
-    metadata = json.loads((folder / _METADATA).read_text())
+    for file in folder.rglob(_MODEL):
+        model = Model_pb2.Model()
+        model.ParseFromString(file.read_bytes())
+        model.description.metadata.userDefined.pop(_DATE, None)
+        file.write_bytes(model.SerializeToString(deterministic=True))
+    metadata_file = folder / _METADATA
+    metadata = json.loads(metadata_file.read_text())
     random = metadata["identifier"]
-    metadata["identifier"] = ""
-    (folder / _METADATA).write_text(json.dumps(metadata))
-    metadata["identifier"] = identifiers[random] = f"executorch_{_hash_files(folder)}"
-    (folder / _METADATA).write_text(json.dumps(metadata))
+    metadata_file.write_text(json.dumps(metadata | {"identifier": ""}))
+    content = uuid.uuid5(uuid.NAMESPACE_URL, hash_bytes(archive(folder)))
+    identifiers[random] = f"executorch_{content}"
+    metadata_file.write_text(json.dumps(metadata | {"identifier": identifiers[random]}))
     return archive(folder)
 
 
@@ -145,24 +146,6 @@ def _fix_manifest(path: Path) -> None:
     manifest["itemInfoEntries"] = {ids[old]: item for old, item in items}
     manifest["rootModelIdentifier"] = ids[manifest["rootModelIdentifier"]]
     path.write_text(json.dumps(manifest, indent=4, sort_keys=True))
-
-
-def _fix_model(path: Path) -> None:
-    from coremltools.proto import Model_pb2
-
-    model = Model_pb2.Model()
-    model.ParseFromString(path.read_bytes())
-    model.description.metadata.userDefined.pop(_DATE, None)
-    path.write_bytes(model.SerializeToString(deterministic=True))
-
-
-def _hash_files(folder: Path) -> uuid.UUID:
-    """Hash the names and the bytes of all files to 122 bits."""
-    hasher = blake3()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes()):
-            hasher.update(len(part).to_bytes(8, "little") + part)
-    return uuid.UUID(bytes=hasher.digest(length=16), version=5)
 
 
 def archive(folder: Path) -> bytes:
@@ -181,12 +164,10 @@ def archive(folder: Path) -> bytes:
             content = path.read_bytes()
             region = {"offset": len(data), "size": len(content)}
             data.extend(content)
-        kind = int(path.is_dir())
-        node = {"children": children, "dataRegion": region, "kind": kind, "name": path.name}
-        nodes.append(node)
+        kind = {"kind": int(path.is_dir()), "name": path.name}
+        nodes.append({"children": children, "dataRegion": region, **kind})
         return len(nodes) - 1
 
     add(folder)
     table = json.dumps({"nodes": nodes}, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-    data.extend(table.encode()[::-1])
-    return bytes(data)
+    return bytes(data) + table.encode()[::-1]

@@ -47,7 +47,7 @@ class InterpreterDevice(Device):
         self._timings: dict[str, list[Timing]] = {}
 
     def methods(self, files: PackageFiles) -> list[str]:
-        return sorted(plan.name for plan in self._data(files).file.program.execution_plan)
+        return sorted(self._data(files).plans)
 
     def declared(self, files: PackageFiles, method: str) -> Declared:
         plan = self._plan(files, method)
@@ -96,7 +96,7 @@ class InterpreterDevice(Device):
         return self._read[files]
 
     def _plan(self, files: PackageFiles, method: str) -> schema.ExecutionPlan:
-        plans = {plan.name: plan for plan in self._data(files).file.program.execution_plan}
+        plans = self._data(files).plans
         if method not in plans:
             known = ", ".join(sorted(plans)) or "none"
             raise DeviceError(f"{files.name}: ", f"has no method '{method}'; it has {known}")

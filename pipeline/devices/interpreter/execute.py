@@ -81,19 +81,18 @@ def read_results(method: Method, number: int) -> list[Any]:
 
 def _set_input(values: list[Any], index: int, given: Any, place: int) -> None:
     value = values[index]
-    if not isinstance(value, Slot):
-        if isinstance(given, torch.Tensor):
-            raise RefusalError(f"input {place} is a tensor, must be none")
-        if isinstance(value, (int, float)) and value is not None and given != value:
-            reason = f"input {place} is {given!r}, must be {value!r}, as the method was exported"
-            raise RefusalError(reason)
-        return
-    if not isinstance(given, torch.Tensor):
-        raise RefusalError(f"input {place} must be a tensor")
-    try:
-        value.assign(given)
-    except RefusalError as error:
-        raise RefusalError(f"input {place} is {error}") from error
+    if isinstance(value, Slot):
+        if not isinstance(given, torch.Tensor):
+            raise RefusalError(f"input {place} must be a tensor")
+        try:
+            value.assign(given)
+        except RefusalError as error:
+            raise RefusalError(f"input {place} is {error}") from error
+    elif isinstance(given, torch.Tensor):
+        raise RefusalError(f"input {place} is a tensor, must be none")
+    elif isinstance(value, (int, float)) and given != value:
+        must = f"must be {value!r}, as the method was exported"
+        raise RefusalError(f"input {place} is {given!r}, {must}")
 
 
 def _call_delegate(method: Method, call: schema.DelegateCall, results: int) -> None:
@@ -112,29 +111,21 @@ def _call_kernel(method: Method, call: schema.KernelCall) -> None:
         function(method.values, call.args)
         return
     arguments = function._schema.arguments
-    positional: list[Any] = []
-    named: dict[str, Any] = {}
-    outs: list[tuple[int, Any]] = []
+    given: dict[str, Any] = {}
+    results: dict[int, Any] = {}
     for argument, index in zip(arguments, call.args, strict=False):
-        value = _argument(method.values, index)
         if argument.is_out:
-            value = _fresh(method.values[index], method.values)
-            outs.append((index, value))
-        if argument.kwarg_only:
-            named[argument.name] = value
+            given[argument.name] = results[index] = _fresh(method.values[index], method.values)
         else:
-            positional.append(value)
+            given[argument.name] = _argument(method.values, index)
     try:
-        returned = function(*positional, **named)
+        returned = function(**given)
     except Exception as error:  # whatever an operator raises
         raise RefusalError(f"{type(error).__name__}: {first_line(error)}") from error
-    if outs:
-        for index, value in outs:
-            _store(method.values, index, value)
-        return
-    rest = call.args[len(arguments) :]
-    given = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-    for index, value in zip(rest, given, strict=False):
+    if not results:
+        several = returned if isinstance(returned, (tuple, list)) else [returned]
+        results = dict(zip(call.args[len(arguments) :], several, strict=False))
+    for index, value in results.items():
         _store(method.values, index, value)
 
 

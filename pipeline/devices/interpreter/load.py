@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from itertools import takewhile
 from typing import Any
 from weakref import finalize
@@ -38,6 +38,11 @@ class PackageData:
 
     file: PTEFile
     named: Mapping[str, bytes]
+
+    @cached_property
+    def plans(self) -> dict[str, schema.ExecutionPlan]:
+        """The plans of its methods by name."""
+        return {plan.name: plan for plan in self.file.program.execution_plan}
 
 
 def read_package(files: PackageFiles) -> PackageData:
@@ -164,10 +169,8 @@ def _slot(tensor: schema.Tensor, arenas: Sequence[torch.Tensor], data: PackageDa
     if int(tensor.scalar_type) not in DTYPES:
         raise RefusalError(f"a tensor of the dtype {tensor.scalar_type!r}, which torch has not")
     slot = Slot(tensor)
-    where = tensor.allocation_info
-    if where is not None:
-        slot.memory = arenas[where.memory_id]
-        slot.offset = where.memory_offset
+    if (where := tensor.allocation_info) is not None:
+        slot.memory, slot.offset = arenas[where.memory_id], where.memory_offset
         if slot.offset + slot.size_in_bytes() > len(slot.memory):
             raise RefusalError("a tensor beyond the end of its planned memory")
     content = constant_bytes(tensor, data)
@@ -198,10 +201,8 @@ def constant_bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
         return data.named[name]
     if tensor.data_buffer_idx == 0:
         return None
-    if tensor.allocation_info is None:
-        buffers = data.file.program.constant_buffer
-    else:
-        buffers = data.file.mutable_data or []
+    planned, file = tensor.allocation_info is not None, data.file
+    buffers = (file.mutable_data or []) if planned else file.program.constant_buffer
     if tensor.data_buffer_idx >= len(buffers):
         raise RefusalError(f"constant {tensor.data_buffer_idx}, of {len(buffers)}")
     return bytes(buffers[tensor.data_buffer_idx].storage)
