@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+)
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 class Options(BaseModel):
@@ -21,15 +29,30 @@ class Options(BaseModel):
         return self.model_dump(mode="json", by_alias=True)
 
     @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Let the context of a validation, if it has one, read what people wrote
+        (`pipeline.config.parser`)."""
+        schema = handler(source)
+        model = handler.resolve_ref_schema(schema)
+        if model["type"] == "function-wrap":  # this function's own, from another use of the class
+            return schema
+
+        def read(data: Any, validate: Any, info: ValidationInfo) -> Any:
+            return info.context(cls, data, validate) if info.context else validate(data)
+
+        bare: Any = {key: value for key, value in model.items() if key != "ref"}
+        return core_schema.with_info_wrap_validator_function(read, bare, ref=model["ref"])
+
+    @classmethod
     def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         """Join the lines of descriptions, which are wrapped in the source."""
-        schema = handler(core_schema)
-        for each in handler.resolve_ref_schema(schema).get("properties", {}).values():
+        made = handler(schema)
+        for each in handler.resolve_ref_schema(made).get("properties", {}).values():
             if "description" in each:
                 each["description"] = " ".join(each["description"].split())
-        return schema
+        return made
 
 
 def rule(what: str) -> PydanticCustomError:

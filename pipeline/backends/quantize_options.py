@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from pipeline.backends.options import ModuleName, Options, rule
 from pipeline.backends.workspace_files import InputFiles
@@ -34,8 +34,26 @@ Static = Annotated[
 _Name = TypeVar("_Name")
 _Scheme = TypeVar("_Scheme")
 OVERRIDES = ("modules", "operators")
+OVERRIDE_TAGS = ("[options]", "[none]")
+
+
+def _kind(override: Any) -> str | None:
+    """Return the tag of an override; an empty mapping is none."""
+    if override == NOT:
+        return "[none]"
+    return "[options]" if isinstance(override, Options) or override else None
+
+
+_Override = Annotated[
+    Annotated[_Scheme, Tag("[options]")] | Annotated[Literal["none"], Tag("[none]")],
+    Discriminator(
+        _kind,
+        custom_error_type="rule",
+        custom_error_message=f"must be a mapping of options, or {NOT}",
+    ),
+]
 ByModule = Annotated[
-    dict[ModuleName, _Scheme | Literal["none"]],
+    dict[ModuleName, _Override[_Scheme]],
     Field(
         description="Other options for the operators of a module, by its qualified name, or `none` "
         "to leave it as it is. The innermost module counts."
@@ -45,7 +63,7 @@ OF_OPERATORS = (
     "Other options for operators of a type, or `none` to leave them as they are. Modules come "
     "first."
 )
-ByOperator = Annotated[dict[_Name, _Scheme | Literal["none"]], Field(description=OF_OPERATORS)]
+ByOperator = Annotated[dict[_Name, _Override[_Scheme]], Field(description=OF_OPERATORS)]
 
 
 class QuantizeConfig(Options):

@@ -7,10 +7,17 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from pipeline.backends.options import MODULE_PATTERN, Distinct
+from pipeline.backends.options import MODULE_PATTERN, Distinct, rule
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
@@ -36,14 +43,26 @@ RULES = {
 }
 
 
+class Mistakes(list[InitErrorDetails]):
+    """The mistakes in a value, in this project's words."""
+
+    def add(self, what: str, known: str = "", loc: tuple[int | str, ...] = (), **key: Any) -> None:
+        """Add a mistake at a place in the value, or of a `key` of the mapping there."""
+        kind = PydanticCustomError("mistake", "mistake", {"what": what, "known": known, **key})
+        self.append(InitErrorDetails(type=kind, loc=loc, input=None))
+
+    def check(self) -> None:
+        """Raise ValidationError when there is one."""
+        if self:
+            raise ValidationError.from_exception_data("", self)
+
+
 def _size(value: Any) -> Any:
     parsed = parse_size(value) if isinstance(value, str) else None
     size = value if parsed is None else parsed
     if not isinstance(size, int) or size not in _INT64 or size < 1:
         units = ", ".join(UNITS)
-        raise PydanticCustomError(
-            "rule", "must be a size such as 40MB; units: {units}", {"units": units}
-        )
+        raise rule(f"must be a size such as 40MB; units: {units}")
     return size
 
 
@@ -51,13 +70,13 @@ def _portion(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
         value = float(Decimal(value.rstrip("% ")) / 100)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise PydanticCustomError("rule", "must be a share such as 0.02 or 2%")
+        raise rule("must be a share such as 0.02 or 2%")
     return float(value)
 
 
 def _power_of_two(value: int) -> int:
     if value < 1 or value & (value - 1):
-        raise PydanticCustomError("rule", "must be a power of two")
+        raise rule("must be a power of two")
     return value
 
 
@@ -65,15 +84,13 @@ def _constant(value: Any) -> Any:
     """A plan holds 64-bit numbers and texts that end at the first NUL."""
     for leaf in value if isinstance(value, list) else [value]:
         if not isinstance(leaf, int | float | str):
-            raise PydanticCustomError(
-                "rule", "must be a number, text, true, false or a list of these"
-            )
+            raise rule("must be a number, text, true, false or a list of these")
         if isinstance(leaf, int) and leaf not in _INT64:
-            raise PydanticCustomError("rule", "must be a number of at most 64 bits")
+            raise rule("must be a number of at most 64 bits")
         if isinstance(leaf, float) and not math.isfinite(leaf):
-            raise PydanticCustomError("rule", "must be a finite number")
+            raise rule("must be a finite number")
         if isinstance(leaf, str) and re.search(r"[\0\ud800-\udfff]", leaf):
-            raise PydanticCustomError("rule", "must be text without NUL and lone surrogates")
+            raise rule("must be text without NUL and lone surrogates")
     return value
 
 

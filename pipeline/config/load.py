@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipeline.backends import BACKENDS, PartitionerSpec, QuantizeConfig
 from pipeline.config.compose import KEYS, Composition, Document, Folder
@@ -24,9 +24,9 @@ from pipeline.config.models import (
     PackageConfig,
     PassSpec,
 )
-from pipeline.config.parser import Parser
+from pipeline.config.parser import parse
 from pipeline.config.validation import Gates, ValidateConfig
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
+from pipeline.store.errors import ConfigErrors, Problem, join, shown
 
 __all__ = [
     "Configs",
@@ -109,9 +109,8 @@ def parse_document(package: str, document: Document) -> PackageConfig:
     Raises:
         ConfigErrors: everything that is wrong.
     """
-    parser = Parser(document.problem, KEYS)
     try:
-        config = _parse(parser, package, document.data)
+        config = _parse(package, document.data, document.problem, KEYS)
     except ConfigErrors as errors:
         known = {(p.file, p.line, p.path) for p in document.problems}
         more = [p for p in errors.problems if (p.file, p.line, p.path) not in known]
@@ -127,62 +126,16 @@ def parse_config(package: str, data: object, file: str) -> PackageConfig:
     Raises:
         ConfigErrors: everything that is wrong.
     """
-    parser = Parser(lambda path, what, known, at: Problem(file, path, what, known))
-    return _parse(parser, package, data)
+    return _parse(package, data, lambda path, what, known, at: Problem(file, path, what, known))
 
 
-def _parse(parser: Parser, package: str, data: object) -> PackageConfig:
-    if not isinstance(data, dict):
-        parser.wrong("", f"is {shown(data)}, must be a mapping", "begin with `model:`")
-        raise ConfigErrors(parser.problems)
+def _parse(
+    package: str, data: object, problem: Callable[..., Problem], more_keys: Iterable[str] = ()
+) -> PackageConfig:
     if not re.fullmatch(NAME_PATTERN, package):
-        parser.wrong(
-            "", f"cannot name a package: {shown(package)} {RULES[NAME_PATTERN]}", "rename the file"
-        )
-    config = parser.section(PackageConfig, data, "", package=package)
-    for problem in _disagreements(data):
-        parser.wrong(*problem)
-    if parser.problems or config is None:
-        raise ConfigErrors(parser.problems)
-    return config
-
-
-def _disagreements(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield where the config contradicts itself, as far as its shape allows to find that."""
-    methods = _names(document.get("methods"))
-    for name in _names(document.get("constant_methods")):
-        if name in methods:
-            yield join("constant_methods", name), "is a method of the model too", "rename it"
-    validation = document.get("validate")
-    for name in _names(validation.get("methods")) if isinstance(validation, dict) else ():
-        if name not in methods:
-            yield join("validate.methods", name), "is no method here", did_you_mean(name, methods)
-    yield from _wrong_sequences(document, validation, methods)
-
-
-def _wrong_sequences(
-    document: Mapping[str, Any], validation: object, methods: Sequence[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield sequences that name no method, or methods that can't share state."""
-    sequences = validation.get("sequences") if isinstance(validation, dict) else None
-    part: Any = document
-    for key in ("emit", "memory_planning", "share_mutable_buffers"):
-        part = part.get(key) if isinstance(part, dict) else None
-    for number, names in enumerate(sequences if isinstance(sequences, list) else ()):
-        where = join("validate.sequences", number)
-        for place, name in enumerate(names if isinstance(names, list) else ()):
-            if isinstance(name, str) and name not in methods:
-                yield join(where, place), f"'{name}' is no method here", did_you_mean(name, methods)
-        if isinstance(names, list) and len({str(name) for name in names}) > 1 and part is not True:
-            yield (
-                where,
-                "its methods share no state: each has buffers of its own",
-                "say `emit: {memory_planning: {share_mutable_buffers: true}}`",
-            )
-
-
-def _names(mapping: object) -> list[str]:
-    return [name for name in mapping if isinstance(name, str)] if isinstance(mapping, dict) else []
+        what = f"cannot name a package: {shown(package)} {RULES[NAME_PATTERN]}"
+        raise ConfigErrors([problem("", what, "rename the file", "")])
+    return parse(PackageConfig, data, problem, more_keys, package=package)
 
 
 def _uses(document: Document) -> Iterator[Use]:

@@ -20,20 +20,21 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Backend, Options, PartitionerSpec, QuantizeConfig
-from pipeline.backends.options import Distinct, Modules
+from pipeline.backends.options import Distinct, Modules, rule
 from pipeline.backends.workspace_files import located, named_files
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
     Constant,
     Label,
     MethodName,
+    Mistakes,
     Name,
     Operator,
     Patterns,
     PowerOfTwo,
 )
 from pipeline.config.validation import Cases, ValidateConfig
-from pipeline.store.errors import join
+from pipeline.store.errors import did_you_mean, join
 
 
 class PassSpec(Options):
@@ -62,6 +63,7 @@ class EdgeConfig(Options):
     )
     passes: tuple[PassSpec, ...] = Field(
         default=(),
+        strict=False,
         description="Passes over the edge program, in this order, as module:name of a class or "
         "function in passes/ or an installed package.",
     )
@@ -71,8 +73,9 @@ class MethodConfig(Options):
     """Settings by which one method is lowered."""
 
     partitioners: tuple[PartitionerSpec, ...] = Field(
+        strict=False,
         description="The delegates that the method is lowered to, tried in this order. An empty "
-        "list means portable operators only, said on purpose."
+        "list means portable operators only, said on purpose.",
     )
     modules: Modules | None = Field(
         default=None,
@@ -90,15 +93,14 @@ class MethodConfig(Options):
         cls, quantize: QuantizeConfig | None, info: ValidationInfo
     ) -> QuantizeConfig | None:
         for spec in info.data.get("partitioners", ()):
-            if quantize is None or spec is None or spec.name != quantize.quantizer:
+            if quantize is None or spec.name != quantize.quantizer:
                 continue
             for name in quantize.partitioners_own:
                 ours, theirs = getattr(quantize, name), getattr(spec.options, name)
                 if ours != theirs:
+                    what = f"has {name} {ours}, the partitioner {theirs}"
                     raise PydanticCustomError(
-                        "disagreement",
-                        "has {name} {ours}, the partitioner {theirs}; give both the same",
-                        {"name": name, "ours": ours, "theirs": theirs},
+                        "mistake", "mistake", {"what": what, "known": "give both the same"}
                     )
         return quantize
 
@@ -107,11 +109,9 @@ class MethodConfig(Options):
         scheme = getattr(self.quantize, "scheme", None)
         here = any(each.name == "xnnpack" for each in self.partitioners)
         if here and isinstance(scheme, str) and scheme.endswith("_weight_only"):
-            raise PydanticCustomError(
-                "rule",
-                "must not quantize by `{scheme}`: XNNPACK computes on float weights then, and "
-                "stores them so; take int8_dynamic_activation_int4_weight or ..._int8_weight",
-                {"scheme": scheme},
+            raise rule(
+                f"must not quantize by `{scheme}`: XNNPACK computes on float weights then, and "
+                "stores them so; take int8_dynamic_activation_int4_weight or ..._int8_weight"
             )
         return self
 
@@ -119,17 +119,12 @@ class MethodConfig(Options):
     def _takes_the_whole_method(self) -> Self:
         """Refuse parts of a method for passes, which go over all of it before any partitioner."""
         for spec in self.partitioners:
-            if spec is None or spec.backend.lowering.make_passes is None:
+            if spec.backend.lowering.make_passes is None:
                 continue
-            what = {"name": spec.name}
             if len(self.partitioners) > 1:
-                raise PydanticCustomError(
-                    "rule", "must have no partitioner beside {name}, which lowers by passes", what
-                )
+                raise rule(f"must have no partitioner beside {spec.name}, which lowers by passes")
             if self.modules is not None or spec.modules is not None:
-                raise PydanticCustomError(
-                    "rule", "must not hold `modules`: {name} lowers whole methods by passes", what
-                )
+                raise rule(f"must not hold `modules`: {spec.name} lowers whole methods by passes")
         return self
 
     def parts_with_options(self) -> Iterator[tuple[str, Options]]:
@@ -216,7 +211,9 @@ class EmitConfig(Options):
         "stored in the package; the others begin undefined.",
     )
     passes: tuple[PassSpec, ...] = Field(
-        default=(), description="Passes over the lowered program, before memory is planned."
+        default=(),
+        strict=False,
+        description="Passes over the lowered program, before memory is planned.",
     )
     memory_planning: MemoryPlanning = MemoryPlanning()
     remove_view_copy: bool = Field(
@@ -260,6 +257,41 @@ class PackageConfig(Options):
     )
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
+
+    @field_validator("constant_methods")
+    @classmethod
+    def _are_no_methods(cls, constants: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        mistakes = Mistakes()
+        for name in constants.keys() & info.data.get("methods", {}):
+            mistakes.add("is a method of the model too", "rename it", loc=(name,))
+        mistakes.check()
+        return constants
+
+    @field_validator("validation")
+    @classmethod
+    def _names_methods(cls, validation: ValidateConfig, info: ValidationInfo) -> ValidateConfig:
+        """Refuse names of no method, and sequences of methods that can't share state."""
+        if not {"methods", "emit"} <= info.data.keys():  # they have mistakes
+            return validation
+        methods, emit = info.data["methods"], info.data["emit"]
+        mistakes = Mistakes()
+        for name in validation.methods.keys() - methods:
+            known = did_you_mean(name, methods)
+            mistakes.add("is no method here", known, loc=("methods", name))
+        for number, names in enumerate(validation.sequences or ()):
+            where = ("sequences", number)
+            for place, name in enumerate(names):
+                if name not in methods:
+                    known = did_you_mean(name, methods)
+                    mistakes.add(f"'{name}' is no method here", known, loc=(*where, place))
+            if len(set(names)) > 1 and not emit.memory_planning.share_mutable_buffers:
+                mistakes.add(
+                    "its methods share no state: each has buffers of its own",
+                    "say `emit: {memory_planning: {share_mutable_buffers: true}}`",
+                    loc=where,
+                )
+        mistakes.check()
+        return validation
 
     @property
     def units(self) -> list[tuple[str, ...]]:

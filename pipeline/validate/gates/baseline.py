@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from pipeline.config.compose import Document
-from pipeline.config.parser import Parser
+from pipeline.config.parser import parse
 from pipeline.config.yaml import Dumper, load_nodes
 from pipeline.store.errors import ConfigErrors, Problem
 from pipeline.validate.gates.figures import Figures, MethodFigures
@@ -36,11 +36,7 @@ def parse_baseline(content: bytes, file: str) -> Figures:
     if root is None:
         raise ConfigErrors([Problem(file, "", "is empty", "`doit baseline` makes it")])
     document = Document(file, root)
-    parser = Parser(document.problem)
-    found = parser.section(Figures, document.data, "")
-    if parser.problems or found is None:
-        raise ConfigErrors(parser.problems)
-    return found
+    return parse(Figures, document.data, document.problem)
 
 
 class _Dumper(Dumper):
