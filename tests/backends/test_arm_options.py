@@ -43,7 +43,7 @@ def of(*parts):
     from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec
     from executorch.backends.arm.vgf import VgfCompileSpec
 
-    from pipeline.backends.arm.passes import compile_spec
+    from pipeline.backends.arm.backend import compile_spec
     from pipeline.backends.arm.quantizer import quantization
 
     known = {

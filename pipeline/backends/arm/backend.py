@@ -5,25 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import reasons
+from pipeline.backends.arm.options import PassOptions
 from pipeline.backends.entry import Backend, Lowering, Preprocessing, Quantization
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import QuantizeConfig
 
 if TYPE_CHECKING:
+    from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
     from executorch.exir.backend.partitioner import Partitioner
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 _ARM = "executorch.backends.arm."
-_QUANTIZER = f"{_ARM}quantizer.arm_quantizer:"
 
 
 def arm_backend(
     name: str,
-    folder: str,
     stem: str,
     *,
     options: type[Options],
@@ -35,24 +36,24 @@ def arm_backend(
     the options of their passes.
 
     Args:
-        folder: where in `executorch.backends.arm` the backend is defined.
-        stem: what the names of its classes begin with.
-        options: has a method `make_spec`, as `quantize` has: the compile spec without passes.
+        stem: what the names of its classes begin with; in lower case, its folder in
+            `executorch.backends.arm`.
     """
-    partitioner = f"{_ARM}{folder}.partitioner:{stem}Partitioner"
-    quantizer = f"{_QUANTIZER}{stem}Quantizer"
+    folder = _ARM + stem.lower()
 
     def make_partitioner(options: Any) -> Partitioner:
         from pipeline.backends.arm.partitioner import make_partitioner
 
-        return make_partitioner(
-            options, name, quantize.partitioners_own[0], resolve_name(partitioner)
-        )
+        device = quantize.partitioners_own[0]
+        hint = f"quantizer: {name}, {device}: {getattr(options, device)}"
+        kind = resolve_name(f"{folder}.partitioner:{stem}Partitioner")
+        return make_partitioner(kind, compile_spec(options), name, hint)
 
     def make_quantizer(config: Any) -> Quantizer:
         from pipeline.backends.arm.quantizer import make_quantizer
 
-        return make_quantizer(config, resolve_name(quantizer))
+        kind = resolve_name(f"{_ARM}quantizer.arm_quantizer:{stem}Quantizer")
+        return make_quantizer(config, kind(compile_spec(config)))
 
     return Backend(
         name=name,
@@ -65,10 +66,27 @@ def arm_backend(
             ),
             control_flow=frozenset({"cond", "while_loop"}),
         ),
-        quantization=Quantization(
-            options=quantize,
-            make_quantizer=make_quantizer,
-        ),
-        preprocessing=Preprocessing(details=f"{_ARM}{folder}.backend:{stem}Backend", around=around),
+        quantization=Quantization(options=quantize, make_quantizer=make_quantizer),
+        preprocessing=Preprocessing(details=f"{folder}.backend:{stem}Backend", around=around),
         **fields,
     )
+
+
+def compile_spec(options: Any) -> ArmCompileSpec:
+    """Return the compile spec of a partitioner's options or a quantizer's. Where they say nothing
+    of passes, it is left as it is, as a plain script leaves it."""
+    from executorch.backends.arm.common import pipeline_config as passes
+
+    kind = resolve_name(_ARM + options.spec)
+    spec: ArmCompileSpec = kind(**options.arguments(signature(kind).parameters))
+    if not options.model_dump(include=set(PassOptions.model_fields), exclude_defaults=True):
+        return spec
+    config = spec._create_default_pipeline_config()
+    if options.softmax is not None:
+        config.softmax = passes.SoftmaxDecompositionConfig[options.softmax.upper()]
+    config.leaky_relu = passes.LeakyReLULoweringConfig[options.leaky_relu.upper()]
+    config.quantize_inf = passes.QuantizeInfConfig(
+        options.quantize_neg_inf, options.quantize_pos_inf
+    )
+    spec.set_pass_pipeline_config(config)
+    return spec

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from configparser import ConfigParser
-from configparser import Error as ConfigParserError
+import configparser
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
@@ -22,9 +21,6 @@ from pipeline.backends.patching import wrapped
 from pipeline.backends.workspace_files import WorkspaceFiles
 from pipeline.store import digest
 from pipeline.store.errors import did_you_mean
-
-if TYPE_CHECKING:
-    from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
 
 # vela's accelerator configurations: an NPU and its multiply-accumulates in a cycle.
 # fmt: off
@@ -52,8 +48,6 @@ ETHOS_U_DEFAULTS = {
     "u65": ("Ethos_U65_High_End", "Dedicated_Sram_384KB"),
     "u85": ("Ethos_U85_SYS_DRAM_Mid", "Sram_Only"),
 }
-# How the sections of such a file begin (ethosu/vela/architecture_features.py).
-_SECTIONS = {"system_config": "System_Config.", "memory_mode": "Memory_Mode."}
 VelaFlag = Annotated[
     str,
     flag(
@@ -65,13 +59,10 @@ VelaFlag = Annotated[
 
 
 class _EthosUTarget(Options):
+    spec: ClassVar[str] = "ethosu.compile_spec:EthosUCompileSpec"
+
     target: EthosUTarget
     """The NPU and its multiply-accumulates in a cycle, such as ethos-u55-128."""
-
-    def make_spec(self) -> ArmCompileSpec:
-        from executorch.backends.arm.ethosu import EthosUCompileSpec
-
-        return EthosUCompileSpec(self.target)
 
 
 def _defined(names: Any) -> AfterValidator:
@@ -94,19 +85,18 @@ def _suggested(names: Any) -> WithJsonSchema:
 def _undefined_sections(options: EthosUOptions, path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield what options ask for and a file of the user's own does not define. vela only prints so,
     and then ExecuTorch fails as it finds no output."""
-    ini = ConfigParser()
+    ini = configparser.ConfigParser()
     try:
         ini.read_string(path.read_text(encoding="utf-8"))
-    except (ConfigParserError, UnicodeDecodeError) as error:
+    except (configparser.Error, UnicodeDecodeError) as error:
         yield "config_ini", f"is no .ini file: {' '.join(str(error).split())}", ""
         return
     system, memory = ETHOS_U_DEFAULTS[options.target.split("-")[1]]
-    asked = {
-        "system_config": options.system_config or system,
-        "memory_mode": options.memory_mode or memory,
+    asked = {  # by option, how such sections begin (ethosu/vela/architecture_features.py)
+        "system_config": ("System_Config.", options.system_config or system),
+        "memory_mode": ("Memory_Mode.", options.memory_mode or memory),
     }
-    for option, name in asked.items():
-        start = _SECTIONS[option]
+    for option, (start, name) in asked.items():
         known = [each.removeprefix(start) for each in ini.sections() if each.startswith(start)]
         if name not in known:
             what = f"is '{name}', but {options.config_ini} has no section [{start}{name}]"
@@ -139,16 +129,10 @@ class EthosUOptions(PassOptions, _EthosUTarget):
             raise rule("must be a system with the target's NPU")
         return value
 
-    def make_spec(self) -> ArmCompileSpec:
-        from executorch.backends.arm.ethosu import EthosUCompileSpec
-
-        return EthosUCompileSpec(
-            self.target,
-            self.system_config,
-            self.memory_mode,
-            list(self.extra_flags) if self.extra_flags else None,
-            OWN_INI if self.config_ini == OWN_INI else _register_ini(Path(self.config_ini)),
-        )
+    def arguments(self, names: Iterable[str]) -> dict[str, Any]:
+        own = self.config_ini == OWN_INI
+        ini = self.config_ini if own else _register_ini(Path(self.config_ini))
+        return {**super().arguments(names), "config_ini": ini}
 
 
 class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
@@ -198,7 +182,6 @@ def _with_path(flag: str, folder: Path) -> str:
 ENTRIES = (
     arm_backend(
         "ethos-u",
-        "ethosu",
         "EthosU",
         summary="Ethos-U55, U65, U85: NPUs of microcontrollers, quantized operators only",
         options=EthosUOptions,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
@@ -88,6 +88,12 @@ class PassOptions(Options):
     quantize_pos_inf: float = Field(255.0, allow_inf_nan=False)
     """What stands for inf when quantized."""
 
+    def arguments(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the arguments of a compile spec, of those that it takes: options by their name."""
+        given = {name: getattr(self, name, None) for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in given.items()}
+
     @field_validator("softmax")
     @classmethod
     def _u55_has_no_mask(cls, value: str | None, info: ValidationInfo) -> str | None:
@@ -131,7 +137,7 @@ ArmFollower = Literal[
 # fmt: on
 
 
-_RANGES = frozenset({"act_qmin", "act_qmax", "weight_qmin", "weight_qmax"})
+RANGES = ("act_qmax", "act_qmin", "weight_qmax", "weight_qmin")
 
 
 class ArmScheme(Options):
@@ -153,7 +159,7 @@ class ArmScheme(Options):
     eps: float | None = Field(None, gt=0, allow_inf_nan=False)
     """The least scale that observers give: by default 2**-16, and 2**-12 with int16 activations."""
 
-    @field_validator("act_qmin", "act_qmax", "weight_qmin", "weight_qmax")
+    @field_validator(*RANGES)
     @classmethod
     def _is_not_ignored(cls, value: int, info: ValidationInfo) -> int:
         """Refuse ranges beside int16 activations, for which executorch takes none."""
@@ -208,7 +214,7 @@ class ArmQuantize(ArmScheme, MixedQuantize):
             if "activations" in given:
                 if override.activations == "int16" and _lacks_int16(info):
                     raise rule(f"must not say int16 of {name}, or tosa_spec have that extension")
-            elif info.data.get("activations") == "int16" and given & _RANGES:
-                option = sorted(given & _RANGES)[0]
+            elif info.data.get("activations") == "int16" and not given.isdisjoint(RANGES):
+                option = next(name for name in RANGES if name in given)
                 raise rule(f"must not say {option} of {name}, whose int16 activations take none")
         return overrides

@@ -5,11 +5,12 @@ nothing of it, is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from executorch.backends.arm.common.annotation_meta import ArmAnnotationInfo
+from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
 from executorch.backends.arm.constants import Q_OPS
 from executorch.backends.arm.tosa import partitioner as upstream
 from executorch.backends.arm.tosa.partitioner import TOSAPartitioner
@@ -17,28 +18,24 @@ from executorch.exir.backend.partitioner import PartitionResult
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
-from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx import Node
+from torch.fx.passes.operator_support import create_op_support
 
-from pipeline.backends.arm.passes import compile_spec
 from pipeline.backends.patching import wrapped
+from pipeline.program.graphs import iter_nodes
 from pipeline.store.errors import PipelineError
 
 
 def make_partitioner(
-    options: Any, name: str, target: str, kind: type[TOSAPartitioner]
+    kind: type[TOSAPartitioner], spec: ArmCompileSpec, name: str, hint: str
 ) -> TOSAPartitioner:
     """Return a partitioner that raises PipelineError for a method that was not quantized for it.
 
     Args:
         name: of the backend.
-        target: the option that says which device is meant, here and in `quantize`.
-        kind: the partitioner's class.
+        hint: the options of `quantize` that such a method lacks.
     """
-    spec = compile_spec(options)
-    takes_int64 = spec.tosa_spec.support_extension("int64")
-    made = kind(spec, [_LeftAlone(takes_int64)])
-    hint = f"quantizer: {name}, {target}: {getattr(options, target)}"
+    made = kind(spec, [create_op_support(partial(_can_be_lowered, spec))])
     original = made.partition
 
     def partition(program: ExportedProgram) -> PartitionResult:
@@ -46,7 +43,7 @@ def make_partitioner(
         with wrapped(upstream, "_find_connected_components", _find_in_order):
             result = original(program)
         integer_only = not made.tosa_spec.support_float()
-        if not result.partition_tags and integer_only and _is_float(program.graph_module):
+        if not result.partition_tags and integer_only and _is_float(program):
             raise PipelineError(
                 f"{name} takes operators that its own quantizer has seen, and the method has none, "
                 f"so nothing would be delegated; add `quantize: {{{hint}}}` or leave {name} out"
@@ -61,17 +58,13 @@ def make_partitioner(
     return made
 
 
-class _LeftAlone(OperatorSupportBase):
-    """Rejects operators that TOSAPartitioner takes, and whose partitions TOSABackend then fails
-    on with a traceback out of one of its passes. Bytes of what it lowers stay as they are."""
-
-    def __init__(self, takes_int64: bool) -> None:
-        super().__init__()
-        self._takes_int64 = takes_int64
-
-    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
-        reads = not self._takes_int64 and _reads_int64_of_branch(node)
-        return not reads and not _drops_dimensions(node)
+def _can_be_lowered(
+    spec: ArmCompileSpec, submodules: Mapping[str, torch.nn.Module], node: Node
+) -> bool:
+    """Return False for operators that TOSAPartitioner takes, and whose partitions TOSABackend then
+    fails on with a traceback out of one of its passes. Bytes of what it lowers stay as they are."""
+    takes_int64 = spec.tosa_spec.support_extension("int64")
+    return (takes_int64 or not _reads_int64_of_branch(node)) and not _drops_dimensions(node)
 
 
 def _reads_int64_of_branch(node: Node) -> bool:
@@ -81,7 +74,8 @@ def _reads_int64_of_branch(node: Node) -> bool:
     In a branch it is a `get_attr`, which stays outside, though upstream's check takes it for a
     constant as well: the partition would have an input of int64, which TOSA has not.
     """
-    return any(i.op == "get_attr" and _dtype(i) == torch.int64 for i in node.all_input_nodes)
+    constants = [i.meta.get("val") for i in node.all_input_nodes if i.op == "get_attr"]
+    return any(getattr(value, "dtype", None) == torch.int64 for value in constants)
 
 
 def _drops_dimensions(node: Node) -> bool:
@@ -100,15 +94,11 @@ def _drops_dimensions(node: Node) -> bool:
     )
 
 
-def _dtype(node: Node) -> torch.dtype | None:
-    return getattr(node.meta.get("val"), "dtype", None)
-
-
 def _forget_constants_of_branches(program: ExportedProgram) -> None:
     """Keep of what is computed from constants alone, in a branch, the type instead of the value.
     Where a partition has such a one as an input, torch would run the passes' operators of TOSA on
     it, which have no kernels."""
-    for node in _nodes(program.graph_module):
+    for node in iter_nodes(program):
         value = node.meta.get("val")
         known = isinstance(value, FakeTensor) and value.constant is not None
         if known and node.op == "call_function" and node.graph is not program.graph:
@@ -118,18 +108,11 @@ def _forget_constants_of_branches(program: ExportedProgram) -> None:
                 )
 
 
-def _nodes(module: GraphModule) -> Iterator[Node]:
-    """Yield the nodes of its graph and of all branches."""
-    for graph in module.modules():
-        if isinstance(graph, GraphModule):
-            yield from graph.graph.nodes
-
-
-def _is_float(module: GraphModule) -> bool:
+def _is_float(program: ExportedProgram) -> bool:
     """Return whether a method computes in floating point, and Arm's quantizer has seen nothing of
     it: without its mark TOSAPartitioner leaves operators alone, wherever the quantization came
     from."""
-    nodes = [node for node in _nodes(module) if isinstance(node.target, EdgeOpOverload)]
+    nodes = [node for node in iter_nodes(program) if isinstance(node.target, EdgeOpOverload)]
     marked = ArmAnnotationInfo.CUSTOM_META_KEY
     if any(node.meta.get("custom", {}).get(marked, {}).get("quantized") for node in nodes):
         return False

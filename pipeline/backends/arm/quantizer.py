@@ -15,13 +15,11 @@ from executorch.backends.arm.quantizer.arm_quantizer_utils import NodeFinder
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from pipeline.backends.arm.options import ArmScheme
-from pipeline.backends.arm.passes import compile_spec
+from pipeline.backends.arm.options import RANGES, ArmScheme
 
 
-def make_quantizer(config: Any, kind: type[TOSAQuantizer]) -> Quantizer:
-    """Return a quantizer of a class, for the method, its inputs and outputs."""
-    quantizer = kind(compile_spec(config))
+def make_quantizer(config: Any, quantizer: TOSAQuantizer) -> Quantizer:
+    """Return a quantizer with the options of a config, for the method, its inputs and outputs."""
     made = _Mixed(quantizer, config) if config.mixed else quantizer
     quantizer.set_global(quantization(config))
     if config.io is not None:
@@ -88,26 +86,19 @@ class _Marked(NodeFinder):
 def _io_quantization(config: Any) -> Any:
     """Return the options for inputs and outputs, of which only those of activations count."""
     if config.io == "uint8":
-        return get_uint8_io_quantization_config(**_eps(config, "eps"))
+        return get_uint8_io_quantization_config(**_given(config, "eps"))
     kind = ArmScheme.model_construct(activations=config.io, eps=config.eps)
     return quantization(config if config.io == config.activations else kind)
-
-
-def _eps(scheme: Any, name: str) -> dict[str, float]:
-    return {} if scheme.eps is None else {name: scheme.eps}
 
 
 def quantization(scheme: Any) -> Any:
     """Return the quantization config of a scheme."""
     if scheme.activations == "int16":
-        return get_symmetric_a16w8_quantization_config(
-            is_per_channel=scheme.per_channel, **_eps(scheme, "epsilon")
-        )
-    return get_symmetric_quantization_config(
-        is_per_channel=scheme.per_channel,
-        act_qmin=scheme.act_qmin,
-        act_qmax=scheme.act_qmax,
-        weight_qmin=scheme.weight_qmin,
-        weight_qmax=scheme.weight_qmax,
-        **_eps(scheme, "eps"),
-    )
+        epsilon = {} if scheme.eps is None else {"epsilon": scheme.eps}
+        return get_symmetric_a16w8_quantization_config(scheme.per_channel, **epsilon)
+    given = _given(scheme, *RANGES, "eps")
+    return get_symmetric_quantization_config(is_per_channel=scheme.per_channel, **given)
+
+
+def _given(scheme: Any, *names: str) -> dict[str, Any]:
+    return scheme.model_dump(include=set(names), exclude_none=True)  # type: ignore[no-any-return]

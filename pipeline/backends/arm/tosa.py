@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 from pipeline.backends.arm.backend import arm_backend
 from pipeline.backends.arm.options import ArmQuantize, PassOptions, TosaSpec
@@ -10,19 +10,13 @@ from pipeline.backends.entry import Execution
 from pipeline.backends.host import TOSA, Host, extra
 from pipeline.backends.options import Options
 
-if TYPE_CHECKING:
-    from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
-
 
 class _TosaTarget(Options):
+    spec: ClassVar[str] = "tosa.compile_spec:TosaCompileSpec"
+
     tosa_spec: TosaSpec
     """The TOSA specification that is lowered to: version, one or both profiles (FP, INT),
     extensions, such as TOSA-1.0+INT+int16+int4."""
-
-    def make_spec(self) -> ArmCompileSpec:
-        from executorch.backends.arm.tosa.compile_spec import TosaCompileSpec
-
-        return TosaCompileSpec(self.tosa_spec)
 
 
 class TosaOptions(PassOptions, _TosaTarget):
@@ -38,7 +32,6 @@ class TosaQuantize(ArmQuantize, PassOptions, _TosaTarget):
 
 ENTRIES = (
     arm_backend(
-        "tosa",
         "tosa",
         "TOSA",
         summary="TOSA itself, as compilers for other devices read it",

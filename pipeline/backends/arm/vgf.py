@@ -4,10 +4,9 @@ executorch/backends/arm/vgf."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pipeline.backends.arm.backend import arm_backend
 from pipeline.backends.arm.emulation import missing
@@ -17,9 +16,6 @@ from pipeline.backends.host import TOSA, Host, Requirement, extra, package_folde
 from pipeline.backends.options import Distinct, Options
 from pipeline.store import digest
 
-if TYPE_CHECKING:
-    from executorch.backends.arm.common.arm_compile_spec import ArmCompileSpec
-
 ConverterFlag = Annotated[
     str,
     flag("input output tosa-flatbuffer tosa-flatbuffer-schema help version"),
@@ -28,14 +24,11 @@ ConverterFlag = Annotated[
 
 
 class _VgfTarget(Options):
+    spec: ClassVar[str] = "vgf.compile_spec:VgfCompileSpec"
+
     tosa_spec: TosaSpec = "TOSA-1.0+FP+INT+int4+int16"
     """The TOSA specification that is lowered to: version, one or both profiles (FP, INT),
     extensions."""
-
-    def make_spec(self, flags: Iterable[str] | None = None) -> ArmCompileSpec:
-        from executorch.backends.arm.vgf import VgfCompileSpec
-
-        return VgfCompileSpec(self.tosa_spec, list(flags or ()))
 
 
 class VgfOptions(PassOptions, _VgfTarget):
@@ -43,9 +36,6 @@ class VgfOptions(PassOptions, _VgfTarget):
 
     compiler_flags: Distinct[ConverterFlag] | None = None
     """Further flags of the model converter, such as --require-static-shape."""
-
-    def make_spec(self, flags: Iterable[str] | None = None) -> ArmCompileSpec:
-        return super().make_spec(flags or self.compiler_flags)
 
 
 class VgfQuantize(ArmQuantize, PassOptions, _VgfTarget):
@@ -76,18 +66,11 @@ def converter() -> str:
     return str(folders[0] / "binaries" / "bin" / "model-converter") if folders else ""
 
 
-@contextmanager
-def _calling_the_converter() -> Iterator[None]:
-    """Make executorch call `converter()`."""
-    before = os.environ.get(_CONVERTER)
-    os.environ[_CONVERTER] = converter()
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_CONVERTER]
-        else:
-            os.environ[_CONVERTER] = before
+def _calling_the_converter() -> AbstractContextManager[Any]:
+    """Make executorch call `converter()`, within the context."""
+    from unittest.mock import patch
+
+    return patch.dict(os.environ, {_CONVERTER: converter()})
 
 
 def _vgf_facts() -> dict[str, str]:
@@ -97,7 +80,6 @@ def _vgf_facts() -> dict[str, str]:
 
 ENTRIES = (
     arm_backend(
-        "vgf",
         "vgf",
         "Vgf",
         summary="GPUs and NPUs with Vulkan's ML extensions for tensors and data graphs",
