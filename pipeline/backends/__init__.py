@@ -38,7 +38,7 @@ from pipeline.backends.host import Host, Requirement
 from pipeline.backends.options import Modules, Options
 from pipeline.backends.plugins import find_plugins
 from pipeline.backends.quantize_options import QuantizeConfig
-from pipeline.backends.recipes import RECIPES, Recipe
+from pipeline.backends.recipes import RECIPES
 from pipeline.backends.workspace_files import WorkspaceFiles
 from pipeline.store.errors import PipelineError
 
@@ -62,7 +62,6 @@ __all__ = [
     "Preprocessing",
     "Quantization",
     "QuantizeConfig",
-    "Recipe",
     "Requirement",
     "WorkspaceFiles",
     "edge_operators",
@@ -83,13 +82,13 @@ _ENTRIES = (
     *add_sub.ENTRIES,
 )
 _OWN = {backend.name: backend for backend in _ENTRIES}
-_PLUGINS = find_plugins(_OWN)
+_PLUGINS, _PROBLEMS = find_plugins(_OWN)
 # A plugin may lower to what is a row of data here.
 _VENDORS = {backend.name: backend for backend in vendors.ENTRIES}
 
-BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _VENDORS | _PLUGINS.backends)
+BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _VENDORS | _PLUGINS)
 # Plugins that can't be used, and why.
-PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PLUGINS.problems)
+PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PROBLEMS)
 # The quantizers of the backends, and those that have no backend of their own.
 QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
     {name: replace(b.quantization, host=b.host) for name, b in BACKENDS.items() if b.quantization}

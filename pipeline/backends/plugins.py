@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -20,34 +19,29 @@ from pipeline.store.digest import hash_file, hash_json
 GROUP = "pte_pipeline.backends"
 
 
-@dataclass
-class Plugins:
-    """The entries that plugins bring, and by plugin what is wrong with the others."""
-
-    backends: dict[str, Backend] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-
-
-def find_plugins(known: Mapping[str, Backend]) -> Plugins:
+def find_plugins(known: Mapping[str, Backend]) -> tuple[dict[str, Backend], dict[str, str]]:
     """Find all plugins that are installed, in the order of their distributions' names. One that is
     wrong takes nothing from the others.
 
     Args:
         known: entries that are there, whose names are taken.
+
+    Returns:
+        The entries that plugins bring, and by plugin what is wrong with the others.
     """
-    found = Plugins()
+    found: dict[str, Backend] = {}
+    problems: dict[str, str] = {}
     points = {(p.dist.name if p.dist else "", p.name): p for p in entry_points(group=GROUP)}
     for (distribution, name), point in sorted(points.items()):
-        label = f"{distribution}:{name}"
         try:
             for backend in _entries(point):
-                if backend.name in known or backend.name in found.backends:
+                if backend.name in known or backend.name in found:
                     raise ValueError(f"brings backend '{backend.name}', which is there already")
-                _check_function(backend, [*known.values(), *found.backends.values()])
-                found.backends[backend.name] = _complete(backend, distribution, point)
+                _check_function(backend, [*known.values(), *found.values()])
+                found[backend.name] = _complete(backend, distribution, point)
         except Exception as error:  # whatever the plugin's code raises
-            found.problems[label] = f"{type(error).__name__}: {error}"
-    return found
+            problems[f"{distribution}:{name}"] = f"{type(error).__name__}: {error}"
+    return found, problems
 
 
 def _entries(point: EntryPoint) -> Iterable[Backend]:
@@ -74,20 +68,18 @@ def _check_function(backend: Backend, others: Iterable[Backend]) -> None:
 def _complete(backend: Backend, distribution: str, point: EntryPoint) -> Backend:
     """Return the entry with the version and the code of its distribution in its keys: an
     installation that is being worked on keeps its version."""
-    host = replace(
-        backend.host,
-        distributions=tuple(dict.fromkeys((*backend.host.distributions, distribution))),
-        facts=partial(_facts, backend, point.module.partition(".")[0]),
-    )
+    package = point.module.partition(".")[0]
+
+    def facts() -> Mapping[str, str]:
+        own = backend.host.facts() if backend.host.facts is not None else {}
+        return {**own, "plugin": _hash_code(package)}
+
+    distributions = tuple(dict.fromkeys((*backend.host.distributions, distribution)))
+    host = replace(backend.host, distributions=distributions, facts=facts)
     return replace(backend, host=host, plugin=distribution)
 
 
-def _facts(backend: Backend, package: str) -> Mapping[str, str]:
-    own = dict(backend.host.facts()) if backend.host.facts is not None else {}
-    return {**own, "plugin": _code(package)}
-
-
-def _code(package: str) -> str:
+def _hash_code(package: str) -> str:
     """Hash a package's Python files."""
     origin = Path(str(sys.modules[package].__file__))
     files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]

@@ -95,15 +95,23 @@ class QuantizeConfig(Options):
             raise rule(f"must not hold `{name}`, since it observes no inputs")
         return self
 
+    def schemes(self) -> list[Any]:
+        """Return the schemes that occur, each once, that of the whole method first."""
+        return [self]
+
+    def observes(self, scheme: Any) -> bool:
+        """Return whether a scheme observes calibration inputs."""
+        return not getattr(scheme, "dynamic", self.dynamic)
+
     @property
     def calibrates(self) -> bool:
         """Return whether it observes calibration inputs."""
-        return not self.dynamic
+        return any(self.observes(scheme) for scheme in self.schemes())
 
     @property
     def quantizes_as_it_comes(self) -> bool:
         """Return whether any of it is dynamic."""
-        return self.dynamic
+        return any(getattr(scheme, "dynamic", self.dynamic) for scheme in self.schemes())
 
     @property
     def depends_on_host(self) -> bool:
@@ -130,19 +138,19 @@ class MixedQuantize(QuantizeConfig):
         names = type(self).scheme.model_fields
         return self.scheme.model_construct(**{name: getattr(self, name) for name in names})
 
-    def resolve_scheme(self, override: Any) -> Any:
-        """Return an override with what it leaves out; None where nothing is quantized."""
-        if override == NOT:
-            return None
+    def overrides(self, kind: str) -> dict[str, Any]:
+        """Return the overrides of `modules` or `operators` by name, each with what it leaves out;
+        None where nothing is quantized."""
+        return {
+            name: None if override == NOT else self._completed(override)
+            for name, override in getattr(self, kind).items()
+        }
+
+    def _completed(self, override: Any) -> Any:
         given = {name: getattr(override, name) for name in override.model_fields_set}
         return self.global_scheme().model_copy(update=given)
 
-    def overrides(self, kind: str) -> dict[str, Any]:
-        """Return the overrides of `modules` or `operators` by name, each with its whole scheme."""
-        return {name: self.resolve_scheme(each) for name, each in getattr(self, kind).items()}
-
     def schemes(self) -> list[Any]:
-        """Return the schemes that occur, each once, that of the whole method first."""
         own = [each for kind in OVERRIDES for each in self.overrides(kind).values()]
         every = [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
         return [scheme for place, scheme in enumerate(every) if scheme not in every[:place]]
@@ -160,18 +168,6 @@ class MixedQuantize(QuantizeConfig):
                 for name, scheme in sorted(self.overrides(kind).items())
             }
         return values
-
-    def observes(self, scheme: Any) -> bool:
-        """Return whether a scheme observes calibration inputs."""
-        return not getattr(scheme, "dynamic", self.dynamic)
-
-    @property
-    def calibrates(self) -> bool:
-        return any(self.observes(scheme) for scheme in self.schemes())
-
-    @property
-    def quantizes_as_it_comes(self) -> bool:
-        return any(getattr(scheme, "dynamic", self.dynamic) for scheme in self.schemes())
 
     def compose(self, make: Callable[[Any], Quantizer]) -> Quantizer:
         """Return a quantizer that annotates each node by its own scheme.
@@ -194,21 +190,16 @@ class MixedQuantize(QuantizeConfig):
         """Return the scheme of a node, None where it is not quantized: that of the innermost module
         with an override, else that of its operator, else that of the method. What is fused into
         the operator that it follows goes with it."""
-        leader = self._leader(node)
+        leader = node
+        while base_name(leader) in self.fused and hasattr(leader.args[0], "args"):
+            leader = leader.args[0]
+        leader = leader if base_name(leader) in self.fusing else node
         modules = self.overrides("modules")
         for name in reversed(enclosing_modules(leader)):
             if name in modules:
                 return modules[name]
-        operators = self.overrides("operators")
-        name = base_name(leader)
-        return operators[name] if name in operators else self.global_scheme()
+        return self.overrides("operators").get(base_name(leader), self.global_scheme())
 
     def takes(self, scheme: Any) -> Callable[[Node], bool]:
         """Return a filter of the nodes of a scheme; what is no call belongs to every scheme."""
         return lambda node: node.op != "call_function" or self.which(node) == scheme
-
-    def _leader(self, node: Node) -> Node:
-        leader = node
-        while base_name(leader) in self.fused and hasattr(leader.args[0], "args"):
-            leader = leader.args[0]
-        return leader if base_name(leader) in self.fusing else node

@@ -51,10 +51,13 @@ class WorkspaceFiles:
             return str(root / value) if self.named_by(value) else value
         return value and tuple(self.located(path, root) for path in value)
 
-    def _check(self, value: Any) -> Any:
-        which = "files by their path" if self.many else "a file by its path"
+    def _validate(self, value: Any, validate: Callable[[Any], Any]) -> Any:
+        if self.many and isinstance(value, str | list):
+            value = (value,) if isinstance(value, str) else tuple(value)
+        value = validate(value)
         for path in self.named_by(value):
-            if path.startswith("/") or "\\" in path or {"", ".", ".."} & set(path.split("/")):
+            if "\\" in path or {"", ".", ".."} & set(path.split("/")):
+                which = "files by their path" if self.many else "a file by its path"
                 raise rule(f"must be {which} in the workspace")
             if not path.endswith(self.suffixes):
                 brought = (f"be {path}" for path in self.brought)
@@ -64,15 +67,9 @@ class WorkspaceFiles:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        def as_tuple(value: Any) -> Any:
-            if not self.many or not isinstance(value, str | list):
-                return value
-            return (value,) if isinstance(value, str) else tuple(value)
-
-        schema = core_schema.no_info_before_validator_function(as_tuple, handler(source))
-        return core_schema.no_info_after_validator_function(
-            self._check,
-            schema,
+        return core_schema.no_info_wrap_validator_function(
+            self._validate,
+            handler(source),
             serialization=core_schema.plain_serializer_function_ser_schema(
                 lambda value: None if self.named_by(value) else value
             ),
@@ -83,9 +80,8 @@ class WorkspaceFiles:
     ) -> JsonSchemaValue:
         ends = "|".join(re.escape(suffix.removeprefix(".")) for suffix in self.suffixes)
         one: JsonSchemaValue = {"type": "string", "pattern": rf"^[^/\\].*\.({ends})$"}
-        return (
-            {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]} if self.many else one
-        )
+        several = {"type": "array", "items": one, "minItems": 1}
+        return {"anyOf": [one, several]} if self.many else one
 
 
 # Files of input sets, as pipeline/program/input_files.py reads them.

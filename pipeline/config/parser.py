@@ -149,11 +149,11 @@ class _Reader:
         if recipe is None:
             known = did_you_mean(_word(name), RECIPES)
             mistakes.add(f"unknown recipe {shown(name)}", known, loc=("recipe",))
-        elif recipe.refused:
-            mistakes.add(f"'{name}' can't be had: {recipe.refused}", loc=("recipe",))
+        elif "refused" in recipe:
+            mistakes.add(f"'{name}' can't be had: {recipe['refused']}", loc=("recipe",))
         else:
             rest = {key: value for key, value in data.items() if key != "recipe"}
-            return self._mapping(MethodConfig, rest | recipe.expanded(), validate, mistakes)
+            return self._mapping(MethodConfig, {**rest, **recipe}, validate, mistakes)
         return None
 
     def _partitioner(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:

@@ -125,7 +125,7 @@ def _definitions() -> tuple[dict[str, Any], _Names]:
     }
     definitions[names[PassSpec]] = _pass()
     _name_overrides(definitions, names)
-    recipes = [name for name, recipe in RECIPES.items() if not recipe.refused]
+    recipes = [name for name, recipe in RECIPES.items() if "refused" not in recipe]
     definitions[names[MethodConfig]]["properties"]["recipe"] = {
         "enum": recipes,
         "description": "A recipe of ExecuTorch's, instead of `quantize` and `partitioners`.",

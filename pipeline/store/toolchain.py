@@ -94,13 +94,18 @@ _ISA_FLAGS = frozenset({"amx_tile", "asimd", "avx2", "avx512_bf16", "avx512f", "
 
 
 @cache
-def host() -> dict[str, object]:
-    """Return what of this machine can change the last bits of a computation in eager mode."""
-    flags: set[str] = set()
+def cpu_fields() -> dict[str, str]:
+    """Return what Linux says of the first core, by name; {} elsewhere."""
+    fields: dict[str, str] = {}
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
         for line in info:
             name, _, value = line.partition(":")
-            if name.strip() in ("flags", "Features"):
-                flags.update(value.split())
-                break
+            fields.setdefault(name.strip(), value.strip())
+    return fields
+
+
+def host() -> dict[str, object]:
+    """Return what of this machine can change the last bits of a computation in eager mode."""
+    fields = cpu_fields()
+    flags = set(fields.get("flags", fields.get("Features", "")).split())
     return {"machine": platform.machine(), "isa": sorted(flags & _ISA_FLAGS)}

@@ -19,7 +19,7 @@ from pipeline.backends import (
     make_passes,
     make_quantizer,
 )
-from pipeline.backends.torchao.options import Scheme, TorchaoQuantize
+from pipeline.backends.torchao import Scheme, TorchaoQuantize
 from pipeline.backends.xnnpack import (
     XnnpackConfigName,
     XnnpackOperator,

@@ -6,8 +6,7 @@ import io
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,12 +24,12 @@ from pipeline.backends.openvino.quantizer import (
     OpenvinoQuantize,
     apply_quantizer,
     describe_place,
-    make_quantizer,
 )
 from pipeline.backends.options import Distinct, Options
 from pipeline.backends.patching import wrapped
 from pipeline.backends.reasons import NOT_OF_THIS_TYPE
 from pipeline.store.errors import PipelineError
+from pipeline.store.toolchain import cpu_fields
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -53,8 +52,14 @@ class OpenvinoOptions(Options):
 def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
     from executorch.backends.openvino import partitioner
     from executorch.exir.backend.compile_spec_schema import CompileSpec
+    from openvino import Core
 
-    _check_device(options.device)
+    found = Core().available_devices
+    if options.device not in found:
+        raise PipelineError(
+            f"openvino: device {options.device} is not on this machine, and OpenVINO compiles "
+            f"where the device is; found: {', '.join(found)}"
+        )
     types, names = set(options.op_types_to_skip or ()), set(options.op_names_to_skip or ())
 
     def skip(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
@@ -69,17 +74,6 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
                 return super().partition(exported_program)
 
     return Skipping([CompileSpec("device", options.device.encode())], types, names)
-
-
-def _check_device(device: str) -> None:
-    from openvino import Core
-
-    found = Core().available_devices
-    if device not in found:
-        raise PipelineError(
-            f"openvino: device {device} is not on this machine, and OpenVINO compiles where the "
-            f"device is; found: {', '.join(found)}"
-        )
 
 
 def _refuse_scalars(partition: Any) -> None:
@@ -146,24 +140,17 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
             found[node] = "`op_types_to_skip` names it"
 
 
-@cache
 def _facts() -> Mapping[str, str]:
     """Describe this CPU, for which OpenVINO rewrites a model: for its instruction sets, and for as
     many threads as suit its caches and cores."""
-    fields: dict[str, str] = {}
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
-        for line in info:
-            name, _, value = line.partition(":")
-            if not name.strip():
-                break  # the first core stands for all
-            fields[name.strip()] = value.strip()
-    instructions = sorted(f for f in fields.get("flags", "").split() if f.startswith(_INSTRUCTIONS))
+    fields = cpu_fields()
+    affinity = hasattr(os, "sched_getaffinity")
+    cpus = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}" if affinity else os.cpu_count()
+    flags = sorted(f for f in fields.get("flags", "").split() if f.startswith(_INSTRUCTIONS))
     facts = {
         "cpu": " ".join((fields.get("vendor_id", ""), fields.get("model name", ""))).strip(),
-        "cpus": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}"
-        if hasattr(os, "sched_getaffinity")
-        else str(os.cpu_count()),
-        "instructions": " ".join(instructions),
+        "cpus": str(cpus),
+        "instructions": " ".join(flags),
         "machine": platform.machine(),
     }
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
@@ -192,7 +179,6 @@ ENTRIES = (
         ),
         quantization=Quantization(
             options=OpenvinoQuantize,
-            make_quantizer=make_quantizer,
             apply_quantizer=apply_quantizer,
         ),
         preprocessing=Preprocessing(

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
 
 _HEADER = struct.Struct("<6Q")
 _CODEC = bytes.fromhex("30607002 04083f6f 7274787f")
@@ -24,10 +23,10 @@ _XML = b"<?xml"
 
 # A type of operator in OpenVINO's own spelling and a number, at the beginning of a name or of one
 # of its parts. Names that come from a program are those of torch operators, or its own.
-_COUNTED = re.compile(r"(?<![\w.])([A-Z][A-Za-z0-9]*)_([0-9]+)(?![A-Za-z0-9])")
-_MODEL = re.compile(r'(<net name="Model)[0-9]+(")')
-_LAYER = re.compile(r'(<layer id="[0-9]+" name=")([^"]*)(")')
-_FUSED = re.compile(r'(<attribute name="fused_names" version="[0-9]+" value=")([^"]*)(")')
+_COUNTED = re.compile(r"(?<![\w.])[A-Z][A-Za-z0-9]*_[0-9]+(?![A-Za-z0-9])")
+_MODEL = re.compile(r'(<net name="Model)[0-9]+(?=")')
+_LAYER = re.compile(r'(<layer id="[0-9]+" name=")([^"]*)(?=")')
+_FUSED = re.compile(r'(<attribute name="fused_names" version="[0-9]+" value=")([^"]*)(?=")')
 
 
 class UnknownBlobError(Exception):
@@ -36,24 +35,16 @@ class UnknownBlobError(Exception):
 
 def without_counters(blob: bytes) -> bytes:
     """Return the blob with its counted names numbered anew. Raises UnknownBlobError."""
-    try:
-        offsets = _HEADER.unpack_from(blob)
-    except struct.error as error:
-        raise UnknownBlobError("it is too short") from error
-    start, size = offsets[4:]
+    if len(blob) < _HEADER.size:
+        raise UnknownBlobError("it is too short")
+    *offsets, start, size = _HEADER.unpack_from(blob)
     if start + size != len(blob):
         raise UnknownBlobError("its header does not tell where the model is")
     model = _code(blob[start:])
     if not model.startswith(_XML):
         raise UnknownBlobError("its model is no XML")
     renamed = _code(_renumber(model.decode()).encode())
-    return _HEADER.pack(*offsets[:5], len(renamed)) + blob[_HEADER.size : start] + renamed
-
-
-def read_model(blob: bytes) -> str:
-    """Return the XML of the model in a blob."""
-    start = _HEADER.unpack_from(blob)[4]
-    return _code(blob[start:]).decode()
+    return _HEADER.pack(*offsets, start, len(renamed)) + blob[_HEADER.size : start] + renamed
 
 
 def _code(text: bytes) -> bytes:
@@ -65,31 +56,16 @@ def _code(text: bytes) -> bytes:
 def _renumber(model: str) -> str:
     """Number layers in their order; names of what was fused into one follow in the order in
     which it was made, since such lists are sorted by the old names."""
-    numbers: dict[str, int] = {}
-    for layer in _LAYER.finditer(model):
-        for name in _find_counted(layer.group(2)):
-            numbers.setdefault(name, len(numbers))
-    fused = {name for each in _FUSED.finditer(model) for name in _find_counted(each.group(2))}
-    for name in sorted(fused - numbers.keys(), key=_age):
-        numbers[name] = len(numbers)
+    layers = dict.fromkeys(n for each in _LAYER.finditer(model) for n in _COUNTED.findall(each[2]))
+    fused = {name for each in _FUSED.finditer(model) for name in _COUNTED.findall(each[2])}
+    others = sorted(fused - layers.keys(), key=lambda name: (int(name.rpartition("_")[2]), name))
+    numbers = {name: number for number, name in enumerate([*layers, *others])}
 
     def renamed(text: str) -> str:
-        return _COUNTED.sub(lambda found: f"{found.group(1)}_{numbers[found.group(0)]}", text)
-
-    def layer_name(found: re.Match[str]) -> str:
-        return found.group(1) + renamed(found.group(2)) + found.group(3)
+        return _COUNTED.sub(lambda it: f"{it[0].rpartition('_')[0]}_{numbers[it[0]]}", text)
 
     def fused_names(found: re.Match[str]) -> str:
-        names = sorted(renamed(found.group(2)).split(", "))
-        return found.group(1) + ", ".join(names) + found.group(3)
+        return found[1] + ", ".join(sorted(renamed(found[2]).split(", ")))
 
-    model = _MODEL.sub(r"\g<1>\g<2>", model)
-    return _FUSED.sub(fused_names, _LAYER.sub(layer_name, model))
-
-
-def _find_counted(text: str) -> Iterator[str]:
-    return (found.group(0) for found in _COUNTED.finditer(text))
-
-
-def _age(name: str) -> tuple[int, str]:
-    return int(name.rpartition("_")[2]), name
+    model = _LAYER.sub(lambda found: found[1] + renamed(found[2]), _MODEL.sub(r"\1", model))
+    return _FUSED.sub(fused_names, model)

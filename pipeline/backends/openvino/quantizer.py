@@ -16,7 +16,6 @@ from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
-    from torchao.quantization.pt2e.quantizer import Quantizer
 
 # The members of executorch's QuantizationMode, by value.
 OpenvinoMode = Literal[
@@ -100,15 +99,6 @@ class OpenvinoQuantize(MixedQuantize):
         return not self.weight_only or self.scale_estimation
 
 
-def make_quantizer(config: OpenvinoQuantize, **given: Any) -> Quantizer:
-    _disable_telemetry()
-    from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
-
-    if config.mode.startswith("int4"):
-        given |= {"group_size": config.group_size, "all_layers": config.all_layers}
-    return OpenVINOQuantizer(mode=QuantizationMode(config.mode), **given)
-
-
 def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
     """Return the scope that NNCF leaves as it is, if any. It does not find what it fuses before it
     looks, such as batch norms, which is no mistake."""
@@ -129,26 +119,29 @@ def apply_quantizer(
             observed.
     """
     _refuse_control_flow(module)
-    _disable_telemetry()
+    os.environ.setdefault("NNCF_CI", "1")  # or NNCF reports its use to its maker
     import nncf
     import torch
-    from executorch.backends.openvino.quantizer import QuantizationMode, quantize_model
+    from executorch.backends.openvino import quantizer as upstream
     from nncf.experimental.torch.fx import compress_pt2e
 
+    mode, ignored = upstream.QuantizationMode(config.mode), _ignored(module, config)
     with torch.no_grad(), _observing_tensors_only():
         if not config.weight_only:
-            return quantize_model(
+            return upstream.quantize_model(
                 module,
                 batches,
-                mode=QuantizationMode(config.mode),
+                mode=mode,
                 subset_size=config.subset_size,
                 fast_bias_correction=config.fast_bias_correction,
                 smooth_quant=config.smooth_quant,
-                extra_quantizer_options=_ignored(module, config),
+                extra_quantizer_options=ignored,
             )
+        if config.mode.startswith("int4"):
+            ignored |= {"group_size": config.group_size, "all_layers": config.all_layers}
         return compress_pt2e(
             module,
-            make_quantizer(config, **_ignored(module, config)),
+            upstream.OpenVINOQuantizer(mode=mode, **ignored),
             dataset=nncf.Dataset(batches) if config.calibrates else None,
             awq=config.awq,
             scale_estimation=config.scale_estimation,
@@ -185,8 +178,3 @@ def _observing_tensors_only() -> Iterator[None]:
             "openvino: NNCF can't observe a method that computes with its dynamic sizes; export it "
             "with fixed sizes, or take a weight-only mode such as int8wo_sym"
         ) from error
-
-
-def _disable_telemetry() -> None:
-    """Keep NNCF from reporting its use to its maker: before its import, say that it runs in CI."""
-    os.environ.setdefault("NNCF_CI", "1")

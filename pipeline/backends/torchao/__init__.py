@@ -3,8 +3,73 @@ own: torchao/quantization/quant_api.py."""
 
 from __future__ import annotations
 
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
 from pipeline.backends.entry import Quantization, lazy
-from pipeline.backends.torchao.options import TorchaoQuantize
+from pipeline.backends.options import Options, rule
+from pipeline.backends.quantize_options import QuantizeConfig
+
+Scheme = Literal[
+    "int8_weight_only",
+    "int4_weight_only",
+    "int8_dynamic_activation_int8_weight",
+    "int8_dynamic_activation_int4_weight",
+]
+
+
+def _check_group(size: int) -> int:
+    if size and (size < 32 or size & (size - 1)):
+        raise rule("must be 0 (a scale a channel) or 32, 64, 128, ...")
+    return size
+
+
+GroupSize = Annotated[int, Field(ge=0), AfterValidator(_check_group)]
+
+
+class EmbeddingOptions(Options):
+    """How the tables of embeddings are quantized; they are looked up by portable operators."""
+
+    bits: Literal[4, 8] = 8
+    """Of each quantized value."""
+    group_size: GroupSize = 0
+    """How many values of a row share a scale; 0 is the whole row."""
+
+
+class TorchaoQuantize(QuantizeConfig):
+    """Options of torchao's `quantize_` for the linears of a method, and of its embeddings.
+
+    Weights are symmetric and have a scale for each channel or group of it; activations of a
+    dynamic scheme are quantized as they come, each token with a scale of its own.
+    """
+
+    quantizer: Literal["torchao"]
+    dynamic: Literal[False] = False
+    """What is quantized as it comes, the scheme says."""
+    scheme: Scheme | None = None
+    """How linears are quantized; by default not at all."""
+    group_size: GroupSize = 32
+    """How many weights of a channel share a scale; 0 is all of them."""
+    algorithm: Literal["affine", "hqq_scale_only"] = "affine"
+    """How the scales of weights are chosen."""
+    embedding: EmbeddingOptions | None = None
+    """How embeddings are quantized; by default not at all."""
+
+    @model_validator(mode="after")
+    def _quantizes_something(self) -> Self:
+        if self.scheme is None and self.embedding is None:
+            raise rule("must hold `scheme`, `embedding` or both")
+        return self
+
+    @property
+    def calibrates(self) -> bool:
+        return False
+
+    @property
+    def depends_on_host(self) -> bool:
+        return self.algorithm != "affine"  # an iteration through float kernels
+
 
 QUANTIZERS = {
     "torchao": Quantization(

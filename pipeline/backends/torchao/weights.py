@@ -4,6 +4,7 @@ its linears are quantized by `quantize_` all the same, and put back.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,9 +21,7 @@ from torchao.utils import unwrap_tensor_subclass
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.backends.torchao.options import EmbeddingOptions, TorchaoQuantize
-
-_DTYPES = {"int4": torch.int4, "int8": torch.int8}
+    from pipeline.backends.torchao import EmbeddingOptions, TorchaoQuantize
 
 
 def quantize_weights(program: ExportedProgram, config: TorchaoQuantize) -> GraphModule:
@@ -67,26 +66,24 @@ def _weights(module: GraphModule, operator: Any, place: int) -> dict[str, list[N
     return calls
 
 
-def _attribute(module: GraphModule, target: str) -> torch.Tensor:
-    owner, _, name = target.rpartition(".")
-    return getattr(module.get_submodule(owner), name)
-
-
 def _linear_config(config: TorchaoQuantize) -> Any:
     scheme = str(config.scheme)
-    dtype = _DTYPES["int4" if "int4" in scheme else "int8"]
-    granularity = PerGroup(config.group_size) if config.group_size else PerAxis(0)
-    if scheme.startswith("int8_dynamic"):
-        return Int8DynamicActivationIntxWeightConfig(
-            weight_dtype=dtype,
-            weight_granularity=granularity,
-            intx_choose_qparams_algorithm=config.algorithm,
-        )
-    return IntxWeightOnlyConfig(
-        weight_dtype=dtype,
-        granularity=granularity,
+    dynamic = scheme.startswith("int8_dynamic")
+    kind = Int8DynamicActivationIntxWeightConfig if dynamic else IntxWeightOnlyConfig
+    return kind(
+        torch.int4 if "int4" in scheme else torch.int8,
+        PerGroup(config.group_size) if config.group_size else PerAxis(0),
         intx_choose_qparams_algorithm=config.algorithm,
     )
+
+
+def _replace(call: Node, op: str, target: Any, args: tuple[Any, ...], kwargs: Any = None) -> None:
+    graph = call.graph
+    with graph.inserting_before(call):
+        new = graph.create_node(op, target, args, kwargs)
+    new.meta = dict(call.meta)
+    call.replace_all_uses_with(new)
+    graph.erase_node(call)
 
 
 def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
@@ -95,7 +92,7 @@ def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
     recipe = _linear_config(config)
     found = 0
     for target, calls in _weights(module, torch.ops.aten.linear.default, 1).items():
-        weight = _attribute(module, target)
+        weight = attrgetter(target)(module)
         if config.group_size and weight.shape[1] % config.group_size:
             continue
         holder = _Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
@@ -104,12 +101,7 @@ def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
         name = _free_name(module, target)
         module.add_submodule(name, holder)
         for call in calls:
-            with module.graph.inserting_before(call):
-                taken = (call.args[0], *call.args[2:])
-                new = module.graph.call_module(name, taken, dict(call.kwargs))
-            new.meta = dict(call.meta)
-            call.replace_all_uses_with(new)
-            module.graph.erase_node(call)
+            _replace(call, "call_module", name, (call.args[0], *call.args[2:]), call.kwargs)
         found += 1
     return found
 
@@ -125,16 +117,15 @@ def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
     """Quantize embeddings and return how many. Each lookup becomes that of ExecuTorch's quantized
     kernels, which take a row's values and scales and give floats; of 4 bits, two values stand in a
     byte."""
-    dtype = _DTYPES[f"int{config.bits}"]
     least, greatest = -(2 ** (config.bits - 1)), 2 ** (config.bits - 1) - 1
-    lookup = (
-        torch.ops.quantized_decomposed.embedding_byte.default
-        if config.bits == 8
-        else torch.ops.quantized_decomposed.embedding_4bit.default
-    )
+    operators = torch.ops.quantized_decomposed
+    dtype, lookup = {
+        4: (torch.int4, operators.embedding_4bit.default),
+        8: (torch.int8, operators.embedding_byte.default),
+    }[config.bits]
     found = 0
     for target, calls in _weights(module, torch.ops.aten.embedding.default, 0).items():
-        table = _attribute(module, target).detach()
+        table = attrgetter(target)(module).detach()
         width = table.shape[1]
         if table.dtype is not torch.float32 or width % (config.group_size or 2):
             continue
@@ -149,11 +140,7 @@ def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
         for call in calls:
             with module.graph.inserting_before(call):
                 parts = [module.graph.get_attr(each) for each in (name, f"{name}_scales")]
-                new = module.graph.call_function(
-                    lookup, (*parts, None, least, greatest, call.args[1])
-                )
-            new.meta = dict(call.meta)
-            call.replace_all_uses_with(new)
-            module.graph.erase_node(call)
+            taken = (*parts, None, least, greatest, call.args[1])
+            _replace(call, "call_function", lookup, taken)
         found += 1
     return found
