@@ -66,7 +66,7 @@ class Table:
         self.at = at
         self._visits = visits
 
-    def _place(self, field: int) -> int:
+    def place(self, field: int) -> int:
         """Return the offset of a field; 0 for one that is left out."""
         places = self.at - number(self.data, self.at, "i")
         slot = 4 + 2 * field
@@ -76,18 +76,18 @@ class Table:
         return self.at + offset if offset else 0
 
     def number(self, field: int, letter: str, default: int = 0) -> int:
-        place = self._place(field)
+        place = self.place(field)
         return number(self.data, place, letter) if place else default
 
     def table(self, field: int) -> Table | None:
-        place = self._place(field)
+        place = self.place(field)
         if not place:
             return None
         return Table(self.data, place + number(self.data, place, "I"), self._visits)
 
     def span(self, field: int, width: int = 1) -> Span | None:
         """Return the span of a vector's elements, each of `width` bytes; None without one."""
-        place = self._place(field)
+        place = self.place(field)
         if not place:
             return None
         start = place + number(self.data, place, "I")

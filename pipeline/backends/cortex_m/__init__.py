@@ -7,7 +7,7 @@ a method's edge program where others have partitioners; Cadence is refused at pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationInfo, field_validator
@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from executorch.exir.pass_base import ExportedProgramPassBase
     from torchao.quantization.pt2e.quantizer import Quantizer
 
-# The instructions of each core beside SCALAR (cortex_m/target_config.py).
-_INSTRUCTIONS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("M4", "M7", "M33", "M35P"), ("DSP",)),
-    **dict.fromkeys(("M55", "M85"), ("DSP", "MVE")),
-}
+# The instructions beside SCALAR, and the cores that have them (cortex_m/target_config.py).
+_CORES = {"DSP": ("M4", "M7", "M33", "M35P", "M55", "M85"), "MVE": ("M55", "M85")}
 # Those that upstream's tester keeps whole (cortex_m/test/tester.py): the passes look for them.
 _WHOLE = ("linear", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "silu")
 
@@ -42,7 +39,7 @@ class CortexMOptions(Options):
     @classmethod
     def _is_the_cpus(cls, isa: str | None, info: ValidationInfo) -> str | None:
         cpu = info.data.get("cpu")
-        known = ("SCALAR", *_INSTRUCTIONS.get(str(cpu), ()))
+        known = ["SCALAR", *(name for name, cores in _CORES.items() if cpu in cores)]
         if isa is not None and cpu is not None and isa not in known:
             raise rule(f"must be one of those that {cpu} has: {', '.join(known)}")
         return isa
@@ -58,7 +55,7 @@ class CortexMQuantize(QuantizeConfig):
 def _passes(options: CortexMOptions) -> Sequence[ExportedProgramPassBase]:
     from pipeline.backends.cortex_m.passes import LowerToCortexM
 
-    return [LowerToCortexM(options.cpu, options.isa)]
+    return [LowerToCortexM(options)]
 
 
 def _quantizer(config: CortexMQuantize) -> Quantizer:

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from pipeline.backends import reasons
-from pipeline.backends.entry import (
-    Backend,
-    Lowering,
-    Preprocessing,
-    Quantization,
-    Why,
-    lazy,
-)
+from pipeline.backends.entry import Backend, Lowering, Preprocessing, Quantization, Why, lazy
 from pipeline.backends.options import Distinct, Greatest, Least, Options, rule
 from pipeline.backends.quantize_options import ByModule, ByOperator, MixedQuantize
 
@@ -139,9 +132,7 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
     """Collect what each partitioner config says to `WhyNoPartition`; the others are asked for by
     the name of the operator."""
     from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
-    from executorch.exir.backend.canonical_partitioners.config_partitioner import (
-        format_target_name,
-    )
+    from executorch.exir.backend.canonical_partitioners import config_partitioner
 
     listen = reasons.reported_by("executorch.exir.backend.utils:WhyNoPartition", "__call__")
     with listen(partitioner, program) as found:
@@ -149,15 +140,14 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
     taken = partitioner.target_partitioner_configs  # type: ignore[attr-defined]
     known = {config.target_name for config in ALL_PARTITIONER_CONFIGS}
     for node in program.graph.nodes:
-        name = format_target_name(getattr(node.target, "__name__", ""))
+        name = config_partitioner.format_target_name(getattr(node.target, "__name__", ""))
         if node.op != "call_function":
             continue
         if node in found:
             found[node] += _list_dtypes(node) if found[node] == "invalid dtype" else ""
         elif name in taken:
-            found[node] = (
-                "its partitioner takes such operators, but not this one, and does not say why"
-            )
+            what = "its partitioner takes such operators, but not this one, and does not say why"
+            found[node] = what
         elif name in known:
             found[node] = "`configs` leaves its config out"
         else:
@@ -174,7 +164,6 @@ def _list_dtypes(node: Node) -> str:
     return f": {', '.join(dtypes)}" if dtypes else ""
 
 
-_XNNPACK = "executorch.backends.xnnpack."
 ENTRIES = (
     Backend(
         name="xnnpack",
@@ -182,16 +171,11 @@ ENTRIES = (
         summary="CPUs: Arm, x86-64, RISC-V",
         options=XnnpackOptions,
         lowering=Lowering(
-            make_partitioner=_make_partitioner,
-            reasons=_reasons,
-            control_flow=frozenset(),
+            make_partitioner=_make_partitioner, reasons=_reasons, control_flow=frozenset()
         ),
-        quantization=Quantization(
-            options=XnnpackQuantize,
-            make_quantizer=_make_quantizer,
-        ),
+        quantization=Quantization(options=XnnpackQuantize, make_quantizer=_make_quantizer),
         preprocessing=Preprocessing(
-            details=f"{_XNNPACK}xnnpack_preprocess:XnnpackBackend",
+            details="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend",
             make_cache_scope=lazy("pipeline.backends.xnnpack.cache_key:make_scope"),
             names_count=False,
         ),

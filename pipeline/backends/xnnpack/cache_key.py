@@ -12,25 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from flatbuffers import number_types
-from flatbuffers.table import Table
 from torch.export import ExportedProgram
 
 from pipeline.backends.entry import CacheScope
+from pipeline.program import flatbuffer
 
 # Metadata that passes copy and that nothing reads, but for what `read` finds in it.
-UNREAD = frozenset(
-    {
-        "desc",
-        "eager_input_vals",
-        "nn_module_stack",
-        "original_aten",
-        "source_fn_stack",
-        "tensor_meta",
-        "torch_fn",
-        "xnn_partitioner_config",
-    }
-)
+UNREAD = frozenset({
+    "desc", "eager_input_vals", "nn_module_stack", "original_aten", "source_fn_stack",
+    "tensor_meta", "torch_fn", "xnn_partitioner_config",
+})  # fmt: skip
 
 # 0 is a flatbuffer's default, so a field that holds it is left out; 65535 is what
 # xnnpack_preprocess.py writes for a node without a handle.
@@ -96,45 +87,28 @@ def names_count(program: ExportedProgram) -> bool:
     return clash or not all(name.isidentifier() for name in made)
 
 
-# The layout of a payload: xnnpack_graph_serialize.py (XNNHeader) and schema.fbs. A flatbuffer's
-# n-th field has its offset in place 4 + 2n of the table's vtable; a union takes two fields.
+# The layout of a payload: xnnpack_graph_serialize.py (XNNHeader) and schema.fbs.
 _MAGIC = slice(4, 8)
 _START = slice(10, 14)
-_XNODES = 4 + 2 * 1  # of XNNGraph
-_DEBUG_HANDLE = 4 + 2 * 2  # of XNode
+_XNODES = 1  # of XNNGraph
+_DEBUG_HANDLE = 2  # of XNode
 
 
 def remap_handles(payload: bytes, handles: Mapping[int, int]) -> bytes | None:
     """Return the payload with other debug handles, byte for byte as if it had been made with them,
     or None where that can't be promised."""
-    patched = bytearray(payload)
     if payload[_MAGIC] != b"XH00":
         return None
-    for place, old in _handles(payload):
+    patched = bytearray(payload)
+    start = int.from_bytes(payload[_START], "little")
+    for node in flatbuffer.root(memoryview(payload)[start:]).tables(_XNODES):
+        old = node.number(_DEBUG_HANDLE, "I")
         new = old if old in FIXED_HANDLES else handles.get(old)
         if new is None or (new != old and new in FIXED_HANDLES) or not 0 <= new < 1 << 32:
             return None
-        if place is not None:
-            struct.pack_into("<I", patched, place, new)
+        if new != old:
+            struct.pack_into("<I", patched, start + node.place(_DEBUG_HANDLE), new)
     return bytes(patched)
-
-
-def _handles(payload: bytes) -> list[tuple[int | None, int]]:
-    """Return place and value of every node's debug handle; one that is 0 has no place."""
-    start = int.from_bytes(payload[_START], "little")
-    graph = Table(payload, start)
-    graph.Pos = graph.Indirect(start)
-    field = graph.Offset(_XNODES)
-    if not field:
-        return []
-    found: list[tuple[int | None, int]] = []
-    for index in range(graph.VectorLen(field)):
-        node = Table(payload, graph.Indirect(graph.Vector(field) + 4 * index))
-        offset = node.Offset(_DEBUG_HANDLE)
-        place = node.Pos + offset if offset else None
-        value = node.Get(number_types.Uint32Flags, place) if place is not None else 0
-        found.append((place, value))
-    return found
 
 
 def make_scope() -> CacheScope:
