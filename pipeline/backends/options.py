@@ -1,8 +1,11 @@
-"""The base of all options, strict frozen models, and the values that they share."""
+"""The base of all options, strict frozen models, and the values that they share. Imports no torch
+until operators are looked up."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +18,11 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from pipeline.store.errors import PipelineError, did_you_mean
+
+if TYPE_CHECKING:
+    from executorch.exir.dialects.edge._ops import EdgeOpOverload
 
 
 class Options(BaseModel):
@@ -89,3 +97,40 @@ Modules = Annotated[
 # The least and the greatest value of a signed 8-bit range that holds zero.
 Least = Annotated[int, Field(ge=-128, le=-1)]
 Greatest = Annotated[int, Field(ge=1, le=127)]
+
+
+def _check_operator(name: str) -> str:
+    parts = name.split(".")
+    if len(parts) != 3 or not all(part.isidentifier() for part in parts):
+        raise rule("must be an operator with its overload: aten.add.Tensor")
+    return name
+
+
+OperatorName = Annotated[
+    str,
+    AfterValidator(_check_operator),
+    Field(json_schema_extra={"pattern": r"^[A-Za-z_]\w*\.[A-Za-z_]\w*\.[A-Za-z_]\w*$"}),
+]
+
+
+def edge_operators(
+    names: Iterable[str], option: str, delegated: Iterable[str] = ()
+) -> list[EdgeOpOverload]:
+    """Return the operators of the edge dialect of these names.
+
+    Raises:
+        PipelineError: some are not installed; the message names the nearest of `delegated`.
+    """
+    from executorch.exir.dialects._ops import ops
+
+    found, unknown = [], []
+    for name in names:
+        try:
+            found.append(attrgetter(name)(ops.edge))
+        except AttributeError:
+            unknown.append(name)
+    if unknown:
+        known = sorted(delegated)
+        hint = f"; {did_you_mean(unknown[0], known)}" if known else ""
+        raise PipelineError(f"{option}: no operator {', '.join(unknown)} is installed{hint}")
+    return found

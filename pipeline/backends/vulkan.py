@@ -16,8 +16,15 @@ from pipeline.backends.entry import (
     Preprocessing,
     Quantization,
 )
-from pipeline.backends.operators import OperatorName, edge_operators
-from pipeline.backends.options import Distinct, Greatest, Least, Options, rule
+from pipeline.backends.options import (
+    Distinct,
+    Greatest,
+    Least,
+    OperatorName,
+    Options,
+    edge_operators,
+    rule,
+)
 from pipeline.backends.quantize_options import ByModule, ByOperator, MixedQuantize
 
 if TYPE_CHECKING:

@@ -18,46 +18,36 @@ from pipeline.backends.host import package_folders
 # Instance layers in the order in which calls go through them, and their folders' names.
 LAYERS = {"VK_LAYER_ML_Graph_Emulation": "graph", "VK_LAYER_ML_Tensor_Emulation": "tensor"}
 _SETUP = 'eval "$(python -m pipeline.backends.arm.emulation FOLDER)" sets it up'
-_DRIVERS = ("/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vulkan/icd.d")
+_DRIVERS = [Path(each, "vulkan/icd.d") for each in ("/etc", "/usr/local/share", "/usr/share")]
 
 
 def missing() -> str:
     """Return why this machine can't run VGF, or "". Nothing is run: a driver that is too old shows
     when a method is run."""
-    with suppress(OSError):
+    try:
         ctypes.CDLL("libvulkan.so.1")
-        layers = os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)
-        if not _driver():
-            return "it takes a Vulkan driver, such as mesa's lavapipe, version 25 or later"
-        if not all(name in layers for name in LAYERS):
-            names = " and ".join(LAYERS)
-            return f"VK_INSTANCE_LAYERS lacks {names}; {_SETUP}"
-        if not set(LAYERS) <= _manifests():
-            return f"VK_LAYER_PATH leads to no manifests of the emulation layers; {_SETUP}"
-        return ""
-    return "it takes the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
-
-
-def _driver() -> bool:
-    named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
-    if named:
-        return any(os.path.exists(path) for path in named.split(os.pathsep))
-    return any(path for folder in _DRIVERS for path in Path(folder).glob("*.json"))
-
-
-def _manifests() -> set[str]:
-    """Return the names of the layers that the loader finds where it is told to look."""
-    folders = [
-        folder
-        for variable in ("VK_LAYER_PATH", "VK_ADD_LAYER_PATH")
-        for folder in os.environ.get(variable, "").split(os.pathsep)
-        if folder
-    ]
+    except OSError:
+        return "it takes the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
+    named = _paths("VK_DRIVER_FILES") or _paths("VK_ICD_FILENAMES")
+    if not any(each.exists() for each in named or _manifests(*_DRIVERS)):
+        return "it takes a Vulkan driver, such as mesa's lavapipe, version 25 or later"
+    if not LAYERS.keys() <= set(os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)):
+        return f"VK_INSTANCE_LAYERS lacks {' and '.join(LAYERS)}; {_SETUP}"
     found = set()
-    for path in (path for folder in folders for path in Path(folder).glob("*.json")):
+    for path in _manifests(*_paths("VK_LAYER_PATH"), *_paths("VK_ADD_LAYER_PATH")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             found.add(json.loads(path.read_text(encoding="utf-8"))["layer"]["name"])
-    return found
+    if not LAYERS.keys() <= found:
+        return f"VK_LAYER_PATH leads to no manifests of the emulation layers; {_SETUP}"
+    return ""
+
+
+def _paths(variable: str) -> list[Path]:
+    return [Path(each) for each in os.environ.get(variable, "").split(os.pathsep) if each]
+
+
+def _manifests(*folders: Path) -> list[Path]:
+    return [path for folder in folders for path in sorted(folder.glob("*.json"))]
 
 
 def set_up(folder: Path) -> dict[str, str]:

@@ -164,19 +164,14 @@ def _with_own_inis() -> Iterator[None]:
         original: Callable[..., bytes], tosa: bytes, flags: list[str], **more: Any
     ) -> bytes:
         with TemporaryDirectory() as folder:
-            return original(tosa, [_with_path(flag, Path(folder)) for flag in flags], **more)
+            for name, content in _inis.items():
+                path = Path(folder, name)
+                path.write_bytes(content)
+                flags = [f"--config={path}" if f == f"--config={name}" else f for f in flags]
+            return original(tosa, flags, **more)
 
     with wrapped(backend, "vela_compile", compile_with_inis):
         yield
-
-
-def _with_path(flag: str, folder: Path) -> str:
-    name, _, value = flag.partition("=")
-    if name != "--config" or value not in _inis:
-        return flag
-    path = folder / value
-    path.write_bytes(_inis[value])
-    return f"{name}={path}"
 
 
 ENTRIES = (

@@ -49,10 +49,9 @@ def make_partitioner(
                 f"so nothing would be delegated; add `quantize: {{{hint}}}` or leave {name} out"
             )
         # Partitions are lowered in the order of this mapping, which was made of a set.
-        numbered = sorted(
-            result.partition_tags.items(), key=lambda item: int(item[0].removeprefix("tag"))
-        )
-        return PartitionResult(result.tagged_exported_program, dict(numbered))
+        tags = sorted(result.partition_tags, key=lambda tag: int(tag.removeprefix("tag")))
+        numbered = {tag: result.partition_tags[tag] for tag in tags}
+        return PartitionResult(result.tagged_exported_program, numbered)
 
     made.partition = partition  # the classes are final
     return made

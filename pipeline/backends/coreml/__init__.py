@@ -17,7 +17,7 @@ from pipeline.backends.entry import (
     lazy,
 )
 from pipeline.backends.host import EXECUTORCH, Host, on_a_mac
-from pipeline.backends.operators import edge_operators
+from pipeline.backends.options import edge_operators
 from pipeline.backends.patching import wrapped
 from pipeline.store.errors import PipelineError, did_you_mean
 

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.backends.operators import OperatorName
-from pipeline.backends.options import Distinct, Options, rule
+from pipeline.backends.options import Distinct, OperatorName, Options, rule
 from pipeline.backends.quantize_options import (
     NOT,
     OF_OPERATORS,
