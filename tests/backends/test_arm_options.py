@@ -15,11 +15,11 @@ from pipeline.backends import BACKENDS, make_quantizer
 from pipeline.backends.arm import emulation as arm_emulation
 from pipeline.backends.arm.ethos_u import (
     ETHOS_U_DEFAULTS,
+    MEMORIES,
     OWN_INI,
-    EthosUMemory,
+    SYSTEMS,
     EthosUOptions,
     EthosUQuantize,
-    EthosUSystem,
     EthosUTarget,
 )
 from pipeline.backends.arm.options import TOSA_EXTENSIONS, PassOptions
@@ -147,8 +147,8 @@ def test_names_are_velas():
     sections = configparser.ConfigParser()
     assert sections.read(Path(CONFIG_FILES_PATH) / OWN_INI), ethosu.vela.__file__
     named = [section.partition(".")[::2] for section in sections.sections()]
-    assert [n for kind, n in named if kind == "System_Config"] == list(get_args(EthosUSystem))
-    assert [n for kind, n in named if kind == "Memory_Mode"] == list(get_args(EthosUMemory))
+    assert [n for kind, n in named if kind == "System_Config"] == list(SYSTEMS)
+    assert [n for kind, n in named if kind == "Memory_Mode"] == list(MEMORIES)
 
 
 def test_flags_that_are_given_anyway_are_velas():

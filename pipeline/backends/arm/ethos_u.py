@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.arm.backend import arm_backend
@@ -31,16 +31,16 @@ EthosUTarget = Literal[
 ]
 # What Arm/vela.ini, which vela brings, defines.
 OWN_INI = "Arm/vela.ini"
-EthosUSystem = Literal[
+SYSTEMS = (
     "Ethos_U55_Deep_Embedded", "Ethos_U55_High_End_Embedded",
     "Ethos_U65_Embedded", "Ethos_U65_Mid_End", "Ethos_U65_High_End", "Ethos_U65_Client_Server",
     "Ethos_U85_SYS_Flash_Low", "Ethos_U85_SYS_Flash_High", "Ethos_U85_SYS_DRAM_Low",
     "Ethos_U85_SYS_DRAM_Mid", "Ethos_U85_SYS_DRAM_High",
-]
-EthosUMemory = Literal[
+)
+MEMORIES = (
     "Sram_Only", "Shared_Sram", "Dedicated_Sram", "Dedicated_Sram_256KB", "Dedicated_Sram_384KB",
     "Dedicated_Sram_512KB",
-]
+)
 # fmt: on
 # What executorch takes of them by default, by NPU.
 ETHOS_U_DEFAULTS = {
@@ -65,21 +65,8 @@ class _EthosUTarget(Options):
     """The NPU and its multiply-accumulates in a cycle, such as ethos-u55-128."""
 
 
-def _defined(names: Any) -> AfterValidator:
-    """Return a check of a name: one that vela's own file defines, or any, where another file is
-    named before it."""
-
-    def check(value: str | None, info: ValidationInfo) -> str | None:
-        known = get_args(names)
-        if value is not None and info.data.get("config_ini") == OWN_INI and value not in known:
-            raise PydanticCustomError("unknown", "unknown", {"known": known})
-        return value
-
-    return AfterValidator(check)
-
-
-def _suggested(names: Any) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"enum": list(get_args(names))}, {"type": "string"}]})
+def _suggested(names: tuple[str, ...]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"enum": list(names)}, {"type": "string"}]})
 
 
 def _undefined_sections(options: EthosUOptions, path: Path) -> Iterator[tuple[str, str, str]]:
@@ -111,28 +98,37 @@ class EthosUOptions(PassOptions, _EthosUTarget):
     ] = OWN_INI
     """The file that defines systems and memory modes: Arm/vela.ini, which vela brings, or one of
     your own, by its path in the workspace."""
-    system_config: Annotated[str | None, _defined(EthosUSystem), _suggested(EthosUSystem)] = None
+    system_config: Annotated[str | None, _suggested(SYSTEMS)] = None
     """The system that vela compiles for, of those that config_ini defines. By default
     Ethos_U55_High_End_Embedded, Ethos_U65_High_End or Ethos_U85_SYS_DRAM_Mid."""
-    memory_mode: Annotated[str | None, _defined(EthosUMemory), _suggested(EthosUMemory)] = None
+    memory_mode: Annotated[str | None, _suggested(MEMORIES)] = None
     """What the NPU's memories are used for, of what config_ini defines. By default Shared_Sram for
     U55, Dedicated_Sram_384KB for U65, Sram_Only for U85."""
     extra_flags: Distinct[VelaFlag] | None = None
     """Further flags of vela, such as --optimise=Size or --arena-cache-size=400000."""
 
-    @field_validator("system_config")
+    @field_validator("system_config", "memory_mode")
     @classmethod
-    def _is_the_targets(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _is_defined(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Check a name that vela's own file defines; another file may have any."""
+        if value is None or info.data.get("config_ini") != OWN_INI:
+            return value
+        known = SYSTEMS if info.field_name == "system_config" else MEMORIES
+        if value not in known:
+            raise PydanticCustomError("unknown", "unknown", {"known": known})
         family = str(info.data.get("target", "")).rpartition("-")[0].replace("-", "_")
-        own = info.data.get("config_ini") == OWN_INI  # another file may call its systems otherwise
-        if own and value is not None and family and not value.lower().startswith(family):
+        if known is SYSTEMS and not value.lower().startswith(family):
             raise rule("must be a system with the target's NPU")
         return value
 
     def arguments(self, names: Iterable[str]) -> dict[str, Any]:
-        own = self.config_ini == OWN_INI
-        ini = self.config_ini if own else _register_ini(Path(self.config_ini))
-        return {**super().arguments(names), "config_ini": ini}
+        given = super().arguments(names)
+        if self.config_ini != OWN_INI:
+            # A name made of the content: the package holds it, and no path of this machine may.
+            content = Path(self.config_ini).read_bytes()
+            given["config_ini"] = f"{digest.hash_bytes(content)}.ini"
+            _inis[given["config_ini"]] = content
+        return given
 
 
 class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
@@ -142,16 +138,8 @@ class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
     partitioners_own = ("target", *ArmQuantize.partitioners_own)
 
 
-# Contents of users' own files for vela, by the names that compile specs have of them. A name is
-# made of the content: compile specs stand in the package, and no path of this machine may.
+# Contents of users' own files for vela, by the names that compile specs have of them.
 _inis: dict[str, bytes] = {}
-
-
-def _register_ini(path: Path) -> str:
-    content = path.read_bytes()
-    name = f"{digest.hash_bytes(content)}.ini"
-    _inis[name] = content
-    return name
 
 
 @contextmanager

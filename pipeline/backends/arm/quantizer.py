@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from executorch.backends.arm.quantizer import (
@@ -16,6 +17,8 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from pipeline.backends.arm.options import RANGES, ArmScheme
+
+_MARK = "pte_pipeline.scheme"  # in `node.meta`, which upstream's passes copy
 
 
 def make_quantizer(config: Any, quantizer: TOSAQuantizer) -> Quantizer:
@@ -35,8 +38,6 @@ class _Mixed(Quantizer):
     module don't cover. Here nodes are told apart before that, and what they become is marked alike.
     """
 
-    _MARK = "pte_pipeline.scheme"  # in `node.meta`, which upstream's passes copy
-
     def __init__(self, quantizer: TOSAQuantizer, config: Any) -> None:
         super().__init__()
         self._quantizer = quantizer
@@ -47,9 +48,9 @@ class _Mixed(Quantizer):
             if number != 1:
                 # A VgfQuantizer has a kind of its own, which it makes here only.
                 quantizer.set_global(None if scheme is None else quantization(scheme))
-                inner.set_node_finder(quantizer.global_config, _Marked(self._MARK, number))
+                inner.set_node_finder(quantizer.global_config, _Marked(number))
         quantizer.set_global(quantization(config))
-        inner.global_quantizer.node_finder = _Marked(self._MARK, 1)
+        inner.global_quantizer.node_finder = _Marked(1)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         self._mark(model)
@@ -59,7 +60,7 @@ class _Mixed(Quantizer):
         self._mark(model)
         annotated = self._quantizer.annotate(model)
         for node in annotated.graph.nodes:
-            node.meta.pop(self._MARK, None)
+            node.meta.pop(_MARK, None)
         return annotated
 
     def validate(self, model: GraphModule) -> None:
@@ -68,19 +69,18 @@ class _Mixed(Quantizer):
     def _mark(self, model: GraphModule) -> None:
         """Note the scheme of each node; what is no call has the method's."""
         for node in model.graph.nodes:
-            if self._MARK not in node.meta:
+            if _MARK not in node.meta:
                 call = node.op == "call_function"
                 scheme = self._config.which(node) if call else self._schemes[1]
-                node.meta[self._MARK] = self._schemes.index(scheme)
+                node.meta[_MARK] = self._schemes.index(scheme)
 
 
+@dataclass(frozen=True)
 class _Marked(NodeFinder):
-    def __init__(self, mark: str, number: int) -> None:
-        self._mark = mark
-        self._number = number
+    number: int
 
     def find_nodes(self, model: GraphModule) -> Iterator[Node]:
-        return (node for node in model.graph.nodes if node.meta.get(self._mark) == self._number)
+        return (node for node in model.graph.nodes if node.meta.get(_MARK) == self.number)
 
 
 def _io_quantization(config: Any) -> Any:

@@ -32,7 +32,7 @@ class EmbeddingOptions(Options):
     """How the tables of embeddings are quantized; they are looked up by portable operators."""
 
     bits: Literal[4, 8] = 8
-    """Of each quantized value."""
+    """Bits of a quantized value."""
     group_size: GroupSize = 0
     """How many values of a row share a scale; 0 is the whole row."""
 
@@ -46,7 +46,7 @@ class TorchaoQuantize(QuantizeConfig):
 
     quantizer: Literal["torchao"]
     dynamic: Literal[False] = False
-    """What is quantized as it comes, the scheme says."""
+    """Must be false: the scheme says what is quantized as it comes."""
     scheme: Scheme | None = None
     """How linears are quantized; by default not at all."""
     group_size: GroupSize = 32
