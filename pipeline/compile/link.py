@@ -10,15 +10,15 @@ weights of a package are streamed and never held in memory together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from executorch.exir import ExecutorchBackendConfig
 from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir._serialize._serialize import serialize_for_executorch
-from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.emit import EmitterOutput
 from executorch.exir.emit._emitter import _Emitter
 from executorch.exir.schema import (
@@ -39,8 +39,8 @@ from executorch.extension.flat_tensor.serialize.serialize import (
 from pipeline.compile.objects import (
     Blob,
     MethodObject,
-    NamedBlob,
-    layout_from_tuple,
+    TaggedBlob,
+    merge_named_data,
     program_from_bytes,
 )
 from pipeline.store.digest import Digest
@@ -207,7 +207,7 @@ def _join(
         external_constant_buffer=[_stand_in(blob) for blob in tables.external_constants.blobs],
         external_constant_map=tables.external,
     )
-    return output, _merge_named_data(_by_method(objects, order))
+    return output, merge_named_data(_iter_named_data(objects, order), _stand_in)
 
 
 def _buffer(blob: Blob) -> Buffer:
@@ -227,53 +227,19 @@ def _constant_plans(constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
     return _Emitter._emit_prim_getters(None, dict(constant_methods))  # type: ignore[arg-type]
 
 
-def _by_method(
-    objects: Sequence[MethodObject], order: Sequence[str]
-) -> Iterator[tuple[MethodObject, Sequence[str] | None]]:
-    """Yield objects, and the keys of the named data that each method has of them; None for all."""
+def _iter_named_data(objects: Sequence[MethodObject], order: Sequence[str]) -> Iterator[TaggedBlob]:
+    """Yield named data by object, or, where one has several methods, method by method."""
     owners = {method: owner for owner in objects for method in owner.keys}
     if not owners:
-        yield from ((owner, None) for owner in objects)
+        yield from chain.from_iterable(owner.tagged() for owner in objects)
         return
     singles = iter([owner for owner in objects if not owner.keys])
     for method in order:
-        owner = owners.get(method)
-        yield (next(singles), None) if owner is None else (owner, owner.keys[method])
-
-
-def _merge_named_data(
-    objects: Iterable[tuple[MethodObject, Sequence[str] | None]],
-) -> NamedDataStoreOutput:
-    """Merge as `NamedDataStore.merge_named_data_store` does, by digest instead of content."""
-    table = _Table()
-    digests: dict[str, Digest] = {}
-    pte: dict[str, DataEntry] = {}
-    external: dict[str, dict[str, DataEntry]] = {}
-
-    def add(entries: dict[str, DataEntry], entry: NamedBlob) -> None:
-        if digests.setdefault(entry.key, entry.blob.digest) != entry.blob.digest:
-            raise PipelineError(f"named data '{entry.key}' differs between methods")
-        if entry.key not in known:
-            known.add(entry.key)
-            layout = layout_from_tuple(entry.layout)
-            entries[entry.key] = DataEntry(table.index(entry.blob), entry.alignment, layout)
-
-    known: set[str] = set()
-    for owner, keys in objects:
-        for entry in _chosen(owner.named, keys):
-            add(pte, entry)
-        for tag, group in owner.named_external.items():
-            for entry in _chosen(group, keys):
-                add(external.setdefault(tag, {}), entry)
-    buffers: list[bytes] = [_stand_in(blob) for blob in table.blobs]
-    return NamedDataStoreOutput(buffers, pte, {t: e for t, e in external.items() if e})
-
-
-def _chosen(entries: Sequence[NamedBlob], keys: Sequence[str] | None) -> Iterable[NamedBlob]:
-    if keys is None:
-        return entries
-    by_key = {entry.key: entry for entry in entries}
-    return [by_key[key] for key in keys if key in by_key]
+        if method in owners:
+            by_key = {entry.key: (tag, entry) for tag, entry in owners[method].tagged()}
+            yield from (by_key[key] for key in owners[method].keys[method])
+        else:
+            yield from next(singles).tagged()
 
 
 def _stream(cord: Cord, store: Store) -> Blob:

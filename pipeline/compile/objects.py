@@ -7,7 +7,7 @@ index. The data stand in the store, once for all methods and packages that share
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -16,8 +16,7 @@ from executorch.exir._serialize._flatbuffer_program import (
     _flatbuffer_to_program,
     _program_to_flatbuffer,
 )
-from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
-from executorch.exir._serialize.data_serializer import DataEntry
+from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir.scalar_type import ScalarType
 from executorch.exir.schema import Program, Tensor
 from executorch.exir.tensor import ALIGNMENT
@@ -49,8 +48,8 @@ class NamedBlob:
     alignment: int
     layout: Layout | None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+TaggedBlob = tuple[str | None, NamedBlob]  # with the tag of its `.ptd` file; None in the `.pte`
 
 
 @dataclass(frozen=True)
@@ -76,34 +75,29 @@ class MethodObject:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def blobs(self) -> Iterable[Blob]:
+    def tagged(self) -> Iterator[TaggedBlob]:
+        """Yield all named data."""
+        for tag, entries in ((None, self.named), *self.named_external.items()):
+            yield from ((tag, entry) for entry in entries)
+
+    def blobs(self) -> Iterator[Blob]:
         """Yield every blob that linking reads."""
         yield self.program
         for group in (self.constants, self.mutable, self.delegates, self.external_constants):
             yield from group
-        for entries in (self.named, *self.named_external.values()):
-            yield from (entry.blob for entry in entries)
+        yield from (entry.blob for _, entry in self.tagged())
 
     def named_keys(self, method: str) -> list[str]:
         """Return the keys of the named data that a method's delegates use, sorted."""
-        if self.keys:
-            return sorted(self.keys[method])
-        entries = (entry for own in (self.named, *self.named_external.values()) for entry in own)
-        return sorted({entry.key for entry in entries})
+        return sorted(self.keys[method] if self.keys else {e.key for _, e in self.tagged()})
 
 
 _OBJECT = TypeAdapter(MethodObject)
-_NAMED_BLOBS = TypeAdapter(tuple[NamedBlob, ...])
 
 
 def parse_object(record: Mapping[str, Any]) -> MethodObject:
     """Return the object of a record that `to_json` made and that has been through JSON."""
     return _OBJECT.validate_python(record)
-
-
-def parse_named_blobs(record: Iterable[Mapping[str, Any]]) -> tuple[NamedBlob, ...]:
-    """Return named blobs whose records have been through JSON."""
-    return _NAMED_BLOBS.validate_python(record)
 
 
 def make_object(
@@ -119,7 +113,7 @@ def make_object(
     output = manager._emitter_output
     _refuse_named_mutable_buffers(output.program)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
-    named = [put_blob(store, buffer) for buffer in data.buffers]
+    tagged = put_named_data(store, data)
     return MethodObject(
         program=put_blob(store, program_to_bytes(output.program)),
         constants=tuple(put_blob(store, b.storage) for b in output.program.constant_buffer),
@@ -127,8 +121,10 @@ def make_object(
         delegates=tuple(put_blob(store, d.data) for d in output.program.backend_delegate_data),
         external_constants=tuple(put_blob(store, b) for b in output.external_constant_buffer),
         external={t: tuple(v.items()) for t, v in (output.external_constant_map or {}).items()},
-        named=list_named_blobs(data.pte_data, named),
-        named_external={t: list_named_blobs(v, named) for t, v in data.external_data.items()},
+        named=tuple(entry for tag, entry in tagged if tag is None),
+        named_external={
+            t: tuple(entry for tag, entry in tagged if tag == t) for t in data.external_data
+        },
         keys={
             method: (*own.pte_data, *(key for v in own.external_data.values() for key in v))
             for method, own in (named_data or {}).items()
@@ -141,14 +137,32 @@ def put_blob(store: Store, data: bytes) -> Blob:
     return Blob(store.put(data), len(data))
 
 
-def list_named_blobs(
-    entries: Mapping[str, DataEntry], blobs: Sequence[Blob]
-) -> tuple[NamedBlob, ...]:
-    """Return the entries of a named data store, whose buffers are these blobs."""
-    return tuple(
-        NamedBlob(key, blobs[e.buffer_index], e.alignment, _layout_to_tuple(e.tensor_layout))
+def put_named_data(store: Store, data: NamedDataStoreOutput) -> list[TaggedBlob]:
+    """Commit the buffers of named data and return its entries."""
+    blobs = [put_blob(store, buffer) for buffer in data.buffers]
+    return [
+        (tag, NamedBlob(key, blobs[e.buffer_index], e.alignment, _layout_to_tuple(e.tensor_layout)))
+        for tag, entries in ((None, data.pte_data), *data.external_data.items())
         for key, e in entries.items()
-    )
+    ]
+
+
+def merge_named_data(
+    entries: Iterable[TaggedBlob], content: Callable[[Blob], bytes]
+) -> NamedDataStoreOutput:
+    """Merge entries as ExecuTorch's `NamedDataStore` does, with the content of their blobs.
+
+    Raises:
+        PipelineError: two entries of one key have different content.
+    """
+    merged = NamedDataStore()
+    for tag, entry in entries:
+        layout = _layout_from_tuple(entry.layout)
+        try:
+            merged.add_named_data(entry.key, content(entry.blob), entry.alignment, tag, layout)
+        except ValueError as error:
+            raise PipelineError(f"named data '{entry.key}' differs between methods") from error
+    return merged.get_named_data_store_output()
 
 
 def _layout_to_tuple(layout: TensorLayout | None) -> Layout | None:
@@ -157,8 +171,7 @@ def _layout_to_tuple(layout: TensorLayout | None) -> Layout | None:
     return int(layout.scalar_type), tuple(layout.sizes), tuple(layout.dim_order)
 
 
-def layout_from_tuple(layout: Layout | None) -> TensorLayout | None:
-    """Return the layout that a NamedBlob has."""
+def _layout_from_tuple(layout: Layout | None) -> TensorLayout | None:
     if layout is None:
         return None
     return TensorLayout(ScalarType(layout[0]), list(layout[1]), list(layout[2]))

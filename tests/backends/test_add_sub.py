@@ -589,8 +589,8 @@ def test_whole_is_of_the_modules_that_are_named(module):
         return
     lowered = lower({"forward": program}, partitioners).exported_program("forward")
     counts = describe_delegation(lowered)
-    assert counts.partitions == {"AddSubBackend": 1}
-    assert (counts.delegated_nodes, counts.nodes) == (2, 4)
+    assert counts["partitions"] == {"AddSubBackend": 1}
+    assert (counts["delegated_nodes"], counts["nodes"]) == (2, 4)
 
 
 # Packages

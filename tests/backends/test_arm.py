@@ -194,7 +194,7 @@ def test_control_flow_beside_vgf(name, tmp_path, monkeypatch):
         monkeypatch.setenv(variable, value)
     manager = lowered(module, "vgf")
     counts = describe_delegation(manager.exported_program("run"))
-    assert set(counts.partitions) == {"VgfBackend"}
+    assert set(counts["partitions"]) == {"VgfBackend"}
     emitted = emit(manager, EmitConfig(remove_view_copy=name != "Scan"))
     if arm_emulation.missing():
         pytest.skip(f"{arm_emulation.missing()}; see docs/backends.md")
@@ -206,8 +206,8 @@ def test_control_flow_beside_vgf(name, tmp_path, monkeypatch):
 def test_branches_are_tosas(name):
     manager = lowered(FLOWS[name], "tosa", tosa_spec="TOSA-1.0+FP")
     counts = describe_delegation(manager.exported_program("run"))
-    assert counts.partitions == {"TOSABackend": 3}  # the predicate, and each branch
-    assert counts.undelegated == LEFT[name]
+    assert counts["partitions"] == {"TOSABackend": 3}  # the predicate, and each branch
+    assert counts["undelegated"] == LEFT[name]
 
 
 @pytest.mark.skipif(bool(LACKS["ethos-u"]), reason=LACKS["ethos-u"])
@@ -219,9 +219,9 @@ def test_control_flow_beside_ethos_u(name):
     program = quantize(program_of(FLOWS[name]), method.quantize, [InputSet((X,))])
     manager = lower({"run": program}, {"run": make_filtered_partitioners(method.partitioners)})
     counts = describe_delegation(manager.exported_program("run"))
-    assert set(counts.partitions) == {"EthosUBackend"}
-    assert counts.undelegated["aten.addmm"] == 1  # the layer inside; the one outside is none
-    assert counts.undelegated["aten.relu"] == 1
+    assert set(counts["partitions"]) == {"EthosUBackend"}
+    assert counts["undelegated"]["aten.addmm"] == 1  # the layer inside; the one outside is none
+    assert counts["undelegated"]["aten.relu"] == 1
     emit(manager)
 
 

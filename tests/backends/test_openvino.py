@@ -221,7 +221,7 @@ _CONTROL_FLOW = """
 
     for module in (flow.Map, flow.Scan):
         manager = lowered(module)
-        assert describe_delegation(manager.exported_program("run")).delegated_nodes
+        assert describe_delegation(manager.exported_program("run"))["delegated_nodes"]
         made = emit(manager, EmitConfig(remove_view_copy=module is not flow.Scan))
         flow.check_runs(made, module, Path(sys.argv[2]))
     try:
@@ -229,7 +229,7 @@ _CONTROL_FLOW = """
     except PipelineError as error:
         print("TOLD", error)
     made = lowered(flow.Cond, op_types_to_skip=("aten.sum.dim_IntList", "aten.gt.Scalar"))
-    assert describe_delegation(made.exported_program("run")).delegated_nodes
+    assert describe_delegation(made.exported_program("run"))["delegated_nodes"]
     flow.check_runs(emit(made, EmitConfig()), flow.Cond, Path(sys.argv[2]))
     print("TOLD done")
 """

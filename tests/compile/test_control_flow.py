@@ -117,8 +117,8 @@ def test_control_flow_is_lowered(module, backend, tmp_path):
     manager = lowered(module, backend)
     counts = describe_delegation(manager.exported_program("run"))
     if backend != "portable":
-        assert set(counts.partitions) == {BACKENDS[backend].backend_id}
-    assert counts.delegated_nodes < counts.nodes  # the bodies are counted
+        assert set(counts["partitions"]) == {BACKENDS[backend].backend_id}
+    assert counts["delegated_nodes"] < counts["nodes"]  # the bodies are counted
     emitted = emit(manager, EmitConfig(remove_view_copy=module is not Scan))
     if backend in ("portable", "xnnpack"):
         check_runs(emitted, module, tmp_path)

@@ -14,12 +14,7 @@ from torch._higher_order_ops.scan import scan
 from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS, CacheScope, PartitionerSpec
-from pipeline.compile.inspect.boundaries import Boundary, Transfers
-from pipeline.compile.inspect.delegation import (
-    BackendShare,
-    add_source_lines,
-    describe_delegation,
-)
+from pipeline.compile.inspect.delegation import add_source_lines, describe_delegation
 from pipeline.compile.inspect.reasons import _neutralize
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_partitioners
@@ -53,8 +48,20 @@ def counted(program, *specs, modules=None):
     return describe_delegation(made, places=NodePlaces(program))
 
 
+def share(nodes, operators, partitions):
+    return {"nodes": nodes, "operators": operators, "partitions": partitions}
+
+
+def crossing(tensors, size):
+    return {"tensors": tensors, "bytes": size}
+
+
+def boundary(into, out_of, copies=0):
+    return {"into": crossing(*into), "out_of": crossing(*out_of), "copies": copies}
+
+
 def left_of(counts):
-    return [(each.operator, each.reason) for each in counts.left]
+    return [(each["operator"], each["reason"]) for each in counts["left"]]
 
 
 class Chain(nn.Module):
@@ -124,28 +131,32 @@ GRAPHS = [
 def test_graphs_are_counted_as_by_hand(case):
     module, nodes, delegated, partitions, subgraphs, into, out_of = case
     counts = counted(program_of(module()), spec("add_sub"))
-    assert (counts.nodes, counts.delegated_nodes, counts.subgraphs) == (nodes, delegated, subgraphs)
-    assert counts.partitions == {"AddSubBackend": partitions}
-    operators = counts.backends["AddSubBackend"].operators
-    assert counts.backends == {"AddSubBackend": BackendShare(delegated, operators, partitions)}
-    assert counts.border == Boundary(Transfers(*into), Transfers(*out_of))
-    assert len(counts.left) == sum(counts.undelegated.values()) == nodes - delegated
+    assert (counts["nodes"], counts["delegated_nodes"], counts["subgraphs"]) == (
+        nodes,
+        delegated,
+        subgraphs,
+    )
+    assert counts["partitions"] == {"AddSubBackend": partitions}
+    operators = counts["backends"]["AddSubBackend"]["operators"]
+    assert counts["backends"] == {"AddSubBackend": share(delegated, operators, partitions)}
+    assert counts["border"] == boundary(into, out_of)
+    assert len(counts["left"]) == sum(counts["undelegated"].values()) == nodes - delegated
 
 
 def test_the_body_of_a_scan_is_called_for_each_row():
     counts = counted(program_of(Steps()), spec("add_sub"))
-    assert counts.partitions == {"AddSubBackend": 1} and counts.delegated_nodes >= 2
-    assert counts.border.into == Transfers(6, 6 * ROW)
-    assert counts.border.out_of == Transfers(6, 6 * ROW)
+    assert counts["partitions"] == {"AddSubBackend": 1} and counts["delegated_nodes"] >= 2
+    assert counts["border"]["into"] == crossing(6, 6 * ROW)
+    assert counts["border"]["out_of"] == crossing(6, 6 * ROW)
 
 
 def test_portable_methods_cross_no_border():
     counts = counted(program_of(Condition()))
-    assert (counts.nodes, counts.delegated_nodes, counts.subgraphs) == (6, 0, 2)
-    assert counts.backends == counts.partitions == {}
-    assert counts.border == Boundary()
-    why = describe_delegation(lowered(program_of(Chain())), partitioners=()).left
-    assert [each.reason for each in why] == ["portable only: the config says so"] * 3
+    assert (counts["nodes"], counts["delegated_nodes"], counts["subgraphs"]) == (6, 0, 2)
+    assert counts["backends"] == counts["partitions"] == {}
+    assert counts["border"] == boundary((0, 0), (0, 0))
+    why = describe_delegation(lowered(program_of(Chain())), partitioners=())["left"]
+    assert [each["reason"] for each in why] == ["portable only: the config says so"] * 3
 
 
 class Step(nn.Module):
@@ -178,29 +189,29 @@ def test_every_call_is_delegated_or_left(names):
     counts = counted(program, spec("add_sub"))
     taken = [name for name in names if name in ("add", "sub")]
     others = [name for name in names if name not in ("add", "sub")]
-    assert (counts.nodes, counts.delegated_nodes) == (len(names), len(taken))
-    assert counts.operators == len(set(names))
-    assert counts.delegated_operators == len(set(taken))
-    assert sum(counts.partitions.values()) == runs(names, ("add", "sub"))
-    assert [each.operator for each in counts.left] == [f"aten.{name}" for name in others]
+    assert (counts["nodes"], counts["delegated_nodes"]) == (len(names), len(taken))
+    assert counts["operators"] == len(set(names))
+    assert counts["delegated_operators"] == len(set(taken))
+    assert sum(counts["partitions"].values()) == runs(names, ("add", "sub"))
+    assert [each["operator"] for each in counts["left"]] == [f"aten.{name}" for name in others]
     # The first node is the input; each operator is one.
     places = [place for place, name in enumerate(names, 1) if name not in ("add", "sub")]
-    assert [each.place for each in counts.left] == places
-    transfers = Transfers(runs(names, ("add", "sub")), X.nbytes * runs(names, ("add", "sub")))
-    assert counts.border == Boundary(transfers, transfers)
+    assert [each["place"] for each in counts["left"]] == places
+    transfers = (runs(names, ("add", "sub")), X.nbytes * runs(names, ("add", "sub")))
+    assert counts["border"] == boundary(transfers, transfers)
 
 
 def test_methods_of_several_backends():
     counts = counted(program_of(Step("add", "exp", "erf", "exp")), spec("add_sub"), spec("xnnpack"))
-    assert counts.backends == {
-        "AddSubBackend": BackendShare(1, 1, 1),
-        "XnnpackBackend": BackendShare(2, 1, 2),
+    assert counts["backends"] == {
+        "AddSubBackend": share(1, 1, 1),
+        "XnnpackBackend": share(2, 1, 2),
     }
-    assert counts.partitions == {"AddSubBackend": 1, "XnnpackBackend": 2}
-    assert (counts.nodes, counts.delegated_nodes) == (4, 3)
-    assert (counts.operators, counts.delegated_operators) == (3, 2)
+    assert counts["partitions"] == {"AddSubBackend": 1, "XnnpackBackend": 2}
+    assert (counts["nodes"], counts["delegated_nodes"]) == (4, 3)
+    assert (counts["operators"], counts["delegated_operators"]) == (3, 2)
     # What goes from one delegate to another goes out of the one and into the other.
-    assert counts.border.into == counts.border.out_of == Transfers(3, 3 * X.nbytes)
+    assert counts["border"]["into"] == counts["border"]["out_of"] == crossing(3, 3 * X.nbytes)
     assert left_of(counts) == [
         ("aten.erf", f"add_sub: it has no instruction for aten.erf; xnnpack: {OF_NO_TYPE}")
     ]
@@ -209,7 +220,7 @@ def test_methods_of_several_backends():
 def test_sizes_count_with_their_upper_bounds():
     shapes = ({0: Dim("rows", min=2, max=16)},)
     counts = counted(program_of(Chain(), dynamic_shapes=shapes), spec("add_sub"))
-    assert counts.border.into == Transfers(3, 3 * 16 * ROW)
+    assert counts["border"]["into"] == crossing(3, 3 * 16 * ROW)
 
 
 def test_copies_beside_delegates_are_counted():
@@ -218,9 +229,9 @@ def test_copies_beside_delegates_are_counted():
             return torch.exp(x.double().float()).double().sin()
 
     counts = counted(program_of(Cast()), spec("xnnpack"))
-    assert counts.partitions == {"XnnpackBackend": 1}
-    assert counts.border.copies == 2  # the first copy is beside another copy only
-    assert sum(n for name, n in counts.undelegated.items() if "_to_dim_order_copy" in name) == 3
+    assert counts["partitions"] == {"XnnpackBackend": 1}
+    assert counts["border"]["copies"] == 2  # the first copy is beside another copy only
+    assert sum(n for name, n in counts["undelegated"].items() if "_to_dim_order_copy" in name) == 3
 
 
 # Reasons
@@ -263,7 +274,7 @@ def test_what_is_outside_of_the_modules(of_method):
         program_of(Several()), spec("xnnpack", **own), modules=["first"] if of_method else None
     )
     assert {reason for _, reason in left_of(counts)} == {"outside of `modules: [first]`"}
-    assert {each.module for each in counts.left} == {"", "second"}
+    assert {each["module"] for each in counts["left"]} == {"", "second"}
 
 
 def test_what_stands_in_control_flow():
@@ -335,9 +346,9 @@ def test_no_key_of_a_partition_holds_a_reason():
         keys.append([describe(d.original_module, d.compile_specs, CacheScope()).digest
                      for d in delegates])  # fmt: skip
     assert keys[0] == keys[1]
-    reasons = [each.reason for each in describe_delegation(noted).left]
-    assert all(reasons) and len(reasons) == len(describe_delegation(bare).left)
-    assert {each.reason for each in describe_delegation(bare).left} == {""}
+    reasons = [each["reason"] for each in describe_delegation(noted)["left"]]
+    assert all(reasons) and len(reasons) == len(describe_delegation(bare)["left"])
+    assert {each["reason"] for each in describe_delegation(bare)["left"]} == {""}
 
 
 def test_what_is_listened_to_is_as_before_when_a_partitioner_fails():
@@ -367,7 +378,7 @@ class Layers(nn.Module):
 
 def names_at(program, counts):
     nodes = list(iter_nodes(program))
-    return [(each.operator, nodes[each.place].name) for each in counts.left]
+    return [(each["operator"], nodes[each["place"]].name) for each in counts["left"]]
 
 
 def test_places_are_those_of_the_source():
@@ -385,10 +396,10 @@ def test_places_are_those_of_the_source():
         ("aten.addmm", "linear"),
         ("aten.sub.Tensor", "sub"),
     ]
-    places = [each.place for each in counted(program).left]
+    places = [each["place"] for each in counted(program)["left"]]
     assert len(set(places)) == 8  # a linear layer is two operators
     # torch.export does not tell the modules of what stands in a branch; that around it is known.
-    assert {each.module for each in counted(program).left} == {"", "outside"}
+    assert {each["module"] for each in counted(program)["left"]} == {"", "outside"}
 
 
 def test_what_stands_in_a_branch_is_of_the_module_around():
@@ -400,7 +411,7 @@ def test_what_stands_in_a_branch_is_of_the_module_around():
         def forward(self, x):
             return torch.exp(self.deep(x))
 
-    modules = {each.operator: each.module for each in counted(program_of(Outer())).left}
+    modules = {each["operator"]: each["module"] for each in counted(program_of(Outer()))["left"]}
     assert modules == dict.fromkeys(modules, "deep") | {"aten.exp": ""}
     assert modules["aten.sin"] == "deep"  # of a branch in a branch
 
@@ -409,7 +420,7 @@ def test_places_outlive_constants_that_branches_share():
     """The program is then lowered from a copy of itself."""
     program = program_of(Layers())
     counts = counted(program, spec("xnnpack"))
-    assert counts.partitions == {"XnnpackBackend": 1}
+    assert counts["partitions"] == {"XnnpackBackend": 1}
     assert [name for _, name in names_at(program, counts)][:3] == ["erf", "sum_1", "gt"]
 
 
@@ -426,16 +437,18 @@ def test_places_lead_through_a_quantized_program(tmp_path, dynamic):
     counts = describe_delegation(made, places=NodePlaces(loaded, origins))
     nodes = list(iter_nodes(program))
     found = {
-        (each.operator, nodes[each.place].name) for each in counts.left if each.place is not None
+        (each["operator"], nodes[each["place"]].name)
+        for each in counts["left"]
+        if each["place"] is not None
     }
     assert {("aten.erf", "erf"), ("aten.gt.Scalar", "gt")} <= found
-    own = [each for each in counts.left if "quantize" not in each.operator]
-    assert own and all(each.place is not None for each in own)
+    own = [each for each in counts["left"] if "quantize" not in each["operator"]]
+    assert own and all(each["place"] is not None for each in own)
 
 
 def test_lines_take_the_place_of_places(tmp_path):
     program = program_of(Chain())
-    counts = counted(program, spec("add_sub")).to_json()
+    counts = counted(program, spec("add_sub"))
     told = add_source_lines(counts, program, tmp_path)
     assert [sorted(each) for each in told["left"]] == [["line", "module", "operator", "reason"]]
     assert "torch.sin(y) - y  # " in told["left"][0]["line"]

@@ -54,7 +54,7 @@ def test_partitioners_of_a_sequence_are_tried_in_order(edge):
     one = to_backend_multiple(edge, {"plain": [first]})["plain"]
     both = to_backend_multiple(edge, {"plain": [first, XnnpackPartitioner()]})["plain"]
     assert describe_delegation(both) == describe_delegation(one)
-    assert describe_delegation(one).partitions["XnnpackBackend"] > 1
+    assert describe_delegation(one)["partitions"]["XnnpackBackend"] > 1
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_control_flow_is_lowered_too(edge):
     partitioner = BackendWithPreprocessAllPartitioner()
     lowered = to_backend_multiple(edge, {"branch": partitioner})["branch"]
     assert delegates(lowered, recurse=True) > delegates(lowered)
-    assert describe_delegation(lowered).partitions["FirstBackendWithPreprocessAll"] == 1
+    assert describe_delegation(lowered)["partitions"]["FirstBackendWithPreprocessAll"] == 1
 
 
 def test_weights_that_a_delegate_consumed_leave_the_program(edge):

@@ -28,7 +28,7 @@ class Between(nn.Module):
 
 
 def segments(manager, partitioners=None):
-    return describe_delegation(manager.exported_program("run"), partitioners).stretches
+    return describe_delegation(manager.exported_program("run"), partitioners)["stretches"]
 
 
 @pytest.mark.parametrize("backend", ["portable", "xnnpack", "vulkan"])
@@ -36,32 +36,32 @@ def segments(manager, partitioners=None):
 def test_every_node_is_in_one_segment(module, backend):
     manager = lowered(module, backend)
     counts, row = describe_delegation(manager.exported_program("run")), segments(manager)
-    inside = [each for each in row if each.backend is not None]
-    outside = sum((Counter(s.operators) for s in row if s.backend is None), Counter())
-    assert sum(s.nodes for s in row) == counts.nodes
-    assert sum(s.nodes for s in inside) == counts.delegated_nodes
-    assert Counter(s.backend for s in inside) == Counter(counts.partitions)
-    assert dict(outside) == counts.undelegated
+    inside = [each for each in row if each["backend"] is not None]
+    outside = sum((Counter(s["operators"]) for s in row if s["backend"] is None), Counter())
+    assert sum(s["nodes"] for s in row) == counts["nodes"]
+    assert sum(s["nodes"] for s in inside) == counts["delegated_nodes"]
+    assert Counter(s["backend"] for s in inside) == Counter(counts["partitions"])
+    assert dict(outside) == counts["undelegated"]
 
 
 def test_segments_stand_in_the_order_of_the_graph():
     row = segments(lowered(Between, "xnnpack"))
-    sort = next(n for n, s in enumerate(row) if any("sort" in name for name in s.operators))
-    assert row[sort].backend is None
-    assert "XnnpackBackend" in [s.backend for s in row[:sort]]
-    assert "XnnpackBackend" in [s.backend for s in row[sort + 1 :]]
+    sort = next(n for n, s in enumerate(row) if any("sort" in name for name in s["operators"]))
+    assert row[sort]["backend"] is None
+    assert "XnnpackBackend" in [s["backend"] for s in row[:sort]]
+    assert "XnnpackBackend" in [s["backend"] for s in row[sort + 1 :]]
 
 
 def test_a_body_of_control_flow_stands_where_it_is_called():
     """Before the branches comes the comparison that chooses between them."""
     row = segments(lowered(Cond, "portable"))
     assert len(row) == 1
-    names = list(row[0].operators)
+    names = list(row[0]["operators"])
     assert names.index("aten.gt.Scalar") < names.index("aten.relu")
 
 
 def test_kernels_of_a_backend_are_segments_of_its_own():
     row = segments(lowered(Between, "xnnpack"), [SimpleNamespace(backend=OURS)])
-    left = [name for s in row if s.backend is None for name in s.operators]
-    assert "Ours" in [s.backend for s in row]
+    left = [name for s in row if s["backend"] is None for name in s["operators"]]
+    assert "Ours" in [s["backend"] for s in row]
     assert not [name for name in left if name.startswith("aten.")]

@@ -29,5 +29,5 @@ def left_by(backend: str, **options: Any) -> dict[str, str]:
     partitioners = {"run": make_filtered_partitioners([spec])}
     lowered = lower({"run": program}, partitioners, edge_operators=operators)
     counts = describe_delegation(lowered.exported_program("run"))
-    assert len(counts.left) == sum(counts.undelegated.values())
-    return {left.operator: left.reason for left in counts.left}
+    assert len(counts["left"]) == sum(counts["undelegated"].values())
+    return {left["operator"]: left["reason"] for left in counts["left"]}

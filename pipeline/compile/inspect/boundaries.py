@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from executorch.exir.sym_util import eval_upper_bound
 from torch.fx import GraphModule, Node
@@ -14,60 +15,41 @@ from torch.utils import _pytree as pytree
 
 from pipeline.program.graphs import called_delegate, control_flow_bodies
 from pipeline.program.operators import base_name
+from pipeline.report.records import BoundaryRecord, CrossingRecord
 
 # Operators that give the values that they are given, in another layout or dtype, or elsewhere.
 _COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clone"})
 
 
-@dataclass(frozen=True)
-class Transfers:
-    """Tensors that cross a boundary, and their bytes."""
-
-    tensors: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Transfers) -> Transfers:
-        return Transfers(self.tensors + other.tensors, self.bytes + other.bytes)
-
-    def __mul__(self, times: int) -> Transfers:
-        return Transfers(times * self.tensors, times * self.bytes)
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """The data that goes into delegates and out of them in one call of a method, at most.
+def measure_boundary(module: GraphModule) -> BoundaryRecord:
+    """Measure the data that goes into delegates and out of them in one call of a method, at most.
 
     Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of a
     loop as often as it is run. What goes from one delegate to another counts on both sides.
     `copies` are operators beside a delegate that only change layout or dtype, or copy.
+
+    Args:
+        module: a lowered graph, which is measured with the control flow in it.
     """
-
-    into: Transfers = field(default_factory=Transfers)
-    out_of: Transfers = field(default_factory=Transfers)
-    copies: int = 0
-
-    def __add__(self, other: Boundary) -> Boundary:
-        copies = self.copies + other.copies
-        return Boundary(self.into + other.into, self.out_of + other.out_of, copies)
-
-    @property
-    def bytes(self) -> int:
-        return self.into.bytes + self.out_of.bytes
+    crossings, copies = _measure(module)
+    into, out_of = (CrossingRecord(tensors=n, bytes=size) for n, size in crossings.tolist())
+    return {"into": into, "out_of": out_of, "copies": copies}
 
 
-def measure_boundary(module: GraphModule) -> Boundary:
-    """Measure what crosses boundaries in a lowered graph and the control flow in it."""
-    boundary = Boundary(copies=sum(map(_is_copy_beside_delegate, module.graph.nodes)))
+def _measure(module: GraphModule) -> tuple[npt.NDArray[np.object_], int]:
+    """Return tensors and bytes, into delegates (first row) and out of them, and the copies."""
+    copies = sum(map(_is_copy_beside_delegate, module.graph.nodes))
+    crossings = np.zeros((2, 2), np.object_)  # Python's integers, which do not overflow
     for node in module.graph.nodes:
         if called_delegate(node) is not None:
             given = [each.meta.get("val") for each in node.args[1:] if isinstance(each, Node)]
-            boundary += Boundary(_count(given), _count([node.meta.get("val")]))
+            crossings += [_count(given), _count(node.meta.get("val"))]
     for flow, bodies in control_flow_bodies(module).items():
-        own, runs = [measure_boundary(body) for body in bodies], _max_runs(flow)
-        dearest = max(own, key=lambda each: each.bytes)
-        copies = sum(each.copies for each in own)
-        boundary += Boundary(dearest.into * runs, dearest.out_of * runs, copies)
-    return boundary
+        own = [_measure(body) for body in bodies]
+        dearest = max((each for each, _ in own), key=lambda each: each[:, 1].sum())
+        crossings += dearest * _max_runs(flow)
+        copies += sum(each for _, each in own)
+    return crossings, copies
 
 
 def _max_runs(flow: Node) -> int:
@@ -94,16 +76,10 @@ def _maker(node: Node) -> Node:
     return node
 
 
-def _count(values: Iterable[Any]) -> Transfers:
-    tensors = [v for v in pytree.tree_leaves(list(values)) if isinstance(v, torch.Tensor)]
-    return Transfers(len(tensors), sum(map(_max_bytes, tensors)))
-
-
-def _max_bytes(tensor: torch.Tensor) -> int:
-    size = tensor.dtype.itemsize
-    for dimension in tensor.shape:
-        size *= _upper_bound(dimension)
-    return size
+def _count(values: Any) -> list[int]:
+    tensors = [v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+    sizes = (math.prod([t.dtype.itemsize, *map(_upper_bound, t.shape)]) for t in tensors)
+    return [len(tensors), sum(sizes)]
 
 
 def _upper_bound(size: int | torch.SymInt) -> int:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline.compile.inspect.package_view import (
     PackageFile,
     PackageView,
-    group_by_segment,
     join_names,
 )
 from pipeline.compile.inspect.stored_tensors import (
@@ -102,10 +101,10 @@ def _fill_gap(view: PackageView, file: PackageFile, gap: Span) -> Iterator[Segme
 
 
 def _segment(view: PackageView, file: PackageFile, span: Span, claim: _Claim) -> SegmentRecord:
-    named = claim.names
+    named: Collection[str] = claim.names
     if claim.kind == "named_data":
         known = view.lookup(file.digest(span), claim.methods)
-        named = set(known.names) if known is not None else named
+        named = named if known is None else known.names
     return {
         "file": file.name,
         "kind": claim.kind,
@@ -127,7 +126,7 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
         own.names.update([name] if name else [])
         return own
 
-    for segment, keys in group_by_segment(file.layout).items():
+    for segment, keys in file.named.items():
         for key in keys:
             span = file.layout.segments[segment]
             claim(span, "named_data", view.users.get(key, ()), key)
@@ -163,7 +162,7 @@ def _describe_method(view: PackageView, plan: PlanFacts) -> MethodContents:
     )
     delegated = sum(payload.size for payload in payloads)
     for file in view.files:
-        for segment, keys in group_by_segment(file.layout).items():
+        for segment, keys in file.named.items():
             size = file.layout.segments[segment].size
             if external.intersection(keys):
                 constants += size

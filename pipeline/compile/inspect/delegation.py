@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import PartitionerSpec
-from pipeline.compile.inspect.boundaries import Boundary, measure_boundary
+from pipeline.compile.inspect.boundaries import measure_boundary
 from pipeline.compile.inspect.reasons import format_reason
 from pipeline.program.graphs import (
     NodePlaces,
@@ -30,73 +30,7 @@ from pipeline.program.graphs import (
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
 from pipeline.program.source_lines import source_line
-
-
-@dataclass(frozen=True)
-class BackendShare:
-    """The operator calls, distinct operators and delegate calls that one backend runs."""
-
-    nodes: int
-    operators: int
-    partitions: int
-
-
-@dataclass(frozen=True)
-class LeftCall:
-    """A call that is left to portable kernels.
-
-    `place` is that of its node in the source program (`NodePlaces`), None where lowering or
-    quantizing made it; `module` the innermost that it is from, "" for the method itself; `reason`
-    goes on from "it is left because", and is "" where no partitioner gave one.
-    """
-
-    operator: str
-    place: int | None
-    module: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Calls of operators in a row, by name.
-
-    They are those of one delegate, of kernels of one backend, or, where `backend` is None, of
-    portable kernels.
-    """
-
-    backend: str | None
-    nodes: int
-    operators: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Delegation:
-    """The delegation of a method: calls of operators (`nodes`) and distinct operators.
-
-    `getitem` and constants do not count, and what the bodies of control flow call, of which there
-    are `subgraphs`, counts once. `delegated_operators` are those with no call outside of delegates.
-    `partitions` are calls of delegates by backend; `kernels` the calls of each operator that is a
-    backend's own kernel, by backend: neither delegated nor left to portable kernels. Those are in
-    `undelegated`, by operator, and one by one in `left`, in the order of the graph. Every call is
-    in one of the segments (`stretches` in records), once.
-    """
-
-    nodes: int
-    delegated_nodes: int
-    operators: int
-    delegated_operators: int
-    partitions: dict[str, int] = field(default_factory=dict)
-    undelegated: dict[str, int] = field(default_factory=dict)
-    kernels: dict[str, dict[str, int]] = field(default_factory=dict)
-    backends: dict[str, BackendShare] = field(default_factory=dict)
-    subgraphs: int = 0
-    left: list[LeftCall] = field(default_factory=list)
-    border: Boundary = field(default_factory=Boundary)
-    stretches: list[Segment] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record, without `kernels` where there are none."""
-        return {name: value for name, value in asdict(self).items() if name != "kernels" or value}
+from pipeline.report.records import BackendCounts, GraphSegmentRecord
 
 
 @dataclass(frozen=True)
@@ -114,63 +48,76 @@ def describe_delegation(
     program: ExportedProgram,
     partitioners: Sequence[PartitionerSpec] | None = None,
     places: NodePlaces | None = None,
-) -> Delegation:
+) -> dict[str, Any]:
     """Describe the delegation of a program in edge dialect that has been lowered.
 
     Args:
         partitioners: those that the method was lowered with, where they are known. They name the
             operators that are a backend's own kernels, and say why calls are left.
         places: of the method's nodes; without it, calls that are left have no place.
+
+    Returns:
+        A `DelegationRecord`, in which each call in `left` has its `place` in the source program
+        (`NodePlaces`; None where lowering or quantizing made it) instead of its line. `getitem` and
+        constants do not count, and what the bodies of control flow call, of which there are
+        `subgraphs`, counts once. `delegated_operators` have no call outside of delegates.
+        `partitions` counts calls of delegates by backend; `kernels`, which is left out where there
+        are none, calls of a backend's own kernels, neither delegated nor left. Every call is in one
+        of the segments `stretches`, once.
     """
     kernels = {s.backend.lowering.kernels: s.backend.backend_id for s in partitioners or ()}
     calls = list(_iter_calls(program.graph_module, kernels))
-    delegates = [each for each in calls if each.delegate is not None]
-    outside = _sum(each for each in calls if each.delegate is None)
-    delegated = _sum(delegates)
-    left = [each for each in calls if each.backend is None]
-    own = {each.backend for each in calls if each.delegate is None and each.backend is not None}
-    return Delegation(
-        nodes=outside.total() + delegated.total(),
-        delegated_nodes=delegated.total(),
-        operators=len(outside.keys() | delegated.keys()),
-        delegated_operators=len(delegated.keys() - outside.keys()),
-        partitions=_sort(Counter(each.backend for each in delegates)),
-        undelegated=_sort(_sum(left)),
-        kernels={
-            backend: _sort(_sum(c for c in calls if c.delegate is None and c.backend == backend))
-            for backend in sorted(own)
-        },
-        backends=_backend_shares(delegates),
-        subgraphs=_count_subgraphs(program.graph_module, delegates),
-        left=[
-            LeftCall(
-                operator_name(each.node),
-                places.find(each.node) if places is not None else None,
-                each.module,
-                format_reason(each.node) or _general_reason(partitioners),
-            )
+    delegates = _by_backend(each for each in calls if each.delegate is not None)
+    outside = _by_backend(each for each in calls if each.delegate is None)
+    delegated, not_delegated = (_sum(chain(*each.values())) for each in (delegates, outside))
+    left = outside.pop(None, [])
+    by_kernels = {name: _sort(_sum(own)) for name, own in outside.items()}
+    return {
+        "nodes": not_delegated.total() + delegated.total(),
+        "delegated_nodes": delegated.total(),
+        "operators": len(not_delegated.keys() | delegated.keys()),
+        "delegated_operators": len(delegated.keys() - not_delegated.keys()),
+        "partitions": {name: len(own) for name, own in delegates.items()},
+        "undelegated": _sort(_sum(left)),
+        **({"kernels": by_kernels} if by_kernels else {}),
+        "backends": {name: _share(own) for name, own in delegates.items()},
+        "subgraphs": _count_subgraphs(program.graph_module, chain(*delegates.values())),
+        "left": [
+            {
+                "operator": operator_name(each.node),
+                "place": places.find(each.node) if places is not None else None,
+                "module": each.module,
+                "reason": format_reason(each.node) or _general_reason(partitioners),
+            }
             for each in left
         ],
-        border=measure_boundary(program.graph_module),
-        stretches=list(_join_segments(calls)),
-    )
+        "border": measure_boundary(program.graph_module),
+        "stretches": list(_join_segments(calls)),
+    }
+
+
+def _share(delegates: Sequence[_Call]) -> BackendCounts:
+    operators = _sum(delegates)
+    return {
+        "nodes": operators.total(),
+        "operators": len(operators),
+        "partitions": len(delegates),
+    }
 
 
 def _sum(calls: Iterable[_Call]) -> Counter[str]:
     return sum((each.operators for each in calls), Counter())
 
 
-def _sort(counts: Mapping[Any, int]) -> dict[str, int]:
+def _sort(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _backend_shares(delegates: Sequence[_Call]) -> dict[str, BackendShare]:
-    shares = {}
-    for backend in sorted({str(each.backend) for each in delegates}):
-        own = [each for each in delegates if each.backend == backend]
-        operators = _sum(own)
-        shares[backend] = BackendShare(operators.total(), len(operators), len(own))
-    return shares
+def _by_backend(calls: Iterable[_Call]) -> dict[str | None, list[_Call]]:
+    found: dict[str | None, list[_Call]] = {}
+    for each in sorted(calls, key=lambda call: call.backend or ""):
+        found.setdefault(each.backend, []).append(each)
+    return found
 
 
 def _count_subgraphs(module: GraphModule, delegates: Iterable[_Call]) -> int:
@@ -183,17 +130,16 @@ def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
     by_passes = [spec.name for spec in partitioners or () if spec.backend.lowering.make_passes]
     if by_passes:
         return f"the passes of {', '.join(by_passes)} made no kernel of it"
-    return (
-        "portable only: the config says so" if partitioners is not None and not partitioners else ""
-    )
+    by_config = partitioners is not None and not partitioners
+    return "portable only: the config says so" if by_config else ""
 
 
-def _join_segments(calls: Iterable[_Call]) -> Iterator[Segment]:
+def _join_segments(calls: Iterable[_Call]) -> Iterator[GraphSegmentRecord]:
     """Yield each delegate, and calls in a row that one backend's, or portable, kernels run."""
     joined = groupby(calls, key=lambda each: (each.backend, each.delegate and each.node))
     for (backend, _), row in joined:
         operators = _sum(row)
-        yield Segment(backend, operators.total(), dict(operators))
+        yield {"backend": backend, "nodes": operators.total(), "operators": dict(operators)}
 
 
 def _iter_calls(
@@ -250,13 +196,16 @@ def add_source_lines(
     """
     nodes = list(iter_nodes(program))
 
-    def replace_place(left: Mapping[str, Any]) -> dict[str, str]:
-        line = None if left["place"] is None else source_line(nodes[left["place"]], root)
-        return {
-            "operator": left["operator"],
-            "line": str(line or ""),
-            "module": left["module"],
-            "reason": left["reason"],
-        }
+    def find_line(place: int | None) -> str:
+        return "" if place is None else str(source_line(nodes[place], root) or "")
 
-    return {**delegation, "left": [replace_place(each) for each in delegation["left"]]}
+    left = [
+        {
+            "operator": each["operator"],
+            "line": find_line(each["place"]),
+            "module": each["module"],
+            "reason": each["reason"],
+        }
+        for each in delegation["left"]
+    ]
+    return {**delegation, "left": left}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,20 @@ class PackageFile:
             self._digests[span] = hash_bytes(self.data[span.offset : span.end])
         return self._digests[span]
 
+    @cached_property
+    def named(self) -> dict[int, list[str]]:
+        """The keys of each segment of named data, sorted."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for key, segment in sorted((entry[0], entry[1]) for entry in self.layout.named):
+            found[segment].append(key)
+        return dict(sorted(found.items()))
+
 
 @dataclass(frozen=True)
 class KnownTensor:
     """A tensor of a method's program; `base` is the same for equal tensors in any layout."""
 
-    names: tuple[str, ...]
+    names: frozenset[str]
     dtype: str
     shape: tuple[int, ...]
     size: int
@@ -73,14 +82,24 @@ class PackageView:
             raise PipelineError(f"a package has one .pte, this one has {len(programs)}")
         ((self.pte, self.layout),) = programs
         self.plans = sorted(self.layout.plans, key=lambda plan: plan.name)
-        self.constants = constants
-        self.keys = keys
+        self._constants = constants
+        self._keys = keys
+        # In the order that the numbers in `consumed` refer to, and by the digest of each form.
+        self._tensors = {method: _parse_tensors(each) for method, each in constants.items()}
+        self._forms = {
+            method: {
+                digest: known
+                for known in self._tensors[method]
+                for digest in (known.base, *record["tensors"][known.base]["forms"])
+            }
+            for method, record in constants.items()
+        }
 
     @cached_property
     def users(self) -> dict[str, set[str]]:
         """The methods that use each key of named data, also of tensors in `.ptd` files."""
-        found: dict[str, set[str]] = {key: set(own) for key, own in self.external.items()}
-        for method, own in self.keys.items():
+        found = {key: set(own) for key, own in self.external.items()}
+        for method, own in self._keys.items():
             for key in own:
                 found.setdefault(key, set()).add(method)
         return found
@@ -88,12 +107,12 @@ class PackageView:
     @cached_property
     def external(self) -> dict[str, set[str]]:
         """The methods that use each key of tensors of portable operators outside of the `.pte`."""
-        found: dict[str, set[str]] = {}
+        found: dict[str, set[str]] = defaultdict(set)
         for plan in self.plans:
             for tensor in plan.tensors:
                 if tensor.key:
-                    found.setdefault(tensor.key, set()).add(plan.name)
-        return found
+                    found[tensor.key].add(plan.name)
+        return dict(found)
 
     def indices(self, planned: bool) -> dict[int, tuple[TensorType, set[str]]]:
         """Return the type of the largest tensor of each constant, and the methods that use it.
@@ -104,76 +123,43 @@ class PackageView:
         found: dict[int, tuple[TensorType, set[str]]] = {}
         for plan in self.plans:
             for tensor in plan.tensors:
-                if tensor.key or tensor.planned != planned:
-                    continue
-                known, methods = found.setdefault(tensor.index, (tensor.type, set()))
-                if tensor.type.size > known.size:
-                    found[tensor.index] = (tensor.type, methods)
-                methods.add(plan.name)
+                if not tensor.key and tensor.planned == planned:
+                    known, methods = found.get(tensor.index, (tensor.type, set()))
+                    largest = max(known, tensor.type, key=lambda each: each.size)
+                    found[tensor.index] = (largest, methods | {plan.name})
         return found
 
     @cached_property
     def payloads(self) -> dict[Span, list[tuple[str, int, str]]]:
         """The delegates that share each payload: method, number and backend."""
-        found: dict[Span, list[tuple[str, int, str]]] = {}
+        found: dict[Span, list[tuple[str, int, str]]] = defaultdict(list)
         for plan in self.plans:
             for number, delegate in enumerate(plan.delegates):
                 if delegate.payload is not None:
-                    user = (plan.name, number, delegate.backend)
-                    found.setdefault(delegate.payload, []).append(user)
-        return found
+                    found[delegate.payload].append((plan.name, number, delegate.backend))
+        return dict(found)
 
     def lookup(self, digest: Digest, methods: Collection[str]) -> KnownTensor | None:
         """Find the tensor of these bytes in the programs of methods; of any if none is given."""
-        found = [
-            known
-            for method in sorted(methods or self.constants)
-            if (known := self._names.get(method, {}).get(digest)) is not None
-        ]
+        forms = (self._forms.get(method, {}) for method in sorted(methods or self._forms))
+        found = [own[digest] for own in forms if digest in own]
         if not found:
             return None
-        names = {name for known in found for name in known.names}
-        first = found[0]
-        return KnownTensor(tuple(sorted(names)), first.dtype, first.shape, first.size, first.base)
-
-    @cached_property
-    def _names(self) -> dict[str, dict[Digest, KnownTensor]]:
-        return {method: _index_forms(record) for method, record in self.constants.items()}
+        return replace(found[0], names=frozenset().union(*(known.names for known in found)))
 
     def consumed(self, method: str, payload: Digest) -> list[KnownTensor]:
         """Return the tensors of a method that went into a payload."""
-        record = self.constants.get(method)
-        if record is None:
-            return []
-        every = _parse_tensors(record)
-        return [every[number] for number in record["consumed"].get(payload, ())]
-
-
-def group_by_segment(layout: ProgramFile | DataFile) -> dict[int, list[str]]:
-    """Return the keys of each segment of named data, sorted."""
-    found: dict[int, list[str]] = {}
-    for key, segment in sorted((entry[0], entry[1]) for entry in layout.named):
-        found.setdefault(segment, []).append(key)
-    return dict(sorted(found.items()))
+        numbers = self._constants.get(method, {"consumed": {}})["consumed"].get(payload, ())
+        return [self._tensors[method][number] for number in numbers]
 
 
 def _parse_tensors(record: Mapping[str, Any]) -> list[KnownTensor]:
-    """Return the tensors of a record in the order that the numbers in `consumed` refer to."""
     return [
-        KnownTensor(tuple(t["names"]), t["dtype"], tuple(t["shape"]), t["size"], Digest(base))
+        KnownTensor(frozenset(t["names"]), t["dtype"], tuple(t["shape"]), t["size"], Digest(base))
         for base, t in sorted(record["tensors"].items())
     ]
 
 
-def _index_forms(record: Mapping[str, Any]) -> dict[Digest, KnownTensor]:
-    """Return the tensors of a record by the digest of each of their forms."""
-    return {
-        Digest(digest): known
-        for known in _parse_tensors(record)
-        for digest in (known.base, *record["tensors"][known.base]["forms"])
-    }
-
-
 def join_names(names: Iterable[str]) -> str:
-    """Join names with commas, the first few of many."""
-    return listed(sorted(names), _MOST_NAMES)
+    """Join different names with commas, the first few of many."""
+    return listed(sorted(set(names)), _MOST_NAMES)

@@ -10,7 +10,6 @@ from pipeline.compile.inspect.package_view import (
     KnownTensor,
     PackageFile,
     PackageView,
-    group_by_segment,
     join_names,
 )
 from pipeline.program.flatbuffer import Span
@@ -52,7 +51,9 @@ def find_stored_tensors(view: PackageView) -> list[StoredTensor]:
         for name in tensor.names
     }
     found += _in_delegates(view, stored)
-    return sorted(found, key=_rank)
+    return sorted(
+        found, key=lambda t: (-t.record["size"], t.record["name"], t.record["key"], t.place)
+    )
 
 
 def _in_plans(view: PackageView, planned: bool) -> Iterator[StoredTensor]:
@@ -72,16 +73,15 @@ def _in_plans(view: PackageView, planned: bool) -> Iterator[StoredTensor]:
 
 def _named(view: PackageView) -> Iterator[StoredTensor]:
     for file in view.files:
-        layouts: dict[int, TensorType] = {}
+        types: dict[int, TensorType] = {}
         if isinstance(file.layout, DataFile):
-            layouts = {s: known for _, s, known in file.layout.named if known is not None}
-        for segment, keys in group_by_segment(file.layout).items():
+            types = {s: known for _, s, known in file.layout.named if known is not None}
+        for segment, keys in file.named.items():
             users = {method for key in keys for method in view.users.get(key, ())}
-            span, known = file.layout.segments[segment], layouts.get(segment)
+            span, known = file.layout.segments[segment], types.get(segment)
             if known is not None and known.item and known.size <= span.size:
                 span = Span(span.offset, known.size)
-            key = join_names(set(keys))
-            yield _stored(view, file, span, "named_data", users, known, key, keys)
+            yield _stored(view, file, span, "named_data", users, known, keys)
 
 
 def _stored(
@@ -91,34 +91,28 @@ def _stored(
     where: str,
     methods: Collection[str],
     known: TensorType | None,
-    key: str = "",
     keys: Sequence[str] = (),
 ) -> StoredTensor:
     found = view.lookup(file.digest(span), methods)
     # The key of a tensor of portable operators is its name.
     own = [each for each in keys if each in view.external]
-    names = found.names if found is not None else own
-    dtype, shape = "", tuple[int, ...]()
-    if known is not None:
-        dtype, shape = known.dtype, known.shape
-    elif found is not None:
-        dtype, shape = found.dtype, found.shape
+    names = frozenset(own) if found is None else found.names
+    kind = known or found
     record: TensorRecord = {
-        "name": join_names(set(names)),
-        "key": key,
-        "dtype": dtype,
-        "shape": list(shape),
+        "name": join_names(names),
+        "key": join_names(keys),
+        "dtype": kind.dtype if kind is not None else "",
+        "shape": list(kind.shape) if kind is not None else [],
         "size": span.size,
         "file": file.name,
         "where": where,
         "methods": sorted(methods),
     }
-    base = found.base if found is not None else file.digest(span)
-    what = f"{file.name}: {where.replace('_', ' ')}"
+    base = file.digest(span) if found is None else found.base
     users = f" ({', '.join(sorted(methods))})" if methods else ""
-    place = (file.name, span.offset)
+    what = f"{file.name}: {where.replace('_', ' ')}{users}"
     portable = where != "named_data" or bool(own)
-    return StoredTensor(record, frozenset(names), base, place, what + users, portable)
+    return StoredTensor(record, names, base, (file.name, span.offset), what, portable)
 
 
 def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Iterator[StoredTensor]:
@@ -136,9 +130,10 @@ def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Ite
             for known in own:
                 consumed.setdefault(known.base, (known, set()))[1].add(method)
         method, number, backend = users[0]
+        where = f"delegate {number} of {method} ({backend})"
         for known, methods in consumed.values():
             record: TensorRecord = {
-                "name": join_names(set(known.names)),
+                "name": join_names(known.names),
                 "key": "",
                 "dtype": known.dtype,
                 "shape": list(known.shape),
@@ -147,9 +142,8 @@ def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Ite
                 "where": "delegate",
                 "methods": sorted(methods),
             }
-            where = f"delegate {number} of {method} ({backend})"
-            names = frozenset(known.names)
-            yield StoredTensor(record, names, known.base, (payload, 0), where, backend=backend)
+            place = (payload, 0)
+            yield StoredTensor(record, known.names, known.base, place, where, backend=backend)
 
 
 def find_shared(view: PackageView, tensors: Sequence[StoredTensor]) -> Iterator[SharedRecord]:
@@ -162,7 +156,7 @@ def find_shared(view: PackageView, tensors: Sequence[StoredTensor]) -> Iterator[
     for span, users in view.payloads.items():
         methods = sorted({method for method, _, _ in users})
         if len(methods) > 1:
-            what = f"payload of {join_names({backend for _, _, backend in users})}"
+            what = f"payload of {join_names(backend for _, _, backend in users)}"
             found.append({"what": what, "size": span.size, "methods": methods})
     yield from sorted(found, key=lambda s: (-s["size"], s["what"], s["methods"]))
 
@@ -185,10 +179,6 @@ def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[TwiceRecord]:
         if len(places) > 1
     ]
     yield from sorted(found, key=lambda t: (-t["size"] * (t["times"] - 1), t["what"]))
-
-
-def _rank(tensor: StoredTensor) -> tuple[int, str, str, tuple[str, int]]:
-    return (-tensor.record["size"], tensor.record["name"], tensor.record["key"], tensor.place)
 
 
 def _label(tensor: TensorRecord) -> str:

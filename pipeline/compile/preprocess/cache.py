@@ -24,19 +24,17 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
-from pipeline.backends import BACKENDS, Backend, CacheScope
-from pipeline.compile.preprocess.hashing import UndescribableError
-from pipeline.compile.preprocess.key import Partition, describe
+from pipeline.backends import CacheScope
+from pipeline.compile.preprocess.key import Partition, UndescribableError, describe
 from pipeline.compile.preprocess.records import from_json, to_json
 from pipeline.compile.preprocess.registry import (
     find_entry,
     find_function,
+    functions,
     is_registered_here,
-    list_functions,
     loaded_details,
     make_unknown_backend_error,
     reference,
-    registered,
 )
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError
@@ -46,6 +44,9 @@ from pipeline.store.toolchain import code, toolchain
 Programs = Mapping[str, Sequence[ExportedProgram]]
 Specs = Mapping[str, Sequence[list[CompileSpec]]]
 Results = dict[str, list[PreprocessResult]]
+_Given: TypeAlias = tuple[ExportedProgram, list[CompileSpec]]
+_Make: TypeAlias = Callable[[], list[PreprocessResult]]
+_MakeKey: TypeAlias = Callable[[Sequence[Partition]], Mapping[str, Any]]
 _NOT_FOUND = re.compile(r"Backend (.+) was not found\.")  # as ExecuTorch says it
 _log = logging.getLogger(__name__)
 
@@ -80,19 +81,18 @@ def counted_preprocess() -> Iterator[PreprocessCounts]:
 
 
 @contextmanager
-def cached_preprocess(store: Store | None) -> Iterator[PreprocessCounts]:
+def cached_preprocess(store: Store | None) -> Iterator[None]:
     """Let ExecuTorch's lowering find known results in the store instead of making them.
 
     Without a store it makes all of them. `backend_api` finds backends through
     `BackendDetails.__subclasses__()` and takes no others, so a stand-in gives it each backend of
     the registry behind its cache. This can go when it has a registry.
     """
-    cache = _Cache(store)
     original = backend_api.BackendDetails
-    stand_in = SimpleNamespace(__subclasses__=cache.backends)
+    stand_in = SimpleNamespace(__subclasses__=_Cache(store).backends)
     backend_api.BackendDetails = stand_in  # type: ignore[assignment, misc]
     try:
-        yield cache.counts
+        yield
     except NotImplementedError as error:
         missing = _NOT_FOUND.fullmatch(str(error))
         if missing is None:
@@ -109,11 +109,10 @@ def preprocess_programs(
 
     The backend may change the programs. Raises UnknownBackendError.
     """
-    backends = {each.__name__: each for each in _Cache(store).backends()}
-    if backend_id not in backends:
-        raise make_unknown_backend_error(backend_id)
-    results: Results = backends[backend_id].preprocess_multimethod(programs, specs)
-    return results
+    for backend in _Cache(store).backends():
+        if backend.__name__ == backend_id:
+            return backend.preprocess_multimethod(programs, specs)
+    raise make_unknown_backend_error(backend_id)
 
 
 def sees_all_methods(backend_id: str) -> bool:
@@ -121,27 +120,97 @@ def sees_all_methods(backend_id: str) -> bool:
 
     One that has a function is not, whatever its class does.
     """
-    if backend_id in list_functions():
-        return False
     details = loaded_details().get(backend_id)
-    return details is not None and _is_joint(details)
+    return backend_id not in functions() and details is not None and _is_joint(details)
 
 
-def _is_joint(backend: _Details) -> bool:
+def _is_joint(details: type[BackendDetails]) -> bool:
     """Tell whether a class sees all methods at once instead of partition by partition."""
-    if not isinstance(backend, type):
-        return False
-    parents = backend.__mro__[: backend.__mro__.index(BackendDetails)]
+    parents = details.__mro__[: details.__mro__.index(BackendDetails)]
     return any("preprocess_multimethod" in vars(parent) for parent in parents)
 
 
-class _FunctionDetails:
-    """A backend that is nothing but a function, in the place of a `BackendDetails` class."""
+class _Cache:
+    """The store of one lowering, or none, and what is counted and said meanwhile."""
 
-    def __init__(self, backend_id: str) -> None:
+    def __init__(self, store: Store | None) -> None:
+        self.store = store
+        self.counts = _counts.get() or PreprocessCounts()
+        self._warned: set[str] = set()
+
+    def backends(self) -> list[_Backend]:
+        """Return all that can be lowered to, as ExecuTorch is to find them.
+
+        A function goes before a class of the same name.
+        """
+        classes, own = loaded_details(), functions()
+        for name in sorted(own.keys() & classes.keys()):
+            other = reference(classes[name])
+            self.warn(f"{name} is preprocessed by {own[name]}, and not by {other}")
+        found = {**classes, **dict.fromkeys(own)}
+        return [_Backend(name, details, self) for name, details in found.items()]
+
+    def warn(self, what: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("%s", what)
+
+
+class _Backend:
+    """A backend behind the store, as ExecuTorch's lowering takes its class.
+
+    Without a store, each partition is preprocessed in the context that the backend's entry wants.
+
+    Args:
+        details: its class; None for one that is nothing but a function.
+    """
+
+    def __init__(
+        self, backend_id: str, details: type[BackendDetails] | None, cache: _Cache
+    ) -> None:
         self.__name__ = backend_id
+        self._details = details
+        self._cache = cache
+        self._entry = find_entry(backend_id)
+        self._joint = details if details is not None and _is_joint(details) else None
 
     def preprocess(self, program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
+        """Preprocess one partition: all that `to_backend` with a backend's name calls."""
+        (result,) = self._find_or_make(
+            [(program, specs)],
+            lambda: [self._call(program, specs)],
+            lambda partitions: partitions[0].to_json(),
+        )
+        return result
+
+    def preprocess_multimethod(self, programs: Programs, specs: Specs) -> Results:
+        """Preprocess the partitions of each method.
+
+        A joint backend makes all or nothing: the result of one may depend on every other.
+        """
+        given = {name: list(zip(own, specs[name], strict=True)) for name, own in programs.items()}
+        joint = self._joint
+        if joint is None:
+            return {name: [self.preprocess(*each) for each in own] for name, own in given.items()}
+
+        def by_method(values: Sequence[Any]) -> dict[str, list[Any]]:
+            rest = iter(values)
+            return {name: list(islice(rest, len(own))) for name, own in given.items()}
+
+        def make() -> list[PreprocessResult]:
+            made = joint.preprocess_multimethod(programs, specs)
+            return [result for name in programs for result in made[name]]
+
+        def make_key(partitions: Sequence[Partition]) -> dict[str, Any]:
+            records = by_method([each.to_json() for each in partitions])
+            return {"methods": [[name, own] for name, own in records.items()]}
+
+        every = [each for own in given.values() for each in own]
+        return by_method(self._find_or_make(every, make, make_key))
+
+    def _call(self, program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
+        if self._details is not None:
+            return self._details.preprocess(program, specs)
         function = find_function(self.__name__)
         assert function is not None, self.__name__
         result = function(program, specs)
@@ -152,158 +221,68 @@ class _FunctionDetails:
             )
         return result
 
+    def _find_or_make(
+        self, given: Sequence[_Given], make: _Make, make_key: _MakeKey
+    ) -> list[PreprocessResult]:
+        """Return the results for partitions that are preprocessed together.
 
-_Details: TypeAlias = type[BackendDetails] | _FunctionDetails
-_Given: TypeAlias = tuple[ExportedProgram, list[CompileSpec]]
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One call of a backend: partitions that it preprocesses together.
-
-    `make_key` makes the part of the key that names the described partitions.
-    """
-
-    backend: _Details
-    entry: Backend | None
-    given: Sequence[_Given]
-    make: Callable[[], list[PreprocessResult]]
-    make_key: Callable[[Sequence[Partition]], Mapping[str, Any]]
-
-
-class _Cache:
-    """Backends behind the store, or, without one, each in the context that its entry wants."""
-
-    def __init__(self, store: Store | None) -> None:
-        self._store = store
-        self.counts = _counts.get() or PreprocessCounts()
-        self._warned: set[str] = set()
-
-    def backends(self) -> list[Any]:
-        """Return all that can be lowered to, as ExecuTorch is to find them.
-
-        A function goes before a class of the same name.
+        Args:
+            make_key: makes the part of the key that names the described partitions.
         """
-        classes = loaded_details()
-        functions = list_functions()
-        for name in functions:
-            if name in classes:
-                self._warn(
-                    f"{name} is preprocessed by {registered()[name]}, and not by "
-                    f"{reference(classes[name])}"
-                )
-        own: dict[str, _Details] = {name: _FunctionDetails(name) for name in functions}
-        return [self._stand_in(each) for each in {**classes, **own}.values()]
-
-    def _stand_in(self, backend: _Details) -> Any:
-        """Return the object that ExecuTorch's lowering takes for the class of a backend."""
-
-        def preprocess(program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
-            return self._preprocess(backend, program, specs)
-
-        def preprocess_multimethod(programs: Programs, specs: Specs) -> Results:
-            if _is_joint(backend):
-                return self._preprocess_jointly(backend, programs, specs)
-            return {
-                method: [preprocess(*each) for each in zip(own, specs[method], strict=True)]
-                for method, own in programs.items()
-            }
-
-        return SimpleNamespace(
-            __name__=backend.__name__,
-            preprocess=preprocess,  # of `to_backend` with a backend's name
-            preprocess_multimethod=preprocess_multimethod,
-        )
-
-    def _preprocess(
-        self, backend: _Details, program: ExportedProgram, specs: list[CompileSpec]
-    ) -> PreprocessResult:
-        call = _Call(
-            backend,
-            _find_entry(backend.__name__),
-            [(program, specs)],
-            lambda: [backend.preprocess(program, specs)],
-            lambda partitions: partitions[0].to_json(),
-        )
-        return self._run(call)[0]
-
-    def _preprocess_jointly(self, backend: Any, programs: Programs, specs: Specs) -> Results:
-        """Preprocess all or nothing: the result of a partition may depend on every other."""
-
-        def make() -> list[PreprocessResult]:
-            made = backend.preprocess_multimethod(programs, specs)
-            return [result for method in programs for result in made[method]]
-
-        def by_method(values: Sequence[Any]) -> dict[str, list[Any]]:
-            rest = iter(values)
-            return {method: list(islice(rest, len(programs[method]))) for method in programs}
-
-        def make_key(partitions: Sequence[Partition]) -> dict[str, Any]:
-            records = by_method([each.to_json() for each in partitions])
-            return {"methods": [[name, own] for name, own in records.items()]}
-
-        given = [
-            each
-            for method in programs
-            for each in zip(programs[method], specs[method], strict=True)
-        ]
-        return by_method(
-            self._run(_Call(backend, _find_entry(backend.__name__), given, make, make_key))
-        )
-
-    def _run(self, call: _Call) -> list[PreprocessResult]:
-        name, entry, store = call.backend.__name__, call.entry, self._store
-        if store is None or entry is None:
-            if store is not None:
-                here = is_registered_here(name)
-                what = "was registered in this process" if here else "is not in the catalogue"
-                self._warn(f"{name} {what}, so its results are not cached")
-            return self._make_uncached(call)
-        joint = _is_joint(call.backend)
-        scope = CacheScope() if joint else entry.preprocessing.make_cache_scope()
-        try:
-            partitions = [describe(*each, scope) for each in call.given]
-        except UndescribableError as reason:
-            self._warn(f"a partition of {name} is not cached: it holds {reason}")
-            return self._make_uncached(call)
-        cached = _Results(store, _make_key(entry, call.make_key(partitions)), partitions, scope)
-        found = self._find(cached)
+        place = self._locate(given, make_key)
+        if place is None:
+            return self._make(make)
+        found = place.find(self._cache.counts)
         if found is None:
-            with store.lock(digest.hash_json(cached.key)):  # others may be making it
-                found = self._find(cached) or self._make(call, cached)
+            with place.store.lock(digest.hash_json(place.key)):  # others may be making it
+                found = place.find(self._cache.counts) or self._make(make, place)
         return found
 
-    def _find(self, cached: _Results) -> list[PreprocessResult] | None:
-        found = cached.find()
-        if found is None:
+    def _make(self, make: _Make, place: _Place | None = None) -> list[PreprocessResult]:
+        """Make results, and keep them where they have a place."""
+        entry, counts, started = self._entry, self._cache.counts, time.perf_counter()
+        with entry.preprocessing.around() if entry is not None else nullcontext():
+            results = make()
+        seconds = time.perf_counter() - started
+        counts.seconds += seconds
+        if place is None:
+            counts.uncached += len(results)
+            return results
+        counts.misses += len(results)
+        if not place.keep(results, seconds):
+            self._cache.warn(f"a result of {self.__name__} can't be kept, so it is not cached")
+        return results
+
+    def _locate(self, given: Sequence[_Given], make_key: _MakeKey) -> _Place | None:
+        """Return the place of results in the store; None where they can't be cached."""
+        name, entry, store = self.__name__, self._entry, self._cache.store
+        if store is None:
             return None
-        results, seconds = found
-        self.counts.hits += len(results)
-        self.counts.saved += seconds
-        return results
-
-    def _make(self, call: _Call, cached: _Results) -> list[PreprocessResult]:
-        results, seconds = _time(call)
-        self.counts.misses += len(results)
-        self.counts.seconds += seconds
-        if not cached.keep(results, seconds):
-            self._warn(f"a result of {cached.key['backend']} can't be kept, so it is not cached")
-        return results
-
-    def _make_uncached(self, call: _Call) -> list[PreprocessResult]:
-        results, seconds = _time(call)
-        self.counts.uncached += len(results)
-        self.counts.seconds += seconds
-        return results
-
-    def _warn(self, what: str) -> None:
-        if what not in self._warned:
-            self._warned.add(what)
-            _log.warning("%s", what)
+        if entry is None:
+            here = is_registered_here(name)
+            what = "was registered in this process" if here else "is not in the catalogue"
+            self._cache.warn(f"{name} {what}, so its results are not cached")
+            return None
+        scope = CacheScope() if self._joint is not None else entry.preprocessing.make_cache_scope()
+        try:
+            partitions = [describe(*each, scope) for each in given]
+        except UndescribableError as reason:
+            self._cache.warn(f"a partition of {name} is not cached: it holds {reason}")
+            return None
+        key = {
+            "kind": "preprocess",
+            "backend": entry.backend_id,
+            "function": entry.preprocessing.function,
+            "toolchain": toolchain(entry.host.distributions),
+            "facts": entry.machine.get("facts", {}),
+            "code": code(),
+            **make_key(partitions),
+        }
+        return _Place(store, key, partitions, scope)
 
 
 @dataclass(frozen=True)
-class _Results:
+class _Place:
     """The place of the results of some partitions in the store."""
 
     store: Store
@@ -311,8 +290,8 @@ class _Results:
     partitions: Sequence[Partition]
     scope: CacheScope
 
-    def find(self) -> tuple[list[PreprocessResult], float] | None:
-        """Return the results, and the seconds that they took; None where one is missing."""
+    def find(self, counts: PreprocessCounts) -> list[PreprocessResult] | None:
+        """Return the results, and count them; None where one is missing."""
         entry = self.store.get_by_key(self.key)
         if entry is None:
             return None
@@ -325,7 +304,11 @@ class _Results:
             _log.warning("%s; preprocessing again", reason)
             return None
         found = [result for result in results if result is not None]
-        return (found, entry.seconds) if len(found) == len(results) else None
+        if len(found) < len(results):
+            return None
+        counts.hits += len(found)
+        counts.saved += entry.seconds
+        return found
 
     def keep(self, results: Sequence[PreprocessResult], seconds: float) -> bool:
         """Keep the results; False where one has no record."""
@@ -337,38 +320,3 @@ class _Results:
             return False
         self.store.put_result(self.key, {"results": records}, seconds=seconds)
         return True
-
-
-def _time(call: _Call) -> tuple[list[PreprocessResult], float]:
-    started = time.perf_counter()
-    with call.entry.preprocessing.around() if call.entry is not None else nullcontext():
-        results = call.make()
-    return results, time.perf_counter() - started
-
-
-def _find_entry(backend_id: str) -> Backend | None:
-    """Return the entry of the catalogue that says what a backend's results depend on.
-
-    A row of a vendor's backend, to which nothing lowers, does not say it.
-    """
-    if is_registered_here(backend_id):
-        return None
-    entries = (
-        entry
-        for entry in BACKENDS.values()
-        if entry.backend_id == backend_id
-        and (entry.lowering.make_partitioner or entry.lowering.make_passes)
-    )
-    return find_entry(backend_id) or next(entries, None)
-
-
-def _make_key(entry: Backend, partitions: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "kind": "preprocess",
-        "backend": entry.backend_id,
-        "function": entry.preprocessing.function,
-        "toolchain": toolchain(entry.host.distributions),
-        "facts": entry.machine.get("facts", {}),
-        "code": code(),
-        **partitions,
-    }

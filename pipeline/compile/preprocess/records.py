@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
-from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
-from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.backend.backend_details import PreprocessResult
+from pydantic import TypeAdapter
 
 from pipeline.backends import CacheScope
-from pipeline.compile.objects import (
-    NamedBlob,
-    layout_from_tuple,
-    list_named_blobs,
-    parse_named_blobs,
-    put_blob,
-)
+from pipeline.compile.objects import Blob, TaggedBlob, merge_named_data, put_named_data
 from pipeline.store.store import Store
+
+_TAGGED_BLOBS = TypeAdapter(tuple[TaggedBlob, ...])
 
 
 def to_json(
@@ -28,25 +24,16 @@ def to_json(
 
     It is None if JSON can't hold the result, or its debug handles are not those of the partition.
     """
-    data = result.data_store_output
-    if (
-        result._delegate_info_meta is not None
-        or with_handles(result, handles, handles, scope) is None
-    ):
+    known, data = result.debug_handle_map, result.data_store_output
+    others = with_handles(result, handles, handles, scope) is None
+    if others or result._delegate_info_meta is not None:
         return None
-    named = [put_blob(store, buffer) for buffer in data.buffers] if data is not None else []
-    known = result.debug_handle_map
+    named = None if data is None else put_named_data(store, data)
     return {
         "handles": list(handles),
-        "processed_bytes": put_blob(store, result.processed_bytes).digest,
+        "processed_bytes": store.put(result.processed_bytes),
         "debug_handles": None if known is None else [[k, list(v)] for k, v in known.items()],
-        "named": None
-        if data is None
-        else [e.to_json() for e in list_named_blobs(data.pte_data, named)],
-        "named_external": {
-            tag: [entry.to_json() for entry in list_named_blobs(entries, named)]
-            for tag, entries in (data.external_data.items() if data is not None else ())
-        },
+        "named": None if named is None else [[tag, asdict(entry)] for tag, entry in named],
     }
 
 
@@ -57,11 +44,18 @@ def from_json(
 
     Raises MissingBlobError.
     """
-    known = record["debug_handles"]
+
+    @cache  # keys may share a blob
+    def read(blob: Blob) -> bytes:
+        return store.read(blob.digest)
+
+    known, named = record["debug_handles"], record["named"]
     result = PreprocessResult(
         processed_bytes=store.read(record["processed_bytes"]),
         debug_handle_map=None if known is None else {k: tuple(v) for k, v in known},
-        data_store_output=None if record["named"] is None else _named_data(record, store),
+        data_store_output=None
+        if named is None
+        else merge_named_data(_TAGGED_BLOBS.validate_python(named), read),
     )
     return with_handles(result, record["handles"], handles, scope)
 
@@ -81,22 +75,3 @@ def with_handles(
         return None
     renamed = known and {key: tuple(handles[each] for each in v) for key, v in known.items()}
     return replace(result, processed_bytes=payload, debug_handle_map=renamed)
-
-
-def _named_data(record: Mapping[str, Any], store: Store) -> NamedDataStoreOutput:
-    buffers: list[bytes] = []
-    places: dict[str, int] = {}
-
-    def entry(named: NamedBlob) -> DataEntry:
-        if named.blob.digest not in places:
-            places[named.blob.digest] = len(buffers)
-            buffers.append(store.read(named.blob.digest))
-        layout = layout_from_tuple(named.layout)
-        return DataEntry(places[named.blob.digest], named.alignment, layout)
-
-    pte = {named.key: entry(named) for named in parse_named_blobs(record["named"])}
-    external = {
-        tag: {named.key: entry(named) for named in parse_named_blobs(entries)}
-        for tag, entries in record["named_external"].items()
-    }
-    return NamedDataStoreOutput(buffers, pte, external)

@@ -1,23 +1,18 @@
 """The registry of preprocess functions, by the id of their backend.
 
 A function takes a partition, a program in edge dialect, and its compile specs, and returns what the
-backend's runtime is to be given. It is all that a build machine needs of a backend: no runtime, and
-no class that ExecuTorch knows. A backend has its function from one of three places, the first that
-knows it:
+backend's runtime is to be given. It is all that a build machine needs of a backend. A backend has
+it from the first of `register_preprocess`, in this process; its entry in the catalogue, which names
+one (`Preprocessing.function`); and a `BackendDetails` class, as ExecuTorch's backends ship.
 
-1. `register_preprocess`, in this process;
-2. its entry in the catalogue, which names one (`Preprocessing.function`);
-3. a `BackendDetails` class, as ExecuTorch's backends ship.
-
-Importing this module, registering and asking import no torch; `preprocess_function` imports what it
-gives.
+Only `preprocess_function` and `find_function` import torch, with what they give.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipeline.backends import BACKENDS, Backend
@@ -36,8 +31,7 @@ _registered: dict[str, Preprocess] = {}
 
 
 class UnknownBackendError(PipelineError, NotImplementedError):
-    """No preprocess function and no `BackendDetails` class is there for a backend. It is what
-    ExecuTorch raises then, too."""
+    """A backend has no preprocess function and no class; ExecuTorch raises the latter error."""
 
 
 class RegisteredTwiceError(PipelineError, ValueError):
@@ -47,16 +41,13 @@ class RegisteredTwiceError(PipelineError, ValueError):
 def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
     """Give a backend its preprocess function, in this process.
 
-    A backend that ships a `BackendDetails` class is preprocessed by the function from then on. What
-    the function makes is not cached, since nothing is known of what it depends on; a backend whose
-    results are to be kept has an entry in the catalogue.
+    It goes before a `BackendDetails` class of the backend. What it makes is not cached, since
+    nothing is known of what it depends on; for that, a backend has an entry in the catalogue.
 
     Args:
         backend_id: by what name a program calls the delegate.
-        function: of a program in edge dialect and its compile specs, to a `PreprocessResult`.
-
-    Returns:
-        The function.
+        function: of a program in edge dialect and its compile specs, to a `PreprocessResult`; it is
+            returned.
 
     Raises:
         TypeError: the name is no text, or the function can't be called.
@@ -66,7 +57,7 @@ def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
         raise TypeError(f"a backend's name must be a text that is not empty, not {backend_id!r}")
     if not callable(function):
         raise TypeError(f"{backend_id}: a preprocess function must be callable, not {function!r}")
-    first = _functions().get(backend_id)
+    first = functions().get(backend_id)
     if first is not None:
         raise RegisteredTwiceError(
             f"{backend_id} has a preprocess function: {first}; {reference(function)} can't be "
@@ -100,7 +91,7 @@ def registered() -> Mapping[str, str]:
     entries = BACKENDS.values()
     named = {e.backend_id: e.preprocessing.details for e in entries if e.preprocessing.details}
     loaded = {name: reference(details) for name, details in loaded_details().items()}
-    return dict(sorted({**named, **loaded, **_functions()}.items()))
+    return dict(sorted({**named, **loaded, **functions()}.items()))
 
 
 def preprocess_function(backend_id: str) -> Preprocess:
@@ -114,9 +105,11 @@ def preprocess_function(backend_id: str) -> Preprocess:
     if function is not None:
         return function
     details = loaded_details().get(backend_id)
-    entry = next((e for e in _entries(backend_id) if e.preprocessing.details), None)
-    if details is None and entry is not None:
-        details = _import(entry.preprocessing.details, f"the BackendDetails class of {entry.name}")
+    for entry in BACKENDS.values() if details is None else ():
+        target = entry.preprocessing.details
+        if entry.backend_id == backend_id and target:
+            details = _import(target, f"the BackendDetails class of {entry.name}")
+            break
     if details is None:
         raise make_unknown_backend_error(backend_id)
     preprocess: Preprocess = details.preprocess
@@ -138,16 +131,11 @@ def find_function(backend_id: str) -> Preprocess | None:
     if backend_id in _registered:
         return _registered[backend_id]
     entry = find_entry(backend_id)
-    if entry is None:
+    if entry is None or not entry.preprocessing.function:
         return None
     what = f"the preprocess function of {entry.name}"
     function: Preprocess = _import(entry.preprocessing.function, what)
     return function
-
-
-def list_functions() -> list[str]:
-    """Return the backends that have a function apart from any class, sorted."""
-    return sorted(_functions())
 
 
 def is_registered_here(backend_id: str) -> bool:
@@ -156,12 +144,20 @@ def is_registered_here(backend_id: str) -> bool:
 
 
 def find_entry(backend_id: str) -> Backend | None:
-    """Return the entry of the catalogue that names a preprocess function for a backend."""
-    return next((e for e in _entries(backend_id) if e.preprocessing.function), None)
+    """Return the entry of the catalogue that says what a backend's results depend on.
 
-
-def _entries(backend_id: str) -> Iterator[Backend]:
-    return (entry for entry in BACKENDS.values() if entry.backend_id == backend_id)
+    An entry with a function goes first. A row of a vendor's backend, to which nothing lowers, does
+    not say it, and nothing does of a function that this process registered.
+    """
+    if backend_id in _registered:
+        return None
+    found = [
+        e
+        for e in BACKENDS.values()
+        if e.backend_id == backend_id
+        and (e.preprocessing.function or e.lowering.make_partitioner or e.lowering.make_passes)
+    ]
+    return max(found, key=lambda entry: bool(entry.preprocessing.function), default=None)
 
 
 def reference(function: Any) -> str:
@@ -171,11 +167,12 @@ def reference(function: Any) -> str:
     return f"{module}:{name}"
 
 
-def _functions() -> dict[str, str]:
-    """Return references to the functions that `find_function` returns, by backend."""
+def functions() -> dict[str, str]:
+    """Return references to the functions that backends have apart from any class, sorted."""
     entries = BACKENDS.values()
     named = {e.backend_id: e.preprocessing.function for e in entries if e.preprocessing.function}
-    return {**named, **{name: reference(each) for name, each in _registered.items()}}
+    own = {name: reference(each) for name, each in _registered.items()}
+    return dict(sorted({**named, **own}.items()))
 
 
 def loaded_details() -> dict[str, type[BackendDetails]]:
@@ -186,11 +183,8 @@ def loaded_details() -> dict[str, type[BackendDetails]]:
 
 
 def _import(target: str, what: str) -> Any:
-    module, _, name = target.partition(":")
     try:
-        found = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found = resolve_name(target)
     except (ImportError, AttributeError) as error:
         raise PipelineError(f"{what}, {target}, can't be imported: {error}") from error
     if not callable(found):

@@ -134,7 +134,7 @@ def _describe(method: _Method, lowered: ExportedProgram, config: MethodConfig) -
     in_python = {b.backend_id for b in backends if b.execution.make_runtime}
     spec = replace(method.spec, changes=tuple(find_changed_inputs(lowered)))
     return CompiledMethod(
-        delegation=describe_delegation(lowered, config.partitioners, method.places).to_json(),
+        delegation=describe_delegation(lowered, config.partitioners, method.places),
         signature=spec.to_json(),
         instructions={},
         debug_handles=find_debug_handles(lowered, method.places, in_python),

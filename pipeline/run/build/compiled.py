@@ -17,7 +17,7 @@ class CompiledMethod:
     """Facts of a method that is compiled, as JSON.
 
     Attributes:
-        delegation: a `Delegation`.
+        delegation: as `describe_delegation` returns it.
         signature: a `MethodSpec`.
         instructions: which instruction gives which node of the program that was lowered (the
             quantized one where there is one), as `Instructions`.

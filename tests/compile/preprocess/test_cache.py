@@ -24,7 +24,7 @@ from pipeline.backends.xnnpack import cache_key as xnnpack_sight
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.preprocess.cache import cached_preprocess, counted_preprocess
-from pipeline.compile.preprocess.hashing import UndescribableError
+from pipeline.compile.preprocess.key import UndescribableError
 from pipeline.compile.quantize import quantize
 from pipeline.compile.to_backend import to_backend_multiple
 from pipeline.store.store import Store
@@ -363,7 +363,7 @@ def joint(monkeypatch):
         backend_id="FirstBackendWithPreprocessAll",
         preprocessing=Preprocessing(joint=True),
     )
-    monkeypatch.setattr("pipeline.compile.preprocess.cache.BACKENDS", {"demo": known})
+    monkeypatch.setattr("pipeline.compile.preprocess.registry.BACKENDS", {"demo": known})
     return seen
 
 
@@ -404,7 +404,7 @@ def test_a_row_of_a_vendors_backend_says_nothing_of_what_results_depend_on(
     store, joint, monkeypatch
 ):
     row = dataclasses.replace(BACKENDS["qualcomm"], backend_id="FirstBackendWithPreprocessAll")
-    monkeypatch.setattr("pipeline.compile.preprocess.cache.BACKENDS", {"qualcomm": row})
+    monkeypatch.setattr("pipeline.compile.preprocess.registry.BACKENDS", {"qualcomm": row})
     with counted_preprocess() as counts:
         lowered_waves(store, one=1, two=2)
     assert counts.hits == counts.misses == 0

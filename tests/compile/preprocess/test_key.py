@@ -36,8 +36,7 @@ from pipeline.backends import BACKENDS, CacheScope
 from pipeline.backends.xnnpack import XnnpackQuantize
 from pipeline.backends.xnnpack import cache_key as xnnpack_sight
 from pipeline.compile.lower import lower
-from pipeline.compile.preprocess.hashing import UndescribableError
-from pipeline.compile.preprocess.key import describe
+from pipeline.compile.preprocess.key import UndescribableError, describe
 from pipeline.compile.preprocess.records import with_handles
 from pipeline.compile.quantize import quantize
 from tests.support.bench import REPOSITORY

@@ -52,7 +52,6 @@ def catalogue(monkeypatch):
     def add(*entries):
         table = MappingProxyType({**BACKENDS, **{each.name: each for each in entries}})
         monkeypatch.setattr(preprocessors, "BACKENDS", table)
-        monkeypatch.setattr(preprocess, "BACKENDS", table)
 
     return add
 
