@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -21,55 +22,31 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
     with its product, wherever that stands.
     """
     own = set(nodes)
-    order = _sort_by_dependence(module, own)
-    returns: dict[Node, int] = {}
-    reached: dict[Any, int] = {}  # by node or tag: the highest number on a path to it, or -1
-    for group in order:
-        if len(group) == 1 and group[0] in own:
-            node = group[0]
-            inside = [returns[i] for i in node.all_input_nodes if i in own]
-            outside = [reached[_unit(i, own)] + 1 for i in node.all_input_nodes if i not in own]
-            returns[node] = max([0, *inside, *outside])
-        else:
-            before = [i for node in group for i in node.all_input_nodes if i not in group]
-            numbers = [returns[i] if i in own else reached[_unit(i, own)] for i in before]
-            reached[_unit(group[0], own)] = max([-1, *numbers])
-    for group in reversed(order):
-        if len(group) == 1 and group[0] in own and own.issuperset(group[0].users):
-            returns[group[0]] = min((returns[u] for u in group[0].users), default=returns[group[0]])
-    return _connect(nodes, returns)
 
+    def unit(node: Node) -> Any:
+        """Return the partition that a node belongs to, or the node itself."""
+        return node if node in own else node.meta.get(TAG, node)
 
-def _unit(node: Node, own: Collection[Node]) -> Any:
-    """Return the partition that a node belongs to, or the node itself."""
-    tag = node.meta.get(TAG)
-    return node if tag is None or node in own else tag
-
-
-def _sort_by_dependence(module: GraphModule, own: Collection[Node]) -> list[list[Node]]:
-    """Return the nodes in an order of dependence, with every other partition as one group."""
     groups: dict[Any, list[Node]] = defaultdict(list)
     for node in module.graph.nodes:
-        groups[_unit(node, own)].append(node)
-    waiting = {
-        unit: {_unit(i, own) for node in group for i in node.all_input_nodes} - {unit}
-        for unit, group in groups.items()
+        groups[unit(node)].append(node)
+    inputs = {
+        each: [i for node in group for i in node.all_input_nodes if unit(i) != each]
+        for each, group in groups.items()
     }
-    readers: dict[Any, list[Any]] = defaultdict(list)
-    for unit, needs in waiting.items():
-        for need in needs:
-            readers[need].append(unit)
-    ready = [unit for unit, needs in waiting.items() if not needs]
-    order = []
-    while ready:
-        unit = ready.pop()
-        order.append(groups[unit])
-        for reader in readers[unit]:
-            waiting[reader].discard(unit)
-            if not waiting[reader]:
-                ready.append(reader)
-    assert len(order) == len(groups), "the partitioner's own partitions depend on each other"
-    return order
+    sorter = TopologicalSorter({each: map(unit, before) for each, before in inputs.items()})
+    order = list(sorter.static_order())
+    # Of a node outside or another partition: the highest number on a path to it, or -1.
+    numbers: dict[Any, int] = {}
+    for each in order:
+        if each in own:
+            numbers[each] = max([0, *(numbers[unit(i)] + (i not in own) for i in inputs[each])])
+        else:
+            numbers[each] = max([-1, *(numbers[unit(i)] for i in inputs[each])])
+    for each in reversed(order):
+        if each in own and own.issuperset(each.users):
+            numbers[each] = min((numbers[user] for user in each.users), default=numbers[each])
+    return _connect(nodes, {node: numbers[node] for node in nodes})
 
 
 def _connect(nodes: Sequence[Node], number: Mapping[Node, int]) -> list[list[Node]]:
