@@ -1,9 +1,8 @@
 """ETRecords: the lines and modules of a package's instructions, for ExecuTorch's `Inspector`.
 
-ExecuTorch writes one while all methods are lowered in one call. Here each compile unit keeps the
-entries of its own, and linking joins them: the instructions of a method and its debug handles are
-numbered within the method, and linking changes neither. What differs from run to run, the ids of
-graphs in memory and the paths of a machine, is exchanged.
+ExecuTorch writes one while all methods are lowered in one call. Here each compile unit keeps its
+own entries, and linking, which renumbers neither instructions nor debug handles, joins them. What
+differs from run to run, ids of graphs in memory and paths of a machine, is exchanged.
 Source: executorch/devtools/etrecord/_etrecord.py, executorch/exir/serde/serialize.py.
 """
 
@@ -13,8 +12,9 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from executorch.exir import ExecutorchProgramManager
@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from pipeline.compile.objects import Blob, put_blob
 from pipeline.program.graphs import iter_nodes
 from pipeline.store.errors import PipelineError, first_line
-from pipeline.store.store import BlobWriter, Store
+from pipeline.store.store import Store
 
 if TYPE_CHECKING:
     from executorch.devtools.etrecord import ETRecord
@@ -39,6 +39,7 @@ _PARTS = ("_state_dict", "_constants", "_example_inputs")  # of a program, besid
 # Stand for the id of the exported program's graph, which `Inspector` looks for, and for those of
 # graphs on the way to the edge program: addresses, and one may be several graphs' in turn.
 _OWN_GRAPH, _OTHER_GRAPH = 1, 0
+_NAME = re.compile(rf"(.*?)(?:/(.*?))?({'|'.join(_PARTS)})?")  # kind, method, part
 _FILE = re.compile(r'File "([^"\n]+)"')
 _TIME = (1980, 1, 1, 0, 0, 0)  # the least that a zip file holds
 
@@ -72,10 +73,12 @@ def record_etrecord(
     try:
         etrecord.save(file)
     except SerializeError as error:  # as of control flow with constants of its own
-        reason = first_line(_root_cause(error))
+        reason: BaseException = error
+        while reason.__cause__ is not None:
+            reason = reason.__cause__
         raise PipelineError(
             f"{', '.join(sorted(manager.methods))}: ExecuTorch can't write the program into an "
-            f"ETRecord ({reason}); leave `emit.etrecord` out"
+            f"ETRecord ({first_line(reason)}); leave `emit.etrecord` out"
         ) from error
     found = {}
     with zipfile.ZipFile(file) as entries:
@@ -90,12 +93,6 @@ def record_etrecord(
             blob = put_blob(store, content)
             found[name] = {"digest": blob.digest, "size": blob.size}
     return found
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def map_current_lines(quantized: ExportedProgram, source: ExportedProgram) -> dict[str, str]:
@@ -116,36 +113,23 @@ def map_current_lines(quantized: ExportedProgram, source: ExportedProgram) -> di
 
 def _neutralize(serialized: bytes, own_graph: int | None, lines: Lines | None) -> bytes:
     """Return a serialized program without ids of this process and paths of this machine."""
-    program = json.loads(serialized)
-    for metadata in _iter_metadata(program):
-        if trace := metadata.pop("stack_trace", None):
-            trace = trace if lines is None else lines.get(trace)
-            if trace:
-                metadata["stack_trace"] = _FILE.sub(_shorten, trace)
-        if origin := metadata.get("from_node"):
-            ancestors = json.loads(origin)
-            _renumber(ancestors, own_graph)
-            metadata["from_node"] = json.dumps(ancestors)
-    return json.dumps(program).encode()
 
+    def renumber(ancestor: dict[str, Any]) -> dict[str, Any]:
+        own = ancestor["graph_id"] == own_graph
+        return {**ancestor, "graph_id": _OWN_GRAPH if own else _OTHER_GRAPH}
 
-def _iter_metadata(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the metadata of every node, also of graphs in arguments, as control flow has them."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            if key == "metadata" and isinstance(each, dict):
-                yield each
-            else:
-                yield from _iter_metadata(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _iter_metadata(each)
+    def neutralize_node(value: dict[str, Any]) -> dict[str, Any]:
+        metadata = value.get("metadata")
+        if isinstance(metadata, dict):
+            if trace := metadata.pop("stack_trace", None):
+                trace = trace if lines is None else lines.get(trace)
+                if trace:
+                    metadata["stack_trace"] = _FILE.sub(_shorten, trace)
+            if origin := metadata.get("from_node"):
+                metadata["from_node"] = json.dumps(json.loads(origin, object_hook=renumber))
+        return value
 
-
-def _renumber(ancestors: Sequence[dict[str, Any]], own_graph: int | None) -> None:
-    for each in ancestors:
-        each["graph_id"] = _OWN_GRAPH if each["graph_id"] == own_graph else _OTHER_GRAPH
-        _renumber(each["from_node"], own_graph)
+    return json.dumps(json.loads(serialized, object_hook=neutralize_node)).encode()
 
 
 def _shorten(path: re.Match[str]) -> str:
@@ -158,8 +142,7 @@ def _shorten(path: re.Match[str]) -> str:
     parts = PurePath(path[1]).parts
     for installed in ("site-packages", "dist-packages"):
         if installed in parts:
-            parts = parts[parts.index(installed) + 1 :]
-            return f'File "{"/".join(parts)}"'
+            return f'File "{"/".join(parts[parts.index(installed) + 1 :])}"'
     return f'File "{"/".join(parts[-2:])}"'
 
 
@@ -182,21 +165,24 @@ def join_etrecords(
                 maps.setdefault(name, {}).update(json.loads(store.read(blob["digest"])))
             else:
                 entries[name] = blob
-    with store.writer() as file, zipfile.ZipFile(_Writing(file), "w") as made:
-        own_graph = entries.pop(_GRAPH_ID, None)
-        for name in sorted(entries, key=lambda name: _rank(name, order)):
-            with made.open(_info(name, entries[name]["size"]), "w") as entry:
-                for chunk in store.stream(entries[name]["digest"]):
-                    entry.write(chunk)
-        # By name, as the emitter goes through the methods.
-        values: dict[str, Any] = {n: dict(sorted(maps.get(n, {}).items())) for n in _MAPS}
-        if own_graph is not None:
-            values[_GRAPH_ID] = _OWN_GRAPH
-        for name, value in values.items():
-            content = json.dumps(value).encode()
-            with made.open(_info(name, len(content)), "w") as entry:
-                entry.write(content)
-    return Blob(file.digest, file.size)
+    own_graph = entries.pop(_GRAPH_ID, None)
+    # By name, as the emitter goes through the methods.
+    values: dict[str, Any] = {n: dict(sorted(maps.get(n, {}).items())) for n in _MAPS}
+    if own_graph is not None:
+        values[_GRAPH_ID] = _OWN_GRAPH
+    with store.writer() as blob:
+        # `zipfile` flushes, which the store does when the blob is complete.
+        file: Any = SimpleNamespace(write=blob.write, flush=lambda: None)
+        with zipfile.ZipFile(file, "w") as made:
+            for name in sorted(entries, key=lambda name: _rank(name, order)):
+                with made.open(_info(name, entries[name]["size"]), "w") as entry:
+                    for chunk in store.stream(entries[name]["digest"]):
+                        entry.write(chunk)
+            for name, value in values.items():
+                content = json.dumps(value).encode()
+                with made.open(_info(name, len(content)), "w") as entry:
+                    entry.write(content)
+    return Blob(blob.digest, blob.size)
 
 
 def _rank(name: str, order: Sequence[str]) -> tuple[Any, ...]:
@@ -205,17 +191,15 @@ def _rank(name: str, order: Sequence[str]) -> tuple[Any, ...]:
     That is the identifier, the exported program, the programs in edge dialect and those after
     passes, both in the order of the methods.
     """
-    kind, _, rest = name.partition("/")
-    suffix = next((part for part in _PARTS if name.endswith(part)), "")
-    part = _PARTS.index(suffix) + 1 if suffix else 0
+    found = _NAME.fullmatch(name)
+    assert found is not None, name
+    kind, method, part = found.groups("")
     kinds = (_IDENTIFIER, _EXPORTED, _EDGE)
-    bare = kind.removesuffix(suffix) if not rest else kind
-    method = rest.removesuffix(suffix)
     return (
-        kinds.index(bare) if bare in kinds else len(kinds),
-        bare,
+        kinds.index(kind) if kind in kinds else len(kinds),
+        kind,
         order.index(method) if method in order else -1,
-        part,
+        ("", *_PARTS).index(part),
     )
 
 
@@ -223,22 +207,6 @@ def _info(name: str, size: int) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name, _TIME)
     info.file_size = size
     return info
-
-
-class _Writing:
-    """A blob being written, as a file for `zipfile` that can't be sought in."""
-
-    def __init__(self, blob: BlobWriter) -> None:
-        self._blob = blob
-
-    def write(self, data: bytes, /) -> int:
-        return self._blob.write(data)
-
-    def flush(self) -> None:
-        """The blob's own file is flushed when it is complete."""
-
-    def close(self) -> None:
-        """Leave the blob open; its owner closes it."""
 
 
 def load_etrecord(path: str | Path, method: str) -> ETRecord:
@@ -256,15 +224,12 @@ def load_etrecord(path: str | Path, method: str) -> ETRecord:
     if method not in handles:
         known = ", ".join(sorted(handles)) or "none"
         raise PipelineError(f"{path}: has no method '{method}'; it has {known}")
-    edge = whole.edge_dialect_program
-    ends = f"/{method}"
+    edge, graphs = whole.edge_dialect_program, whole.graph_map or {}
     return ETRecord(
         exported_program=whole.exported_program if method == "forward" else None,
         export_graph_id=whole.export_graph_id,
         edge_dialect_program=edge[method] if isinstance(edge, dict) else edge,
-        graph_map={
-            n: program for n, program in (whole.graph_map or {}).items() if n.endswith(ends)
-        },
+        graph_map={n: each for n, each in graphs.items() if n.endswith(f"/{method}")},
         _debug_handle_map={"forward": handles[method]},
         _delegate_map={"forward": (whole._delegate_map or {}).get(method, {})},
         _instruction_id_to_num_outs_map={
