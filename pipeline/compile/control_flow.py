@@ -69,13 +69,12 @@ def count_float_operators(program: ExportedProgram) -> int:
     No quantizer looks into the bodies of control flow.
     """
     bodies = list(graph_modules(program.graph_module))[1:]
-    nodes = (node for body in bodies for node in body.graph.nodes)
-    return sum(bool(operator_name(node)) and _is_float(node.meta.get("val")) for node in nodes)
-
-
-def _is_float(value: Any) -> bool:
-    values = pytree.tree_leaves(value)
-    return any(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values)
+    nodes = (node for body in bodies for node in body.graph.nodes if operator_name(node))
+    values = (pytree.tree_leaves(node.meta.get("val")) for node in nodes)
+    return sum(
+        any(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in each)
+        for each in values
+    )
 
 
 def refuse_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:

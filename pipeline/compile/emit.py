@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.compile.control_flow import refuse_views_of_carries
-from pipeline.config.load import EmitConfig, LayoutConfig
+from pipeline.config.load import EmitConfig
 
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
 _SHAPES = {
@@ -72,11 +72,7 @@ def make_emission_config(
         passes=own,
         memory_planning_pass=MemoryPlanningPass(
             memory_planning_algo=MemoryPlanningAlgorithmSuite([_ALGORITHMS[planning.algorithm]]),
-            allow_lifetime_and_storage_overlap=planning.allow_lifetime_and_storage_overlap,
-            alloc_graph_input=planning.alloc_graph_input,
-            alloc_graph_output=planning.alloc_graph_output,
-            share_mutable_buffers=planning.share_mutable_buffers,
-            alignment=planning.alignment,
+            **planning.model_dump(exclude={"algorithm"}),
         ),
         sym_shape_eval_pass=_SHAPES[settings.sym_shape_eval](),
         emit_stacktrace=settings.emit_stacktrace,
@@ -84,13 +80,8 @@ def make_emission_config(
         do_quant_fusion_and_const_prop=settings.do_quant_fusion_and_const_prop,
         run_reinplace_pass=settings.run_reinplace_pass,
         external_constants=_choose_files(settings, programs),
-        **layout_options(settings.layout),
+        **dict(settings.layout),
     )
-
-
-def layout_options(layout: LayoutConfig) -> dict[str, Any]:
-    """Return the options of `ExecutorchBackendConfig` that only serialization reads."""
-    return {name: getattr(layout, name) for name in type(layout).model_fields}
 
 
 def _choose_files(

@@ -16,8 +16,8 @@ from typing import Any
 
 from executorch.exir.emit import _emitter
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from pydantic import TypeAdapter
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
@@ -57,22 +57,12 @@ class Instructions:
     state: tuple[tuple[str, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "nodes": [[_CHAIN, index, place] for index, place in self.nodes],
-            "delegates": [asdict(delegate) for delegate in self.delegates],
-            "state": [[name, value] for name, value in self.state],
-        }
+        return {**asdict(self), "nodes": [[_CHAIN, index, place] for index, place in self.nodes]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Instructions:
-        return cls(
-            tuple((index, place) for _, index, place in data["nodes"]),
-            tuple(
-                DelegateNodes(d["index"], tuple(d["places"]), tuple(d["outputs"]))
-                for d in data["delegates"]
-            ),
-            tuple((name, value) for name, value in data["state"]),
-        )
+        nodes = [(index, place) for _, index, place in data["nodes"]]
+        return TypeAdapter(cls).validate_python({**data, "nodes": nodes})
 
 
 @dataclass
@@ -82,7 +72,7 @@ class _Method:
     name: str
     program: ExportedProgram
     nodes: list[tuple[int, int, Node]] = field(default_factory=list)  # from, to, node
-    values: dict[Node, int] = field(default_factory=dict)  # of placeholders
+    values: dict[str, int] = field(default_factory=dict)  # of placeholders, by name
 
 
 @dataclass
@@ -138,7 +128,7 @@ def record_emission() -> Iterator[Emission]:
         value = run_node(emitter, node)
         offset, end = emitter.instruction_start_offset, len(emitter.chain.instructions)
         if node.op == "placeholder" and isinstance(emitter, _emitter._TopLevelEmitter):
-            method.values[node] = value.id
+            method.values[node.name] = value.id
         elif node.op == "call_function" and end > start and not _has_own_emitter(node):
             method.nodes.append((offset + start, offset + end, node))
         return value
@@ -173,8 +163,6 @@ def _trace_delegate(index: int, module: LoweredBackendModule, places: NodePlaces
 def _find_state(method: _Method) -> Iterator[tuple[str, int]]:
     signature = method.program.graph_signature
     changed = set(signature.buffers_to_mutate.values())
-    for spec in signature.input_specs:
-        if spec.kind is InputKind.BUFFER and spec.target in changed:
-            for node, value in method.values.items():
-                if node.name == getattr(spec.arg, "name", None):
-                    yield str(spec.target), value
+    for name, target in signature.inputs_to_buffers.items():
+        if target in changed and name in method.values:
+            yield target, method.values[name]

@@ -175,13 +175,13 @@ def join_etrecords(
         file: Any = SimpleNamespace(write=blob.write, flush=lambda: None)
         with zipfile.ZipFile(file, "w") as made:
             for name in sorted(entries, key=lambda name: _rank(name, order)):
-                with made.open(_info(name, entries[name]["size"]), "w") as entry:
+                info = zipfile.ZipInfo(name, _TIME)
+                info.file_size = entries[name]["size"]
+                with made.open(info, "w") as entry:
                     for chunk in store.stream(entries[name]["digest"]):
                         entry.write(chunk)
             for name, value in values.items():
-                content = json.dumps(value).encode()
-                with made.open(_info(name, len(content)), "w") as entry:
-                    entry.write(content)
+                made.writestr(zipfile.ZipInfo(name, _TIME), json.dumps(value))
     return Blob(blob.digest, blob.size)
 
 
@@ -201,12 +201,6 @@ def _rank(name: str, order: Sequence[str]) -> tuple[Any, ...]:
         order.index(method) if method in order else -1,
         ("", *_PARTS).index(part),
     )
-
-
-def _info(name: str, size: int) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name, _TIME)
-    info.file_size = size
-    return info
 
 
 def load_etrecord(path: str | Path, method: str) -> ETRecord:

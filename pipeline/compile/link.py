@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from executorch.exir import ExecutorchBackendConfig
 from executorch.exir._serialize._cord import Cord
@@ -43,7 +43,6 @@ from pipeline.compile.objects import (
     merge_named_data,
     program_from_bytes,
 )
-from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 
@@ -59,9 +58,9 @@ class LinkedFiles:
 class BlobBytes(bytes):
     """Stands in for the bytes of a blob while ExecuTorch's serializer lays a file out.
 
-    The serializer needs a buffer's length and whether two buffers are equal, never its content.
-    Slices give the digest, so that its deduplication by length, first bytes and hash
-    (`NamedDataStore`) compares digests. It can go when `Cord` takes buffers that are read late.
+    That needs a buffer's length and whether two buffers are equal, never its content. Slices and
+    hashes are those of the digest, which deduplication (`NamedDataStore`) therefore compares. It
+    can go when `Cord` takes buffers that are read late.
     """
 
     blob: Blob
@@ -113,18 +112,11 @@ def link(
     )
 
 
-@dataclass
-class _Table:
-    """Blobs in the order of their first use; `index` is that of the emitter's own table."""
+_Table: TypeAlias = dict[Blob, int]  # indices, in the order of first use
 
-    blobs: list[Blob] = field(default_factory=list)
-    _known: dict[Digest, int] = field(default_factory=dict)
 
-    def index(self, blob: Blob) -> int:
-        if blob.digest not in self._known:
-            self._known[blob.digest] = len(self.blobs)
-            self.blobs.append(blob)
-        return self._known[blob.digest]
+def _index(table: _Table, blob: Blob) -> int:
+    return table.setdefault(blob, len(table))
 
 
 @dataclass
@@ -135,10 +127,10 @@ class _Tables:
     content.
     """
 
-    constants: _Table = field(default_factory=_Table)
-    mutable: _Table = field(default_factory=_Table)
-    delegates: _Table = field(default_factory=_Table)
-    external_constants: _Table = field(default_factory=_Table)
+    constants: _Table = field(default_factory=dict)
+    mutable: _Table = field(default_factory=dict)
+    delegates: _Table = field(default_factory=dict)
+    external_constants: _Table = field(default_factory=dict)
     external: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def relocate(self, plan: ExecutionPlan, owner: MethodObject) -> None:
@@ -149,25 +141,25 @@ class _Tables:
                 self._relocate_tensor(value.val, owner, tags)
         for delegate in plan.delegates:
             payload = owner.delegates[delegate.processed.index]
-            delegate.processed.index = self.delegates.index(payload)
+            delegate.processed.index = _index(self.delegates, payload)
 
     def _relocate_tensor(self, tensor: Tensor, owner: MethodObject, tags: dict[str, str]) -> None:
         index, extra = tensor.data_buffer_idx, tensor.extra_tensor_info
         if extra is not None and extra.location is TensorDataLocation.EXTERNAL:
             name = extra.fully_qualified_name or ""
-            tensor.data_buffer_idx = self.external_constants.index(owner.external_constants[index])
-            self._add_external(tags[name], name, tensor.data_buffer_idx)
-        elif index > 0 and tensor.allocation_info is not None:
-            tensor.data_buffer_idx = 1 + self.mutable.index(owner.mutable[index])
-        elif index > 0:
-            tensor.data_buffer_idx = 1 + self.constants.index(owner.constants[index])
-
-    def _add_external(self, tag: str, name: str, index: int) -> None:
-        if self.external.setdefault(tag, {}).setdefault(name, index) != index:
-            raise PipelineError(
-                f"external tensor '{name}' differs between methods, and {tag}.ptd holds one tensor "
-                "of a name; leave `emit.external_constants` out"
+            tensor.data_buffer_idx = _index(
+                self.external_constants, owner.external_constants[index]
             )
+            index, tag = tensor.data_buffer_idx, tags[name]
+            if self.external.setdefault(tag, {}).setdefault(name, index) != index:
+                raise PipelineError(
+                    f"external tensor '{name}' differs between methods, and {tag}.ptd holds one "
+                    "tensor of a name; leave `emit.external_constants` out"
+                )
+        elif index > 0 and tensor.allocation_info is not None:
+            tensor.data_buffer_idx = 1 + _index(self.mutable, owner.mutable[index])
+        elif index > 0:
+            tensor.data_buffer_idx = 1 + _index(self.constants, owner.constants[index])
 
 
 def _join(
@@ -181,21 +173,22 @@ def _join(
         for owner in objects
         for plan in program_from_bytes(store.read(owner.program.digest)).execution_plan
     ]
+    owned.sort(key=lambda pair: pair[0].name)
     tables = _Tables()
-    plans = []
-    for plan, owner in sorted(owned, key=lambda pair: pair[0].name):
+    for plan, owner in owned:
         tables.relocate(plan, owner)
-        plans.append(plan)
-    plans += _constant_plans(constant_methods)
+    # The emitter's method reads no state of the emitter as long as the values are not tensors,
+    # which a config can't hold.
+    getters = _Emitter._emit_prim_getters(None, dict(constant_methods))  # type: ignore[arg-type]
     reserved = Buffer(storage=b"")
-    mutable = [reserved, *map(_buffer, tables.mutable.blobs)]
+    mutable = [reserved, *map(_buffer, tables.mutable)]
     output = EmitterOutput(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,
-            execution_plan=plans,
-            constant_buffer=[reserved, *map(_buffer, tables.constants.blobs)],
+            execution_plan=[*(plan for plan, _ in owned), *getters],
+            constant_buffer=[reserved, *map(_buffer, tables.constants)],
             backend_delegate_data=[
-                BackendDelegateInlineData(data=_stand_in(blob)) for blob in tables.delegates.blobs
+                BackendDelegateInlineData(data=_stand_in(blob)) for blob in tables.delegates
             ],
             segments=[],
             constant_segment=SubsegmentOffsets(segment_index=0, offsets=[]),
@@ -204,7 +197,7 @@ def _join(
         method_to_delegate_debug_id_map={},
         instruction_id_to_num_outs_map={},
         mutable_data=mutable if len(mutable) > 1 else None,
-        external_constant_buffer=[_stand_in(blob) for blob in tables.external_constants.blobs],
+        external_constant_buffer=[_stand_in(blob) for blob in tables.external_constants],
         external_constant_map=tables.external,
     )
     return output, merge_named_data(_iter_named_data(objects, order), _stand_in)
@@ -216,15 +209,6 @@ def _buffer(blob: Blob) -> Buffer:
 
 def _stand_in(blob: Blob) -> bytes:
     return BlobBytes(blob) if blob.size else b""
-
-
-def _constant_plans(constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
-    """Make plans that return a constant each.
-
-    The emitter's method reads no state of the emitter as long as the values are not tensors, which
-    a config can't hold.
-    """
-    return _Emitter._emit_prim_getters(None, dict(constant_methods))  # type: ignore[arg-type]
 
 
 def _iter_named_data(objects: Sequence[MethodObject], order: Sequence[str]) -> Iterator[TaggedBlob]:

@@ -1,13 +1,11 @@
-"""Lowers ATen programs to edge programs with delegates.
-
-The engine is ExecuTorch's `to_edge_transform_and_lower`; this module hands it every method's
-partitioners and passes, and hands its lowering to `to_backend_multiple`.
-"""
+"""Lowers ATen programs to edge programs with delegates, by ExecuTorch's own call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -80,14 +78,15 @@ def lower(
 
 @contextmanager
 def _lower_through_to_backend_multiple(store: Store | None) -> Iterator[None]:
-    """Put `to_backend_multiple` in the place of the `to_backend` of `EdgeProgramManager`.
+    """Put `to_backend_multiple` in the place of `to_backend` in the module of `EdgeProgramManager`.
 
-    That finds it in its own module, and takes no other. This can go when it does.
+    This can go when that takes another.
     """
 
     def through(spec: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
-        programs, partitioners = spec.method_to_edge_program, spec.method_to_partitioner
-        return to_backend_multiple(programs, partitioners, store=store)
+        return to_backend_multiple(
+            spec.method_to_edge_program, spec.method_to_partitioner, store=store
+        )
 
     original = _program.to_backend
     _program.to_backend = through
@@ -99,10 +98,7 @@ def _lower_through_to_backend_multiple(store: Store | None) -> Iterator[None]:
 
 @contextmanager
 def _raise_errors_of_passes() -> Iterator[None]:
-    """Raise the PipelineError of a pass itself.
-
-    ExecuTorch raises an exception of its own, with a list of passes, for whatever one raises.
-    """
+    """Raise the PipelineError of a pass itself, for which ExecuTorch raises one of its own."""
     try:
         yield
     except Exception as error:
@@ -114,13 +110,12 @@ def _raise_errors_of_passes() -> Iterator[None]:
 def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:
     """Return `settings` with what backends that lower by passes want.
 
-    They want operators left whole, and no check, which knows none of the operators that they make.
+    That is operators left whole, and no check, which knows none of the operators that they make.
     """
-    own = [backend for backend in backends if backend.lowering.make_passes is not None]
+    own = [each.lowering for each in backends if each.lowering.make_passes is not None]
     if not own:
         return settings
-    preserved = [op for each in own for op in each.lowering.preserve_ops]
-    wanted = [*(settings.preserve_ops or ()), *preserved]
+    wanted = chain(settings.preserve_ops or (), *(each.preserve_ops for each in own))
     return settings.model_copy(
         update={"preserve_ops": tuple(dict.fromkeys(wanted)), "check_ir_validity": False}
     )
@@ -147,8 +142,8 @@ def make_edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> Edg
 
 
 def _operator(name: str) -> torch._ops.OpOverload:
-    namespace, packet, overload = name.split(".")
     try:
-        return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        found: torch._ops.OpOverload = attrgetter(name)(torch.ops)
     except AttributeError as error:
         raise PipelineError(f"edge: no operator '{name}' in this torch") from error
+    return found

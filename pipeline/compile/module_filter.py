@@ -1,9 +1,8 @@
 """Partitioners as a config asks for them: limited to sub-modules, and kept out of branches.
 
-ExecuTorch's partitioners look at a whole method. Here one is asked as it is, and then what it chose
-outside the modules loses its tag. What is left of a partition may depend on itself in a circle
-through what was taken out, so it is split where needed; a partition that lies inside altogether is
-left as it was.
+ExecuTorch's partitioners look at a whole method. What one chose outside the modules loses its tag
+here. The rest of a partition may then depend on itself through what was taken out, so it is split
+where needed; a partition that lies inside altogether is left as it was.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def make_filtered_partitioners(
     """Make the partitioners of a method, in their order; none for a backend that lowers by passes.
 
     Args:
-        modules: qualified names of sub-modules; with them, no partitioner delegates anything else.
+        modules: qualified names of sub-modules outside of which nothing is delegated.
     """
     specs = with_partitioner(specs)
     return [
@@ -55,7 +54,7 @@ def make_filtered_partitioners(
 class FilteredPartitioner(Partitioner):
     """A partitioner of which only what stands in some modules is kept.
 
-    It notes in the nodes that it leaves why it left them.
+    It notes in nodes why it left them.
 
     Args:
         allowed: sequences of module names; a node must stand in one module of each.
@@ -90,9 +89,9 @@ class FilteredPartitioner(Partitioner):
         outermost = ep.graph_module.graph
 
         def wanted(node: Node) -> bool:
-            if not self._allows(node) or (check is not None and node.graph is not outermost):
-                return False
-            return check is None or check(node)
+            return self._allows(node) and (
+                check is None or (node.graph is outermost and check(node))
+            )
 
         return kept, wanted
 
@@ -112,7 +111,7 @@ class FilteredPartitioner(Partitioner):
             if TAG in node.meta and feeds_control_flow(node)
         ]
         if shared:
-            raise SharedConstantsError(shared)
+            raise SharedConstantsError(*shared)
         note_reasons(self.backend, program, why, self._reasons_outside(program))
         return result
 
@@ -131,9 +130,11 @@ class FilteredPartitioner(Partitioner):
     def _filter(self, program: ExportedProgram, tags: dict[str, Any]) -> dict[str, Any]:
         """Take the tags from what stands outside, in place. Returns the tags that are left."""
         left: dict[str, Any] = {}
+        signature = program.graph_signature
         tagged = (node for node in iter_nodes(program) if TAG in node.meta)
         placeholders = [node for node in tagged if node.op == "placeholder"]
-        mutated = {node.name for node in placeholders} & _mutated_buffers(program)
+        buffers = {signature.inputs_to_buffers.get(node.name) for node in placeholders}
+        mutated = buffers & set(signature.buffers_to_mutate.values())
         for node in placeholders:  # constants go with their users, again below
             del node.meta[TAG]
         for module in graph_modules(program.graph_module):
@@ -182,11 +183,15 @@ class WholeModulePartitioner(Partitioner):
         self.modules = tuple(modules)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        def is_free(node: Node) -> bool:
+            calls = node.op == "call_function" and not control_flow_name(node)
+            return calls and TAG not in node.meta
+
         tags: dict[str, Any] = {}
         for module in graph_modules(exported_program.graph_module):
             for name in self.modules:
                 own = ModuleFilter((name,))
-                nodes = [n for n in module.graph.nodes if _is_free(n) and _stands_in(n, own)]
+                nodes = [n for n in module.graph.nodes if is_free(n) and _stands_in(n, own)]
                 for part in split_partition(module, nodes):
                     tag = f"{name}_{len(tags)}"
                     tags[tag] = self.delegation_spec
@@ -194,11 +199,6 @@ class WholeModulePartitioner(Partitioner):
                         node.meta[TAG] = tag
         tag_constant_data(exported_program)
         return PartitionResult(exported_program, tags)
-
-
-def _is_free(node: Node) -> bool:
-    """Tell whether a node calls something, other than control flow, that no delegate has yet."""
-    return node.op == "call_function" and not control_flow_name(node) and TAG not in node.meta
 
 
 def check_modules(
@@ -241,10 +241,3 @@ def _stands_in(node: Node, modules: ModuleFilter) -> bool:
     if name.startswith("quantize"):
         return source is not None and _stands_in(source, modules)
     return modules.contains(node)
-
-
-def _mutated_buffers(program: ExportedProgram) -> set[str]:
-    """Return the names of the placeholders of the buffers that a program changes."""
-    signature = program.graph_signature
-    targets = set(signature.buffers_to_mutate.values())
-    return {name for name, target in signature.inputs_to_buffers.items() if target in targets}

@@ -1,14 +1,14 @@
 """Objects: compiled methods that are not linked yet, like those that C compilers make.
 
-An object is ExecuTorch's emitted Program with its data taken out: the flatbuffer of its execution
-plans, and the digests of the constants, delegate payloads and named data that the plans refer to by
-index. The data stand in the store, once for all methods and packages that share them.
+An object is ExecuTorch's emitted Program without its data: the flatbuffer of its execution plans,
+and the digests of the constants, payloads and named data that the plans refer to by index. The data
+stand in the store, once for all methods and packages that share them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 from executorch.exir import ExecutorchProgramManager
@@ -36,9 +36,6 @@ class Blob:
     size: int
 
 
-Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
-
-
 @dataclass(frozen=True)
 class NamedBlob:
     """One entry of a delegate's named data; `layout` is (scalar type, sizes, dim order) or None."""
@@ -46,7 +43,7 @@ class NamedBlob:
     key: str
     blob: Blob
     alignment: int
-    layout: Layout | None
+    layout: tuple[ScalarType, list[int], list[int]] | None
 
 
 TaggedBlob = tuple[str | None, NamedBlob]  # with the tag of its `.ptd` file; None in the `.pte`
@@ -140,11 +137,12 @@ def put_blob(store: Store, data: bytes) -> Blob:
 def put_named_data(store: Store, data: NamedDataStoreOutput) -> list[TaggedBlob]:
     """Commit the buffers of named data and return its entries."""
     blobs = [put_blob(store, buffer) for buffer in data.buffers]
-    return [
-        (tag, NamedBlob(key, blobs[e.buffer_index], e.alignment, _layout_to_tuple(e.tensor_layout)))
-        for tag, entries in ((None, data.pte_data), *data.external_data.items())
-        for key, e in entries.items()
-    ]
+    found = []
+    for tag, entries in ((None, data.pte_data), *data.external_data.items()):
+        for key, e in entries.items():
+            layout = e.tensor_layout and astuple(e.tensor_layout)
+            found.append((tag, NamedBlob(key, blobs[e.buffer_index], e.alignment, layout)))
+    return found
 
 
 def merge_named_data(
@@ -157,24 +155,12 @@ def merge_named_data(
     """
     merged = NamedDataStore()
     for tag, entry in entries:
-        layout = _layout_from_tuple(entry.layout)
+        layout = entry.layout and TensorLayout(*entry.layout)
         try:
             merged.add_named_data(entry.key, content(entry.blob), entry.alignment, tag, layout)
         except ValueError as error:
             raise PipelineError(f"named data '{entry.key}' differs between methods") from error
     return merged.get_named_data_store_output()
-
-
-def _layout_to_tuple(layout: TensorLayout | None) -> Layout | None:
-    if layout is None:
-        return None
-    return int(layout.scalar_type), tuple(layout.sizes), tuple(layout.dim_order)
-
-
-def _layout_from_tuple(layout: Layout | None) -> TensorLayout | None:
-    if layout is None:
-        return None
-    return TensorLayout(ScalarType(layout[0]), list(layout[1]), list(layout[2]))
 
 
 def program_to_bytes(program: Program) -> bytes:
@@ -205,6 +191,6 @@ def _refuse_named_mutable_buffers(program: Program) -> None:
     """
     values = (value.val for plan in program.execution_plan for value in plan.values)
     for tensor in (value for value in values if isinstance(value, Tensor)):
-        planned = tensor.allocation_info is not None and tensor.data_buffer_idx > 0
-        if planned and tensor.extra_tensor_info is not None:
+        mutable = tensor.allocation_info is not None and tensor.data_buffer_idx > 0
+        if mutable and tensor.extra_tensor_info is not None:
             raise PipelineError("mutable buffers with emitted names cannot be linked")

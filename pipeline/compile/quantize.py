@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -37,10 +37,7 @@ _QUANTIZED = re.compile(r"(quantized_decomposed\.|torchao\.(de)?quantize_affine)
 
 
 class Batches:
-    """Calibration inputs that are read anew each time they are gone through.
-
-    No more than one record of a model, or one file (pipeline/program/input_files.py), is in memory
-    at a time.
+    """Calibration inputs that are read anew, one record or file at a time, for each pass over them.
 
     Args:
         loads: each returns the next input sets.
@@ -73,11 +70,10 @@ def check_batches(program: ExportedProgram, method: str, batches: Calibration) -
     Raises:
         PipelineError: the program does not take one of them, or there is none.
     """
-    empty = True
+    inputs = None
     for inputs in batches:
         check_inputs(program, inputs, method)
-        empty = False
-    if empty:
+    if inputs is None:
         raise PipelineError(f"{method}: there are no calibration inputs")
 
 
@@ -100,7 +96,7 @@ def quantize(
             nothing that is in it.
     """
     _refuse_quantized(program)
-    check_overrides(program, spec)
+    _check_overrides(program, spec)
     first = list(islice(calibration, 1))
     tracing = generate_inputs(program, 3, seed=0, examples=first)[2]
     entry = QUANTIZERS[spec.quantizer]
@@ -112,7 +108,7 @@ def quantize(
         module = program.module(check_guards=False)
         if entry.apply_quantizer is not None:
             state = {name: buffer.clone() for name, buffer in module.named_buffers()}
-            converted = entry.apply_quantizer(module, spec, _Arguments(observed))
+            converted = entry.apply_quantizer(module, spec, replace(observed, positional=True))
             _restore_state(program, module, state)
             _restore_state(program, converted, state)
         else:
@@ -125,32 +121,24 @@ def quantize(
 
 @dataclass(frozen=True)
 class _Observed:
-    """Inputs in the layout that a runtime reads, each reported once it was observed.
+    """Inputs, or only their positional arguments, each reported once it was observed.
 
-    In another layout, sums round otherwise.
+    They are in the layout that a runtime reads: in another, sums round otherwise.
     """
 
     program: ExportedProgram
     batches: Calibration
     report: Report
-
-    def __iter__(self) -> Iterator[InputSet]:
-        for done, inputs in enumerate(self.batches, 1):
-            yield as_exported(self.program, inputs)
-            self.report(done, len(self.batches))
-
-
-@dataclass(frozen=True)
-class _Arguments:
-    """The positional arguments of observed inputs."""
-
-    observed: _Observed
+    positional: bool = False
 
     def __len__(self) -> int:
-        return len(self.observed.batches)
+        return len(self.batches)
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return (inputs.args for inputs in self.observed)
+    def __iter__(self) -> Iterator[Any]:
+        for done, inputs in enumerate(self.batches, 1):
+            own = as_exported(self.program, inputs)
+            yield own.args if self.positional else own
+            self.report(done, len(self))
 
 
 def _refuse_quantized(program: ExportedProgram) -> None:
@@ -167,7 +155,7 @@ def _calls(module: GraphModule) -> Iterator[Node]:
             yield from (node for node in each.graph.nodes if node.op == "call_function")
 
 
-def check_overrides(program: ExportedProgram, spec: Any) -> None:
+def _check_overrides(program: ExportedProgram, spec: Any) -> None:
     """Raises PipelineError for overrides of modules and operators that are not in the program."""
     if not isinstance(spec, MixedQuantize):
         return
@@ -200,10 +188,7 @@ def _check_annotated(module: GraphModule, spec: Any) -> None:
 
 
 def _apply_pt2e(
-    program: ExportedProgram,
-    module: GraphModule,
-    spec: Any,
-    observed: _Observed,
+    program: ExportedProgram, module: GraphModule, spec: Any, observed: _Observed
 ) -> GraphModule:
     prepared = prepare_pt2e(module, make_quantizer(spec))
     _check_annotated(prepared, spec)
@@ -214,19 +199,12 @@ def _apply_pt2e(
     _restore_state(program, prepared, state)
     converted = convert_pt2e(prepared)
     if spec.quantizes_as_it_comes:
-        _unshare_dynamic_quantization(converted)
+        # Each user of a tensor gets a quantization of its own, as in ExecuTorch's own LLM export.
+        # Otherwise partitions that read one tensor in turns, as the layers of a decoder read the
+        # encoder's memory, depend on each other in a circle, and lowering ends in "found dependency
+        # cycles" (https://github.com/pytorch/executorch/pull/18397).
+        DuplicateDynamicQuantChainPass()(converted)
     return converted
-
-
-def _unshare_dynamic_quantization(module: GraphModule) -> None:
-    """Give each user of a dynamically quantized tensor a quantization of its own.
-
-    Otherwise partitions that read one tensor in turns, as the layers of a decoder read the
-    encoder's memory, depend on each other in a circle, and lowering ends in "found dependency
-    cycles" (https://github.com/pytorch/executorch/pull/18397). ExecuTorch's own LLM export does the
-    same.
-    """
-    DuplicateDynamicQuantChainPass()(module)
 
 
 def _restore_state(
@@ -235,8 +213,7 @@ def _restore_state(
     """Give the method's own buffers back the values that calibration changed.
 
     Observers keep theirs. `buffers_to_mutate` does not say which those are: it is empty until a
-    program is functional, and what `torch.export` gives is not. The module's buffers are the
-    program's.
+    program is functional, and what `torch.export` gives is not.
     """
     own = set(program.graph_signature.buffers)
     with torch.no_grad():

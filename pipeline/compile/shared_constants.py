@@ -20,14 +20,7 @@ _T = TypeVar("_T")
 
 
 class SharedConstantsError(Exception):
-    """A partitioner wants constants that a branch takes as operands too.
-
-    `names` are those of their placeholders.
-    """
-
-    def __init__(self, names: Collection[str]) -> None:
-        super().__init__(", ".join(sorted(names)))
-        self.names = sorted(names)
+    """A partitioner wants constants, by their placeholders, that a branch takes as operands too."""
 
 
 def retry_with_separate_constants(
@@ -39,7 +32,7 @@ def retry_with_separate_constants(
         try:
             return attempt(own)
         except SharedConstantsError as shared:
-            own = {name: separate_constants(each, shared.names) for name, each in own.items()}
+            own = {name: separate_constants(each, shared.args) for name, each in own.items()}
 
 
 def separate_constants(program: ExportedProgram, names: Collection[str]) -> ExportedProgram:

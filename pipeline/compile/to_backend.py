@@ -1,7 +1,6 @@
 """`to_backend`: from an edge program to delegates, through the store.
 
-It takes the place of ExecuTorch's function of this name (exir/backend/backend_api.py), and lowers
-with it.
+It lowers with ExecuTorch's function of this name (exir/backend/backend_api.py).
 """
 
 from __future__ import annotations
@@ -132,10 +131,7 @@ def _lower_one(
     modules: Modules | None,
     store: Store | None,
 ) -> ExportedProgram:
-    """Lower with one partitioner, as ExecuTorch's call does.
-
-    A backend that could see all methods at once is given partition by partition.
-    """
+    """Lower with one partitioner, partition by partition whatever the backend, as ExecuTorch does."""
     if modules is not None:
         filtered = filter_partitioners({"": program}, {"": (partitioner,)}, modules)
         ((partitioner,),) = filtered.values()
@@ -151,7 +147,6 @@ def _whole_methods(
     compile_specs: Specs | Mapping[str, Specs],
     store: Store | None,
 ) -> dict[str, LoweredBackendModule]:
-    """Lower whole programs to one backend, in one call."""
     if not isinstance(compile_specs, Mapping):
         raise TypeError(
             f"{backend_id}: compile_specs of several methods must be a mapping of method names, "
@@ -162,12 +157,11 @@ def _whole_methods(
     preprocess_function(backend_id)
     # deep copies: backends may change what they are given
     given = {name: [copy.deepcopy(programs[name])] for name in specs}
-    results = preprocess_programs(
-        backend_id, given, {name: [own] for name, own in specs.items()}, store
-    )
+    by_partition = {name: [own] for name, own in specs.items()}
+    results = preprocess_programs(backend_id, given, by_partition, store)
     return {
-        name: _lowered_module(backend_id, programs[name], specs[name], results[name][0])
-        for name in specs
+        name: _lowered_module(backend_id, programs[name], specs[name], result)
+        for name, (result,) in results.items()
     }
 
 

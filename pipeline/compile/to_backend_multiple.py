@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import torch
@@ -38,24 +38,22 @@ def to_backend_multiple(
     """Lower the methods of a model, each to the delegates that its partitioners choose.
 
     Keeps the contract of ExecuTorch's function of this name (exir/backend/backend_api.py before
-    `MethodProgramsPartitionerSpec` took its place): a method that the mapping lacks, or maps to an
-    empty sequence, passes through untouched; control-flow sub-graphs are lowered too; parameters
-    and buffers that a delegate consumed leave the program. Partitioners of a sequence are tried in
-    order. Methods whose backend sees all methods at once (`preprocess_multimethod`) are lowered
-    together, the others apart.
+    `MethodProgramsPartitionerSpec`): a method that the mapping lacks, or maps to an empty sequence,
+    passes through untouched; control-flow sub-graphs are lowered too; parameters and buffers that a
+    delegate consumed leave the program. Partitioners of a sequence are tried in order. Methods
+    whose backend sees all methods at once (`preprocess_multimethod`) are lowered together.
 
     A lowered program crosses no process, and torch.export, which XNNPACK's passes use, is not safe
     on threads. So with `n_jobs` the methods are first lowered in forked processes of joblib, which
-    hand over what their backends gave through the store (or a temporary one); lowering them here
-    then finds every partition preprocessed.
+    fill the store (or a temporary one); lowering them here then finds every partition preprocessed.
 
     Args:
         method_to_edge_program: programs in edge dialect, by method name. Not modified.
         method_to_partitioners: one partitioner for all methods, or a mapping of method names. Its
             compile specs are those of its methods.
-        modules_to_lower: qualified names of sub-modules, of all methods or by method; of what
-            stands in none of them nothing is delegated, by any partitioner. `shared@1` is the
-            second call of a module that is called several times, `shared@*` all of them.
+        modules_to_lower: qualified names of sub-modules, of all methods or by method, outside of
+            which nothing is delegated. `shared@1` is the second call of a module that is called
+            several times, `shared@*` all of them.
         n_jobs: how many processes preprocess at a time.
         store: where results of preprocessing are looked up and kept.
 
@@ -143,11 +141,12 @@ def _lower_by_unit(
 ) -> dict[str, ExportedProgram]:
     units = list(_make_units(partitioners))
     lowered: dict[str, ExportedProgram] = {}
-    with _shared_store(store, n_jobs) as shared:
-        if n_jobs > 1 and len(units) > 1 and shared is not None:
-            _lower_ahead(programs, partitioners, units, n_jobs, shared)
+    with ExitStack() as stack:
+        if n_jobs > 1 and len(units) > 1:
+            store = store or Store(Path(stack.enter_context(TemporaryDirectory())))
+            _lower_ahead(programs, partitioners, units, n_jobs, store)
         for unit in units:
-            lowered |= _lower_together(programs, partitioners, unit, shared)
+            lowered |= _lower_together(programs, partitioners, unit, store)
     return {name: lowered.get(name, edge) for name, edge in programs.items()}
 
 
@@ -160,12 +159,9 @@ def _make_units(partitioners: _ByMethod) -> Iterator[tuple[str, ...]]:
 
 
 def _sees_all_methods(partitioner: Partitioner) -> bool:
-    """Tell whether its backend overrides `preprocess_multimethod`.
-
-    A partitioner that does not say which backend it delegates to may have one that does.
-    """
+    """Tell whether its backend sees all methods, or could: it does not say which it is."""
     spec = getattr(partitioner, "delegation_spec", None)
-    return True if spec is None else sees_all_methods(spec.backend_id)
+    return spec is None or sees_all_methods(spec.backend_id)
 
 
 def _lower_together(
@@ -178,15 +174,6 @@ def _lower_together(
             now = {n: partitioners[n][turn] for n in unit if turn < len(partitioners[n])}
             lowered = backend_api.to_backend(MethodProgramsPartitionerSpec(lowered, now))
     return lowered
-
-
-@contextmanager
-def _shared_store(store: Store | None, n_jobs: int) -> Iterator[Store | None]:
-    if store is not None or n_jobs == 1:
-        yield store
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Store(Path(folder))
 
 
 _inherited: tuple[Any, ...] = ()  # for forked processes to read; edge programs do not pickle

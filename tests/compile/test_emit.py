@@ -9,7 +9,7 @@ from executorch.exir import to_edge_transform_and_lower
 from torch import nn
 from torch.export import export
 
-from pipeline.compile.emit import collect_named_data, emit, layout_options, make_emission_config
+from pipeline.compile.emit import collect_named_data, emit, make_emission_config
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object, parse_object
@@ -164,7 +164,7 @@ def test_the_layout_is_that_of_the_joint_call(layout, tmp_path):
     partitioners = {"step": [], "plain": [XnnpackPartitioner()], "branch": []}
     settings = EmitConfig(layout=LayoutConfig(**layout))
     objects = list(units(programs, partitioners, [(n,) for n in programs], EmitConfig(), store))
-    linked = link(objects, {}, store, list(programs), layout_options(settings.layout))
+    linked = link(objects, {}, store, list(programs), dict(settings.layout))
     expected = joint(shared_programs(), partitioners, settings).buffer
     assert store.read(linked.pte.digest) == expected
     assert expected != joint(shared_programs(), partitioners, EmitConfig()).buffer

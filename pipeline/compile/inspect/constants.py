@@ -7,12 +7,11 @@ out in another way, the digests of those forms lead to it too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
@@ -81,7 +80,7 @@ def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> dic
 
     add(source)
     add(lowered)
-    for delegate in _delegates(lowered):
+    for delegate in filter(None, map(called_delegate, iter_nodes(lowered))):
         payload = hash_bytes(delegate.processed_bytes)
         consumed.setdefault(payload, set()).update(add(delegate.original_module))
         for name, tensor in _folded(delegate.original_module):
@@ -97,18 +96,15 @@ def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> dic
 
 def _add(known: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
     """Add a tensor; return the digest of its logical bytes, None where it has none of its own."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-        return None
-    if tensor.device.type == "meta":
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    if not plain or tensor.device.type == "meta":
         return None
     tensor = tensor.detach().cpu()
-    plain = tensor.contiguous()
-    base = _digest(plain)
+    base = _digest(tensor)
     if base not in known:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        size = plain.numel() * plain.element_size()
-        forms = {_digest(form) for form in _forms(tensor, plain)} - {base}
-        known[base] = _Tensor(set(), dtype, list(tensor.shape), size, forms)
+        forms = {_digest(form) for form in _forms(tensor)} - {base}
+        known[base] = _Tensor(set(), dtype, list(tensor.shape), tensor.nbytes, forms)
     return base
 
 
@@ -117,37 +113,24 @@ def _digest(tensor: torch.Tensor) -> Digest:
     return hash_bytes(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
 
 
-def _forms(tensor: torch.Tensor, plain: torch.Tensor) -> Iterator[torch.Tensor]:
+def _forms(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield a tensor as backends and ExecuTorch's emitter lay it out, in logical order."""
-    if plain.numel() * plain.element_size() < _SMALL:
+    plain = tensor.contiguous()
+    if plain.nbytes < _SMALL:
         return
     if not tensor.is_contiguous() and tensor.ndim:  # in the order of its strides, as it is emitted
         order = sorted(range(tensor.ndim), key=lambda d: (-tensor.stride(d), d))
         yield tensor.permute(order)
-    floating = plain.is_floating_point()
-    if floating and plain.dtype != torch.float32:  # XNNPACK computes in float32
+    if plain.is_floating_point() and plain.dtype != torch.float32:  # XNNPACK computes in float32
         plain = plain.to(torch.float32)
         yield plain
     if plain.ndim == 4:  # weights of convolutions, of depthwise and of transposed ones
         yield plain.permute(0, 2, 3, 1)
         yield plain.permute(1, 2, 3, 0)
-    packed = _packed(plain)
-    if packed is not None:
-        yield packed
-
-
-def _packed(plain: torch.Tensor) -> torch.Tensor | None:
-    """Pack four-bit values, two to a byte, the first one low, raised by 8 (XNNPACK's qc4w)."""
-    if plain.dtype != torch.int8 or plain.ndim != 2 or not -8 <= plain.min() <= plain.max() <= 7:
-        return None
-    if plain.shape[1] % 2:
-        plain = torch.nn.functional.pad(plain, (0, 1))
-    raised = plain.to(torch.uint8) + 8
-    return raised[:, 1::2] << 4 | raised[:, ::2]
-
-
-def _delegates(program: ExportedProgram) -> Iterator[LoweredBackendModule]:
-    return filter(None, map(called_delegate, iter_nodes(program)))
+    if plain.dtype == torch.int8 and plain.ndim == 2 and -8 <= plain.min() <= plain.max() <= 7:
+        # Four-bit values, two to a byte, the first one low, raised by 8 (XNNPACK's qc4w).
+        raised = torch.nn.functional.pad(plain, (0, plain.shape[1] % 2)).to(torch.uint8) + 8
+        yield raised[:, 1::2] << 4 | raised[:, ::2]
 
 
 def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:
@@ -199,10 +182,8 @@ def _is_made_up(name: str) -> bool:
 def _argument(user: Node, node: Node) -> str:
     """Return the name of an operator's parameter that a node is given for."""
     names = [argument.name for argument in user.target._schema.arguments]
-    for name, value in [*zip(names, user.args, strict=False), *user.kwargs.items()]:
-        if value is node:
-            return str(name)
-    return ""
+    given = [*zip(names, user.args, strict=False), *user.kwargs.items()]
+    return next((str(name) for name, value in given if value is node), "")
 
 
 def _folded(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
@@ -219,21 +200,15 @@ def _folded(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
         if kind not in ("convolution", "linear") or len(before.users) != 1:
             continue
         weight, bias = before.args[1], before.args[2] if len(before.args) > 2 else None
-        scale, shift, mean, variance = (_value(values, each) for each in node.args[1:5])
-        if weight not in values or mean is None or variance is None:
+        given = [values.get(each, ("", None)) for each in (weight, bias, *node.args[1:5])]
+        (name, kernel), (own, offset), (_, scale), (_, shift), (_, mean), (_, variance) = given
+        if kernel is None or mean is None or variance is None:
             continue
-        given = (values[weight][1], _value(values, bias), mean, variance, node.args[-1])
-        arguments = (*given, scale, shift)
+        arguments = (kernel, offset, mean, variance, node.args[-1], scale, shift)
         if kind == "linear":
             fused = fuse_linear_bn_weights(*arguments)
         else:
             fused = fuse_conv_bn_weights(*arguments, before.args[6])
-        name = values[weight][0]
         yield name, fused[0]
         if fused[1] is not None:
-            own = values[bias][0] if bias in values else f"{name.removesuffix('weight')}bias"
-            yield own, fused[1]
-
-
-def _value(values: Mapping[Node, tuple[str, torch.Tensor]], node: Any) -> torch.Tensor | None:
-    return values[node][1] if isinstance(node, Node) and node in values else None
+            yield own or f"{name.removesuffix('weight')}bias", fused[1]

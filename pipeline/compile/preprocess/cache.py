@@ -1,9 +1,9 @@
 """The preprocess cache: around every backend's preprocess function, results by partition.
 
-A result is kept as blobs and JSON, and may serve a partition that differs in what the backend does
-not depend on (`CacheScope`); debug handles are then exchanged. A joint backend's results are kept
-by all partitions of all methods. Backends of which this package does not know what their output
-depends on, and partitions that have no digest, are preprocessed every time.
+A result may serve a partition that differs in what the backend does not depend on (`CacheScope`);
+debug handles are then exchanged. A joint backend's results are kept by all partitions of all
+methods. Backends of which it is not known what their output depends on, and partitions that have no
+digest, are preprocessed every time.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ _log = logging.getLogger(__name__)
 class PreprocessCounts:
     """Counts of partitions that were found in the store, preprocessed and kept, or never cached.
 
-    `seconds` are those of wall time that backends took, `saved` those that they took for what was
-    found.
+    `seconds` are the wall time that backends took, `saved` what they once took for the hits.
     """
 
     hits: int = 0
@@ -84,9 +83,9 @@ def counted_preprocess() -> Iterator[PreprocessCounts]:
 def cached_preprocess(store: Store | None) -> Iterator[None]:
     """Let ExecuTorch's lowering find known results in the store instead of making them.
 
-    Without a store it makes all of them. `backend_api` finds backends through
-    `BackendDetails.__subclasses__()` and takes no others, so a stand-in gives it each backend of
-    the registry behind its cache. This can go when it has a registry.
+    `backend_api` finds backends through `BackendDetails.__subclasses__()` and takes no others, so a
+    stand-in gives it each backend of the registry behind its cache. This can go when it has a
+    registry.
     """
     original = backend_api.BackendDetails
     stand_in = SimpleNamespace(__subclasses__=_Cache(store).backends)
@@ -105,7 +104,7 @@ def cached_preprocess(store: Store | None) -> Iterator[None]:
 def preprocess_programs(
     backend_id: str, programs: Programs, specs: Specs, store: Store | None
 ) -> Results:
-    """Preprocess the partitions of each method, in their order, or find them in the store.
+    """Preprocess the partitions of each method, or find them in the store.
 
     The backend may change the programs. Raises UnknownBackendError.
     """

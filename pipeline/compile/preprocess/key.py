@@ -149,7 +149,11 @@ class _Hasher:
         if self._scope.remap is not None:
             left_out |= {"debug_handle"}
             if node.op not in ("placeholder", "output"):  # those have the handles of other nodes
-                self.handle(node.meta.get("debug_handle", "none"))
+                handle = node.meta.get("debug_handle", "none")
+                if type(handle) is int and handle not in self._scope.fixed_handles:
+                    self.field("handle", _number(self.handles, handle))
+                else:
+                    self.value(handle)
         seen = {key: value for key, value in node.meta.items() if key not in left_out}
         if "nn_module_stack" in seen:
             seen["nn_module_stack"] = self.modules(seen["nn_module_stack"])
@@ -164,12 +168,6 @@ class _Hasher:
                 identity = f"object {_number(self._objects, identity)}"
             numbered.append([identity + call + turn, list(module)])
         return numbered
-
-    def handle(self, handle: Any) -> None:
-        if type(handle) is int and handle not in self._scope.fixed_handles:
-            self.field("handle", _number(self.handles, handle))
-        else:
-            self.value(handle)
 
     def ranges(self, program: ExportedProgram) -> None:
         constraints = program.range_constraints
@@ -233,7 +231,7 @@ class _Hasher:
         elif isinstance(value, enum.Enum):
             self.field("enum", f"{type(value).__qualname__}.{value.name}")
         elif isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            self.symbolic(value.node)
+            self.expression(getattr(value.node, "expr", None), value.node)
         elif isinstance(value, sympy.Basic):
             self.expression(value, None)
         elif isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
@@ -260,27 +258,21 @@ class _Hasher:
 
     # Sizes
 
-    def symbolic(self, node: Any) -> None:
-        expression = getattr(node, "expr", None)
-        if not isinstance(expression, sympy.Basic):
-            raise UndescribableError(f"a size of type {type(node).__qualname__}")
-        self.expression(expression, node.shape_env)
-
-    def expression(self, expression: sympy.Basic, environment: ShapeEnv | None) -> None:
+    def expression(self, expression: Any, node: Any) -> None:
         """Hash an expression; a symbol counts with its range and the size that it had at export.
 
         Passes take that size where there is no upper bound (exir/sym_util.py).
         """
+        if not isinstance(expression, sympy.Basic):
+            raise UndescribableError(f"a size of type {type(node).__qualname__}")
         found = [s for s in sympy.preorder_traversal(expression) if isinstance(s, sympy.Symbol)]
         names = {s: sympy.Symbol(f"s{_number(self._symbols, s)}", **s.assumptions0) for s in found}
         renamed = expression if self._keep_names else expression.xreplace(names)
         self.field("symbol", sympy.srepr(renamed))
-        if environment is None:
-            return
-        for symbol in names:
+        for symbol in names if node is not None else ():
             if symbol not in self._known:
                 self._known.add(symbol)
-                self.value(_symbol_facts(symbol, environment))
+                self.value(_symbol_facts(symbol, node.shape_env))
 
     def mode(self, mode: Any) -> None:
         """Hash the fake-tensor mode: how it makes up the sizes of new tensors."""

@@ -83,10 +83,9 @@ def is_registered(backend_id: str) -> bool:
 
 
 def registered() -> Mapping[str, str]:
-    """Return every backend that can be preprocessed, sorted, and what does it.
+    """Return `module:name` of what preprocesses for each backend, sorted by the backend.
 
-    That is `module:name` of a function or of a `BackendDetails` class: one that the catalogue
-    names, or that this process has imported.
+    It is a function or a class that the catalogue names, or that this process knows.
     """
     entries = BACKENDS.values()
     named = {e.backend_id: e.preprocessing.details for e in entries if e.preprocessing.details}
