@@ -146,12 +146,10 @@ class _Tables:
     def _relocate_tensor(self, tensor: Tensor, owner: MethodObject, tags: dict[str, str]) -> None:
         index, extra = tensor.data_buffer_idx, tensor.extra_tensor_info
         if extra is not None and extra.location is TensorDataLocation.EXTERNAL:
-            name = extra.fully_qualified_name or ""
-            tensor.data_buffer_idx = _index(
-                self.external_constants, owner.external_constants[index]
-            )
-            index, tag = tensor.data_buffer_idx, tags[name]
-            if self.external.setdefault(tag, {}).setdefault(name, index) != index:
+            name, blob = extra.fully_qualified_name or "", owner.external_constants[index]
+            tag, own = tags[name], _index(self.external_constants, blob)
+            tensor.data_buffer_idx = own
+            if self.external.setdefault(tag, {}).setdefault(name, own) != own:
                 raise PipelineError(
                     f"external tensor '{name}' differs between methods, and {tag}.ptd holds one "
                     "tensor of a name; leave `emit.external_constants` out"

@@ -131,7 +131,7 @@ def _lower_one(
     modules: Modules | None,
     store: Store | None,
 ) -> ExportedProgram:
-    """Lower with one partitioner, partition by partition whatever the backend, as ExecuTorch does."""
+    """Lower with one partitioner, as ExecuTorch's call does: partition by partition."""
     if modules is not None:
         filtered = filter_partitioners({"": program}, {"": (partitioner,)}, modules)
         ((partitioner,),) = filtered.values()
