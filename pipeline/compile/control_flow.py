@@ -78,13 +78,10 @@ def count_float_operators(program: ExportedProgram) -> int:
 
 
 def refuse_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:
-    """Refuse the body of a scan that looks at its carry through a view.
+    """Raises PipelineError where the body of a scan looks at its carry through a view.
 
     `remove_view_copy` makes such a copy a view of what the carry was in the first step
     (tests/compile/test_control_flow.py has the numbers); nothing fails, the output is wrong.
-
-    Raises:
-        PipelineError: one does.
     """
     wrong = [
         f"{place} reads its carry through a view (as a linear layer does), "

@@ -1,10 +1,8 @@
 """Records which instructions of an emitted method each node of its source program became.
 
-ExecuTorch's emitter forgets it: its debug handle maps leave out control flow, and instructions that
-it makes of a node without a handle. Here it is watched while it works: for every node that it goes
-through, how many instructions there were before and after, and in which value of the plan the
-result lies. Nothing of what it emits is changed. Nodes are named by their places
-(pipeline/program/graphs.py).
+The debug handle maps of ExecuTorch's emitter leave out control flow, and instructions of a node
+without a handle. So it is watched while it works: how many instructions there are before and after
+each node. Nothing that it emits is changed. Nodes are named by their places (program/graphs.py).
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ class Instructions:
         nodes: (index of an instruction, place of the node that it is part of). A node may become
             several instructions, the last of which gives its value.
         delegates: the delegate calls, in the order of the instructions.
-        state: (qualified name of a buffer that the method changes, the value of the plan in which
-            it lies).
+        state: (qualified name of a buffer that the method changes, its value in the plan).
     """
 
     nodes: tuple[tuple[int, int], ...] = ()
@@ -101,11 +98,11 @@ class Emission:
             tuple(sorted(_find_state(made))),
         )
 
-    def delegates(self, method: str) -> list[tuple[int, LoweredBackendModule]]:
-        """Return the delegate calls of a method by their instructions, as they were lowered."""
-        nodes = self.methods[method].nodes if method in self.methods else ()
-        calls = ((end - 1, called_delegate(node)) for _, end, node in nodes)
-        return sorted(((i, d) for i, d in calls if d is not None), key=lambda pair: pair[0])
+    def delegates(self, method: str) -> list[LoweredBackendModule]:
+        """Return the delegates that a method calls, in the order of its instructions."""
+        nodes = self.methods[method].nodes if method in self.methods else []
+        calls = sorted(nodes, key=lambda each: each[1])
+        return [each for _, _, node in calls if (each := called_delegate(node)) is not None]
 
 
 @contextmanager
@@ -152,12 +149,9 @@ def _trace_delegate(index: int, module: LoweredBackendModule, places: NodePlaces
         place = places.find(node) if node.op == "call_function" else None
         if place is not None:
             last[place] = node
-    given = {node: place for place, node in last.items()}
-    (results,) = inside.graph.output_node().args
-    outputs = [
-        given.get(node) if isinstance(node, Node) else None for node in pytree.tree_leaves(results)
-    ]
-    return DelegateNodes(index, tuple(sorted(last)), tuple(outputs))
+    given: dict[Any, int] = {node: place for place, node in last.items()}
+    results = pytree.tree_leaves(inside.graph.output_node().args)
+    return DelegateNodes(index, tuple(sorted(last)), tuple(map(given.get, results)))
 
 
 def _find_state(method: _Method) -> Iterator[tuple[str, int]]:

@@ -96,10 +96,8 @@ def record_etrecord(
 
 
 def map_current_lines(quantized: ExportedProgram, source: ExportedProgram) -> dict[str, str]:
-    """Map each stack trace of a quantized program to that of the same node in its source now.
-
-    The quantized program may be of an earlier export, whose lines were others.
-    """
+    """Map each stack trace of a quantized program, which may be of an earlier export, to that of
+    the same node in its source now."""
     now = {
         (node.name, str(node.target)): node.meta.get("stack_trace") for node in iter_nodes(source)
     }
@@ -133,10 +131,7 @@ def _neutralize(serialized: bytes, own_graph: int | None, lines: Lines | None) -
 
 
 def _shorten(path: re.Match[str]) -> str:
-    """Return a file by its name in its package, or else by its last two parts.
-
-    Generated code loses its number in this process.
-    """
+    """Return a file by its name in its package, its last two parts, or as `<generated>`."""
     if path[1].startswith("<"):
         return f'File "{path[1].partition(">")[0]}>"'
     parts = PurePath(path[1]).parts

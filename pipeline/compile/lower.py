@@ -44,16 +44,14 @@ def lower(
     A constant that both a delegate and a branch want is given to each, where ExecuTorch gives up.
 
     Args:
-        edge: how the programs become edge programs; all of them in the same way.
-        edge_operators: operators beyond those of `edge` that may be left, since a backend takes
-            them.
+        edge: how all of the programs become edge programs.
+        edge_operators: further operators that may be left, since a backend takes them.
         passes: the loaded passes over each method's edge program.
         etrecord: keeps copies of the programs on their way for an ETRecord.
 
     Raises:
         PipelineError: a partitioner is limited to a module that is not there, an operator of
-            `edge` is unknown, or a program has control flow that ExecuTorch doesn't emit or torch
-            can't lower.
+            `edge` is unknown, or control flow can't be lowered or emitted.
     """
     refuse_unsupported(programs)
     check_modules(programs, method_to_partitioners)
@@ -122,10 +120,7 @@ def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> Edge
 
 
 def make_edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> EdgeCompileConfig:
-    """Make ExecuTorch's config from `settings`.
-
-    Args:
-        operators: those beyond Core ATen that backends take.
+    """Make ExecuTorch's config from `settings`, and operators beyond Core ATen that backends take.
 
     Raises:
         PipelineError: an operator is unknown.

@@ -87,13 +87,11 @@ def quantize(
 
     Args:
         spec: a quantizer and its options, as a config gives them.
-        calibration: inputs that the observers see and that the program takes; none for dynamic
-            quantization.
+        calibration: inputs that the observers see; none for dynamic quantization.
         report: is called with how many of the inputs were observed, and how many there are.
 
     Raises:
-        PipelineError: the program is quantized already, or an override of the config is for
-            nothing that is in it.
+        PipelineError: the program is quantized already, or lacks what an override is for.
     """
     _refuse_quantized(program)
     _check_overrides(program, spec)
@@ -223,10 +221,7 @@ def _restore_state(
 
 
 def _dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
-    """Return the dynamic sizes of a program as `torch.export.export` takes them, by argument.
-
-    Which of them are equal, the export finds again.
-    """
+    """Return dynamic sizes as `torch.export.export`, which finds equal ones again, takes them."""
     leaves = [_dimensions(program, argument.value) for argument in signature(program)]
     if not any(leaves):
         return None

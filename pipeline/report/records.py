@@ -39,6 +39,11 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def record_bytes(record: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a record's file; equal records have the same."""
+    return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
+
+
 def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
     """Read the manifest of a package in `build/`; None where there is none that can be read."""
     return read_record(workspace.package(package) / MANIFEST)

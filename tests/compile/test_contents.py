@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.export import export
 
-from pipeline.compile.inspect.contents import describe_contents, serialize_contents
+from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.quantize import quantize
 from pipeline.config.load import parse_config
 from pipeline.program.inputs import InputSet
+from pipeline.report.records import record_bytes
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
@@ -361,12 +362,12 @@ def test_equal_packages_have_equal_contents(tmp_path):
         pack(tmp_path / name, {"forward": image()}, {"forward": PARTS["xnnpack"]()}).contents()
         for name in "ab"
     ]
-    assert serialize_contents(made[0]) == serialize_contents(made[1])
+    assert record_bytes(made[0]) == record_bytes(made[1])
 
 
 def test_the_record_of_a_small_package(package):
     """All of it, but for digests of flatbuffers, whose bytes depend on the library."""
-    record = json.loads(serialize_contents(package("external").contents()))
+    record = json.loads(record_bytes(package("external").contents()))
     for segment in record["segments"]:
         if segment["kind"] in ("program", "delegate"):
             segment["digest"] = ""

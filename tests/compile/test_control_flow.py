@@ -18,6 +18,7 @@ from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.quantize import quantize
 from pipeline.config.load import EmitConfig, parse_config
 from pipeline.devices.bindings import Package
+from pipeline.devices.interface import PackageFiles
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from tests.support.lowerable import bench_for
@@ -100,7 +101,9 @@ def check_runs(manager, module, tmp_path):
     pte = tmp_path / "run.pte"
     pte.write_bytes(manager.buffer)
     expected = torch.utils._pytree.tree_leaves(module().eval()(X))
-    for actual, wanted in zip(Package(pte).run("run", (X,)), expected, strict=True):
+    for actual, wanted in zip(
+        Package(PackageFiles.of(pte)).run("run", (X,)), expected, strict=True
+    ):
         torch.testing.assert_close(actual, wanted, atol=1e-5, rtol=1e-5)
 
 

@@ -16,6 +16,7 @@ from pipeline.compile.objects import make_object, parse_object
 from pipeline.config.load import EmitConfig, LayoutConfig
 from pipeline.config.models import MemoryPlanning
 from pipeline.devices.bindings import Package
+from pipeline.devices.interface import PackageFiles
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from tests.support.programs import Shared, Stateful, shared_programs
@@ -70,7 +71,7 @@ def test_memory_of_inputs_and_outputs_can_be_the_callers(side, tmp_path):
     pte = tmp_path / "run.pte"
     pte.write_bytes(manager.buffer)
     if side == "input":
-        (actual,) = Package(pte).run("run", (torch.ones(4, 8),))
+        (actual,) = Package(PackageFiles.of(pte)).run("run", (torch.ones(4, 8),))
         torch.testing.assert_close(actual, Deep()(torch.ones(4, 8)), atol=1e-5, rtol=1e-5)
 
 
@@ -98,7 +99,7 @@ def test_constants_go_to_the_files_whose_patterns_their_names_match(tmp_path):
     for name, data in files.items():
         ptds.append(tmp_path / f"{name}.ptd")
         ptds[-1].write_bytes(data)
-    (actual,) = Package(pte, ptds).run("run", (torch.ones(4, 8),))
+    (actual,) = Package(PackageFiles.of(pte, ptds)).run("run", (torch.ones(4, 8),))
     torch.testing.assert_close(actual, Deep()(torch.ones(4, 8)), atol=1e-5, rtol=1e-5)
 
 

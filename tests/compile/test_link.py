@@ -159,10 +159,11 @@ def test_external_tensors_of_one_name_must_agree(store):
 def test_package_of_a_linked_file_runs(objects, store):
     """What is linked is loaded by ExecuTorch and computes what the source computes."""
     from pipeline.devices.bindings import Package
+    from pipeline.devices.interface import PackageFiles
 
     programs = shared_programs()
     linked = link(objects, CONSTANT_METHODS, store)
-    package = Package(store.verified_path(linked.pte.digest))
+    package = Package(PackageFiles.of(store.verified_path(linked.pte.digest)))
     x = torch.randn(5, 8)
     (actual,) = package.run("plain", [x])
     torch.testing.assert_close(actual, programs["plain"].module()(x))

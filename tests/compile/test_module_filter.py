@@ -25,6 +25,7 @@ from pipeline.compile.quantize import quantize
 from pipeline.compile.shared_constants import separate_constants
 from pipeline.compile.split_partition import split_partition
 from pipeline.devices.bindings import Package
+from pipeline.devices.interface import PackageFiles
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import outline_program
 from pipeline.store.errors import PipelineError
@@ -112,7 +113,7 @@ def check_runs(manager, module, tmp_path, tolerance=1e-5):
     pte.write_bytes(emit(manager).buffer)
     for seed in range(4):
         x = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed))
-        (actual,) = Package(pte).run("run", (x,))
+        (actual,) = Package(PackageFiles.of(pte)).run("run", (x,))
         torch.testing.assert_close(actual, module(x), atol=tolerance, rtol=tolerance)
 
 

@@ -34,6 +34,7 @@ from pipeline.compile.lower import lower
 from pipeline.compile.quantize import quantize
 from pipeline.config.load import parse_config
 from pipeline.devices.bindings import Package
+from pipeline.devices.interface import PackageFiles
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import ConfigErrors, PipelineError
@@ -484,7 +485,7 @@ def test_a_program_that_was_trained_quantized_is_lowered_as_it_is(text, tmp_path
     assert len(package) < 0.5 * len(lowered(export(Small().eval(), (torch.randn(2, 64),)))[0])
     (tmp_path / "trained.pte").write_bytes(package)
     (x,) = inputs_of((2, 64))[0].args
-    (actual,) = Package(tmp_path / "trained.pte").run("forward", [x])
+    (actual,) = Package(PackageFiles.of(tmp_path / "trained.pte")).run("forward", [x])
     assert torch.allclose(actual, program.module()(x), atol=0.05)
     with pytest.raises(PipelineError, match="it is quantized already"):
         quantize(program, make_method_spec(**XNNPACK), inputs_of((2, 64)))

@@ -70,7 +70,7 @@ class Built:
         own = {method: self.partitioners.get(method, [])}
         with record_emission() as emission:
             emit(lower({method: program}, own))
-        return [module for _, module in emission.delegates(method)]
+        return emission.delegates(method)
 
 
 def build(

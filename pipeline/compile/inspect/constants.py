@@ -1,8 +1,7 @@
 """Describes the constants of a program: their names, by the digests of their bytes.
 
 A package holds bytes. Which parameter they are is known while a method is compiled: from its
-program, from the lowered one, and from what each delegate took over. Where backends lay a tensor
-out in another way, the digests of those forms lead to it too.
+program, from the lowered one, and from what each delegate took over.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
@@ -22,7 +20,6 @@ from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name
 from pipeline.store.digest import Digest, hash_bytes
 
-_CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _SMALL = 64  # bytes; in smaller ones only the plain form is looked for
 # Between a quantized weight and the operator that computes with it.
 _BETWEEN = ("quantized_decomposed", "torchao")
@@ -60,8 +57,8 @@ def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> dic
     Returns:
         `tensors`: by the digest of a tensor's logical bytes its qualified names, dtype, shape,
         size in bytes, and the digests of other forms that it may be stored in. `consumed`: by the
-        digest of a delegate's payload, the tensors that it took over, by their numbers in the order
-        of those digests. The same programs give the same.
+        digest of a delegate's payload, the numbers, in the order of those digests, of the tensors
+        that it took over.
     """
     known: dict[Digest, _Tensor] = {}
     consumed: dict[Digest, set[Digest]] = {}
@@ -135,25 +132,20 @@ def _forms(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:
     """Return the qualified name and the value of each constant by its placeholder."""
-    targets = {
-        spec.arg.name: spec.target
-        for spec in program.graph_signature.input_specs
-        if spec.kind in _CONSTANTS and spec.target is not None
-    }
-    found = {}
-    for node in program.graph.find_nodes(op="placeholder"):
-        target = targets.get(node.name)
-        value = program.state_dict.get(target, program.constants.get(target)) if target else None
-        if target and isinstance(value, torch.Tensor):
-            found[node] = (_name(target, node), value)
-    return found
+    signature = program.graph_signature
+    targets = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    targets |= signature.inputs_to_lifted_tensor_constants
+    values = {**program.constants, **program.state_dict}
+    nodes = (n for n in program.graph.find_nodes(op="placeholder") if n.name in targets)
+    found = ((node, targets[node.name], values.get(targets[node.name])) for node in nodes)
+    return {n: (_name(t, n), value) for n, t, value in found if isinstance(value, torch.Tensor)}
 
 
 def _name(target: str, node: Node) -> str:
     """Return a constant's qualified name.
 
-    One that torch made up, such as `_frozen_param0` of a quantized weight, gives way to the module
-    that it serves, or the operator, and how: `decoder.fc.weight`.
+    One that torch made up, such as `_frozen_param0`, gives way to the module or operator that it
+    serves, and how: `decoder.fc.weight`.
     """
     if not _is_made_up(target):
         return target

@@ -6,7 +6,6 @@ of tensors come from the compile actions, by the digests of their bytes (constan
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,11 +56,6 @@ def describe_contents(
     }
 
 
-def serialize_contents(contents: ContentsRecord) -> bytes:
-    """Return contents as the bytes of their JSON file."""
-    return (json.dumps(contents, indent=1, sort_keys=True) + "\n").encode()
-
-
 @dataclass
 class _Claim:
     """The use of a part of a file."""
@@ -101,14 +95,13 @@ def _fill_gap(view: PackageView, file: PackageFile, gap: Span) -> Iterator[Segme
 
 
 def _segment(view: PackageView, file: PackageFile, span: Span, claim: _Claim) -> SegmentRecord:
-    named: Collection[str] = claim.names
+    known = None
     if claim.kind == "named_data":
         known = view.lookup(file.digest(span), claim.methods)
-        named = named if known is None else known.names
     return {
         "file": file.name,
         "kind": claim.kind,
-        "name": join_names(named),
+        "name": join_names(claim.names if known is None else known.names),
         "offset": span.offset,
         "size": span.size,
         "digest": "" if claim.kind == "padding" else file.digest(span),
@@ -119,18 +112,16 @@ def _segment(view: PackageView, file: PackageFile, span: Span, claim: _Claim) ->
 
 def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
     claims: dict[Span, _Claim] = {}
+    layout = file.layout
 
-    def claim(span: Span, kind: SegmentKind, methods: Iterable[str] = (), name: str = "") -> _Claim:
+    def claim(span: Span, kind: SegmentKind, methods: Iterable[str] = ()) -> _Claim:
         own = claims.setdefault(span, _Claim(kind))
         own.methods.update(methods)
-        own.names.update([name] if name else [])
         return own
 
     for segment, keys in file.named.items():
-        for key in keys:
-            span = file.layout.segments[segment]
-            claim(span, "named_data", view.users.get(key, ()), key)
-    layout = file.layout
+        users = (method for key in keys for method in view.users.get(key, ()))
+        claim(layout.segments[segment], "named_data", users).names.update(keys)
     if isinstance(layout, ProgramFile):
         stored: tuple[tuple[SegmentKind, bool, Any, Any], ...] = (
             ("constants", False, layout.constants, layout.constant_segments),
@@ -139,16 +130,15 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
         for kind, planned, spans, segments in stored:
             used = view.indices(planned)
             for segment in segments:
-                methods = {m for _, own in used.values() for m in own}
+                methods = (method for _, own in used.values() for method in own)
                 claim(layout.segments[segment], kind, methods)
             for index, span in enumerate(() if segments else spans):
                 claim(span, kind, used[index][1] if index in used else ())
-        for span, users in view.payloads.items():
-            own = claim(span, "delegate", (method for method, _, _ in users))
-            own.backends.update(backend for _, _, backend in users)
+        for span, calls in view.payloads.items():
+            own = claim(span, "delegate", (method for method, _, _ in calls))
+            own.backends.update(backend for _, _, backend in calls)
     for number, span in enumerate(layout.segments):
-        if span not in claims:
-            claim(span, "padding", name=f"unused segment {number}")
+        claims.setdefault(span, _Claim("padding", {f"unused segment {number}"}))
     return {span: own for span, own in claims.items() if span.size}
 
 

@@ -96,9 +96,7 @@ def registered() -> Mapping[str, str]:
 def preprocess_function(backend_id: str) -> Preprocess:
     """Import and return the function that preprocesses for a backend.
 
-    Raises:
-        UnknownBackendError: there is nothing.
-        PipelineError: the catalogue names something that can't be imported.
+    Raises UnknownBackendError, or PipelineError for one that can't be imported.
     """
     function = find_function(backend_id)
     if function is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pipeline.compile import etrecord
-from pipeline.compile.inspect.contents import describe_contents, serialize_contents
+from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.link import link
 from pipeline.plan.actions import Action, LinkInputs
+from pipeline.report.records import record_bytes
 from pipeline.run.build.compiled import CompiledUnit
-from pipeline.run.build.manifest import make_manifest, manifest_bytes
+from pipeline.run.build.manifest import make_manifest
 from pipeline.run.install import install
 from pipeline.run.stages import Stages
 from pipeline.store.files import CONTENTS, MANIFEST
@@ -43,8 +44,8 @@ def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stage
             joined = etrecord.join_etrecords(entries, order, store)
             files[etrecord.FILE] = joined.digest
             manifest["etrecord"] = {"digest": joined.digest, "size": joined.size}
-        files[MANIFEST] = store.put(manifest_bytes(manifest))
-        files[CONTENTS] = store.put(serialize_contents(contents))
+        files[MANIFEST] = store.put(record_bytes(manifest))
+        files[CONTENTS] = store.put(record_bytes(contents))
         # Who finds a package spares its methods too.
         store.put_result(action.key, {"files": files}, stages.total + spent)
         install(workspace, action, files)

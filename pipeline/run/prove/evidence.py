@@ -96,4 +96,4 @@ def _again(
     configs = {name: action.inputs.configs[name] for name in names}
     lowered = lower_methods(programs, configs, workspace.root, None)
     _, emission = emit_methods(lowered, action.inputs.emit, workspace.root)
-    return [module for _, module in emission.delegates(method)]
+    return emission.delegates(method)
