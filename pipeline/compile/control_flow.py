@@ -37,12 +37,9 @@ def refuse_unsupported(programs: Mapping[str, ExportedProgram]) -> None:
 
 @contextmanager
 def explain_quantized_scans(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
-    """Explain torch's failure on the scan of a quantized program, which 2.13.0 can't decompose.
+    """Raises PipelineError in place of torch's error about the scan of a quantized program.
 
-    Quantizing gives the body of a scan tensors of another tracing.
-
-    Raises:
-        PipelineError: in place of torch's error, where a quantized program has a scan.
+    Quantizing gives its body tensors of another tracing, which torch 2.13.0 can't decompose.
     """
     try:
         yield
@@ -64,10 +61,7 @@ def explain_quantized_scans(programs: Mapping[str, ExportedProgram]) -> Iterator
 
 
 def count_float_operators(program: ExportedProgram) -> int:
-    """Count the operators in a quantized program's control flow that compute in floating point.
-
-    No quantizer looks into the bodies of control flow.
-    """
+    """Count operators that compute in floats in control flow, into which no quantizer looks."""
     bodies = list(graph_modules(program.graph_module))[1:]
     nodes = (node for body in bodies for node in body.graph.nodes if operator_name(node))
     values = (pytree.tree_leaves(node.meta.get("val")) for node in nodes)

@@ -39,13 +39,9 @@ def emit(
     settings: EmitConfig | None = None,
     passes: Sequence[Callable[..., Any]] = (),
 ) -> ExecutorchProgramManager:
-    """Plan memory and emit, by `to_executorch`. Consumes `lowered`.
+    """Plan memory and emit, by `to_executorch`, with the loaded passes of `settings`.
 
-    Args:
-        passes: the loaded passes of `settings`.
-
-    Raises:
-        PipelineError: ExecuTorch would emit something else than the program.
+    Consumes `lowered`. Raises PipelineError if ExecuTorch would emit something else than it.
     """
     settings = settings or EmitConfig()
     programs = {name: lowered.exported_program(name) for name in lowered.methods}

@@ -56,7 +56,7 @@ def record_etrecord(
         lines: by method, for those that were quantized, as `map_current_lines` returns them.
 
     Raises:
-        PipelineError: ExecuTorch would not read the record of such a method.
+        PipelineError: ExecuTorch can't write, or would not read, the record.
     """
     etrecord = manager.get_etrecord()
     programs = etrecord.edge_dialect_program
@@ -144,13 +144,9 @@ def _shorten(path: re.Match[str]) -> str:
 def join_etrecords(
     records: Iterable[Mapping[str, Any]], order: Sequence[str], store: Store
 ) -> Blob:
-    """Join the entries of all units into one file and commit it.
+    """Join the entries of all units, in the order of the methods, into one file and commit it.
 
-    Args:
-        order: the model's methods.
-
-    Raises:
-        MissingBlobError: the store lost an entry.
+    Raises MissingBlobError.
     """
     entries: dict[str, Mapping[str, Any]] = {}
     maps: dict[str, dict[str, Any]] = {}
@@ -201,10 +197,8 @@ def _rank(name: str, order: Sequence[str]) -> tuple[Any, ...]:
 def load_etrecord(path: str | Path, method: str) -> ETRecord:
     """Load the ETRecord of one method of a package, for `Inspector(etrecord=...)`.
 
-    That looks for the method `forward` alone. Profile one method a run.
-
-    Raises:
-        PipelineError: the package has no such method.
+    That looks for the method `forward` alone: profile one method a run. Raises PipelineError where
+    the package has no such method.
     """
     from executorch.devtools.etrecord import ETRecord, parse_etrecord
 

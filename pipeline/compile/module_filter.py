@@ -52,9 +52,7 @@ def make_filtered_partitioners(
 
 
 class FilteredPartitioner(Partitioner):
-    """A partitioner of which only what stands in some modules is kept.
-
-    It notes in nodes why it left them.
+    """A partitioner of which only what stands in some modules is kept, with reasons for the rest.
 
     Args:
         allowed: sequences of module names; a node must stand in one module of each.
@@ -78,9 +76,8 @@ class FilteredPartitioner(Partitioner):
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Return the partitioner's operators, but decompose what it may not or can't delegate.
 
-        Partitioners that check each node look at the outermost graph only
-        (canonical_partitioners/config_partitioner.py), and what they keep whole in a branch
-        nobody delegates: it ends in "was not decomposed or delegated".
+        Partitioners that check each node (canonical_partitioners/config_partitioner.py) look at the
+        outermost graph only. What stays whole in a branch is "not decomposed or delegated".
         """
         kept, check = self.inner.ops_to_not_decompose(ep)
         branches = check is not None and control_flow_bodies(ep.graph_module)
@@ -206,9 +203,7 @@ def check_modules(
 ) -> None:
     """Check the modules that partitioners are limited to against their methods.
 
-    Raises:
-        PipelineError: some are no modules of their method, or one of several calls without saying
-            which; with all of them.
+    Raises PipelineError for all that are no modules, or do not say which of several calls.
     """
     wrong = []
     for method, own in partitioners.items():

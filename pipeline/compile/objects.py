@@ -150,8 +150,7 @@ def merge_named_data(
 ) -> NamedDataStoreOutput:
     """Merge entries as ExecuTorch's `NamedDataStore` does, with the content of their blobs.
 
-    Raises:
-        PipelineError: two entries of one key have different content.
+    Raises PipelineError where two entries of one key have different content.
     """
     merged = NamedDataStore()
     for tag, entry in entries:

@@ -1,8 +1,4 @@
-"""Quantizes a method by PT2E: annotates, observes calibration inputs, converts, exports again.
-
-Source: `torchao.quantization.pt2e` (prepare_pt2e, convert_pt2e) and the quantizers of ExecuTorch's
-backends.
-"""
+"""Quantizes a method by torchao's PT2E: annotates, observes inputs, converts, exports again."""
 
 from __future__ import annotations
 
@@ -65,11 +61,7 @@ Calibration = Batches | Sequence[InputSet]
 
 
 def check_batches(program: ExportedProgram, method: str, batches: Calibration) -> None:
-    """Check calibration inputs, one after another.
-
-    Raises:
-        PipelineError: the program does not take one of them, or there is none.
-    """
+    """Raises PipelineError where a program does not take calibration inputs, or there are none."""
     inputs = None
     for inputs in batches:
         check_inputs(program, inputs, method)

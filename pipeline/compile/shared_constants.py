@@ -36,12 +36,9 @@ def retry_with_separate_constants(
 
 
 def separate_constants(program: ExportedProgram, names: Collection[str]) -> ExportedProgram:
-    """Return a program whose control flow takes these constants by placeholders of its own.
+    """Return a program whose control flow takes the constants of these placeholders by its own.
 
-    They hold the same tensors, and equal constants are emitted once.
-
-    Args:
-        names: those of the constants' placeholders.
+    Those hold the same tensors, and equal constants are emitted once.
     """
     module = copy_graphs(program.graph_module)
     signature = copy.deepcopy(program.graph_signature)

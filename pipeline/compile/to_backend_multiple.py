@@ -81,11 +81,7 @@ def to_backend_multiple(
 def filter_partitioners(
     programs: _Programs, partitioners: _ByMethod, modules: Modules | Mapping[str, Modules]
 ) -> dict[str, tuple[Partitioner, ...]]:
-    """Limit the partitioners of methods to sub-modules, of all methods or by method.
-
-    Raises:
-        TypeError, KeyError, PipelineError: as `to_backend_multiple` does for `modules_to_lower`.
-    """
+    """Limit partitioners to sub-modules, as `to_backend_multiple` does. Raises the same."""
     if isinstance(modules, Mapping):
         refuse_unknown_methods(modules, programs, "modules_to_lower")
     given = dict(modules) if isinstance(modules, Mapping) else dict.fromkeys(partitioners, modules)

@@ -185,9 +185,6 @@ def _measure_boundary(module: GraphModule) -> BoundaryRecord:
     Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of a
     loop as often as it is run. What goes from one delegate to another counts on both sides.
     `copies` are operators beside a delegate that only change layout or dtype, or copy.
-
-    Args:
-        module: a lowered graph, which is measured with the control flow in it.
     """
     crossings, copies = _measure_crossings(module)
     into, out_of = (CrossingRecord(tensors=n, bytes=size) for n, size in crossings.tolist())
@@ -254,10 +251,7 @@ def _upper_bound(size: int | torch.SymInt) -> int:
 def find_debug_handles(
     lowered: ExportedProgram, places: NodePlaces, backends: Collection[str]
 ) -> list[tuple[int, int]]:
-    """Return the debug handles of what delegates of these backends run, sorted, with their places.
-
-    Handles of nodes that lowering made are left out.
-    """
+    """Return debug handles of what these backends run of the source, sorted, with places."""
     found: dict[int, int] = {}
     for call in _iter_calls(lowered.graph_module, {}):
         if call.delegate is not None and call.backend in backends:

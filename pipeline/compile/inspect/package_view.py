@@ -115,11 +115,7 @@ class PackageView:
         return dict(found)
 
     def indices(self, planned: bool) -> dict[int, tuple[TensorType, set[str]]]:
-        """Return the type of the largest tensor of each constant, and the methods that use it.
-
-        Args:
-            planned: whether indices are those of mutable data instead of constants.
-        """
+        """Return, by index, the largest type of constants (or of mutable data) and their users."""
         found: dict[int, tuple[TensorType, set[str]]] = {}
         for plan in self.plans:
             for tensor in plan.tensors:

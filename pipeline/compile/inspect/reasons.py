@@ -15,10 +15,10 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import Backend
+from pipeline.compile.split_partition import TAG
 from pipeline.program.graphs import control_flow_bodies
 from pipeline.program.operators import NOTES, control_flow_name
 
-_TAG = "delegation_tag"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _SET = re.compile(r"\{([^{}]*)\}")
 # `<EdgeOpOverload: aten.add.Tensor>: schema = aten::add(Tensor self, ...) -> (Tensor)`
@@ -81,11 +81,11 @@ def _iter_left(
         looks_into: the control flow whose bodies the partitioner sees; None if that is unknown.
     """
     for node in module.graph.nodes:
-        if node.op == "call_function" and _TAG not in node.meta:
+        if node.op == "call_function" and TAG not in node.meta:
             yield node, unseen
     for flow, bodies in control_flow_bodies(module).items():
         hidden = looks_into is not None and control_flow_name(flow) not in looks_into
-        for body in bodies if _TAG not in flow.meta else ():
+        for body in bodies if TAG not in flow.meta else ():
             yield from _iter_left(body, looks_into, unseen or hidden)
 
 

@@ -116,10 +116,7 @@ def _stored(
 
 
 def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Iterator[StoredTensor]:
-    """Yield tensors that went into payloads.
-
-    A backend that keeps weights as named data keeps all there.
-    """
+    """Yield tensors that went into payloads, of backends that keep no weights as named data."""
     for span, users in view.payloads.items():
         payload = view.pte.digest(span)
         consumed: dict[Digest, tuple[KnownTensor, set[str]]] = {}

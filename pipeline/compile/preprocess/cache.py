@@ -115,10 +115,7 @@ def preprocess_programs(
 
 
 def sees_all_methods(backend_id: str) -> bool:
-    """Tell whether a backend is given all methods in one call.
-
-    One that has a function is not, whatever its class does.
-    """
+    """Tell whether a backend has no function, and a class that is given all methods at once."""
     details = loaded_details().get(backend_id)
     return backend_id not in functions() and details is not None and _is_joint(details)
 
@@ -138,10 +135,7 @@ class _Cache:
         self._warned: set[str] = set()
 
     def backends(self) -> list[_Backend]:
-        """Return all that can be lowered to, as ExecuTorch is to find them.
-
-        A function goes before a class of the same name.
-        """
+        """Return all that can be lowered to; a function goes before a class of the same name."""
         classes, own = loaded_details(), functions()
         for name in sorted(own.keys() & classes.keys()):
             other = reference(classes[name])

@@ -25,6 +25,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 from pipeline.backends import CacheScope
+from pipeline.compile.split_partition import TAG
 from pipeline.program.operators import NOTES
 from pipeline.store import digest
 from pipeline.store.digest import Digest
@@ -34,7 +35,7 @@ _SIGNATURE = graph_signature.__name__
 # Metadata that differs from one run to the next and that no preprocess function reads: stack traces
 # and object ids, autograd's counter, the number that a partitioner gave the partition, and why an
 # earlier one left what is an input of it.
-_VOLATILE = frozenset({"delegation_tag", "from_node", "seq_nr", "stack_trace", NOTES})
+_VOLATILE = frozenset({TAG, "from_node", "seq_nr", "stack_trace", NOTES})
 
 
 class UndescribableError(Exception):
@@ -63,10 +64,7 @@ def describe(
     """Describe a partition by its digest.
 
     Two partitions with the same digest become the same payload, but for their handles, with one
-    backend, one toolchain and the same compile specs.
-
-    Raises:
-        UndescribableError: it holds something that can't be hashed exactly.
+    backend, one toolchain and the same compile specs. Raises UndescribableError.
     """
     hasher = _Hasher(scope, scope.names_count(program))
     hasher.graph_module(program.graph_module)
