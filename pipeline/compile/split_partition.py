@@ -25,7 +25,8 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
 
     def unit(node: Node) -> Any:
         """Return the partition that a node belongs to, or the node itself."""
-        return node if node in own else node.meta.get(TAG, node)
+        tag = node.meta.get(TAG)
+        return node if tag is None or node in own else tag
 
     groups: dict[Any, list[Node]] = defaultdict(list)
     for node in module.graph.nodes:
