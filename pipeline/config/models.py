@@ -48,44 +48,30 @@ class EdgeConfig(Options):
     """Settings by which a method becomes a program in edge dialect: `EdgeCompileConfig`, and passes
     over it before anything is delegated."""
 
-    check_ir_validity: bool = Field(
-        default=True, description="Check that only core ATen operators and known types are left."
-    )
-    skip_dim_order: bool = Field(
-        default=False, description="Leave operators that know memory formats but not dim orders."
-    )
-    preserve_ops: Distinct[Operator] | None = Field(
-        default=None,
-        description="Operators that are not decomposed, such as aten.linear.default.",
-    )
-    core_aten_ops_exceptions: Distinct[Operator] | None = Field(
-        default=None, description="Operators that may be left though they are not core ATen."
-    )
-    passes: tuple[PassSpec, ...] = Field(
-        default=(),
-        strict=False,
-        description="Passes over the edge program, in this order, as module:name of a class or "
-        "function in passes/ or an installed package.",
-    )
+    check_ir_validity: bool = True
+    """Check that only core ATen operators and known types are left."""
+    skip_dim_order: bool = False
+    """Leave operators that know memory formats but not dim orders."""
+    preserve_ops: Distinct[Operator] | None = None
+    """Operators that are not decomposed, such as aten.linear.default."""
+    core_aten_ops_exceptions: Distinct[Operator] | None = None
+    """Operators that may be left though they are not core ATen."""
+    passes: tuple[PassSpec, ...] = Field((), strict=False)
+    """Passes over the edge program, in this order, as module:name of a class or function in passes/
+    or an installed package."""
 
 
 class MethodConfig(Options):
     """Settings by which one method is lowered."""
 
-    partitioners: tuple[PartitionerSpec, ...] = Field(
-        strict=False,
-        description="The delegates that the method is lowered to, tried in this order. An empty "
-        "list means portable operators only, said on purpose.",
-    )
-    modules: Modules | None = Field(
-        default=None,
-        description="No partitioner delegates what stands in none of these sub-modules.",
-    )
+    partitioners: tuple[PartitionerSpec, ...] = Field(strict=False)
+    """The delegates that the method is lowered to, tried in this order. An empty list means
+    portable operators only, said on purpose."""
+    modules: Modules | None = None
+    """No partitioner delegates what stands in none of these sub-modules."""
     edge: EdgeConfig = EdgeConfig()
-    quantize: SerializeAsAny[QuantizeConfig] | None = Field(
-        default=None,
-        description="How the method is quantized before it is lowered; by default not at all.",
-    )
+    quantize: SerializeAsAny[QuantizeConfig] | None = None
+    """How the method is quantized before it is lowered; by default not at all."""
 
     @field_validator("quantize")
     @classmethod
@@ -154,90 +140,62 @@ class MethodConfig(Options):
 class MemoryPlanning(Options):
     """Settings of memory planning: options of `MemoryPlanningPass`."""
 
-    algorithm: Literal["greedy", "naive"] = Field(
-        default="greedy",
-        description="greedy lets tensors that don't live at the same time share memory; naive "
-        "gives each its own.",
-    )
-    alignment: PowerOfTwo = Field(default=16, description="Of every tensor, in bytes.")
-    allow_lifetime_and_storage_overlap: bool = Field(
-        default=False, description="Accept plans in which tensors that live together overlap."
-    )
-    alloc_graph_input: bool = Field(
-        default=True, description="Plan memory for inputs; otherwise the caller's is used."
-    )
-    alloc_graph_output: bool = Field(
-        default=True, description="Plan memory for outputs; otherwise the caller's is used."
-    )
-    share_mutable_buffers: bool = Field(
-        default=False,
-        description="Methods that change a buffer of the same name change the same memory, such "
-        "as the cache that prefill fills and decode reads. All methods are then compiled together.",
-    )
+    algorithm: Literal["greedy", "naive"] = "greedy"
+    """greedy lets tensors that don't live at the same time share memory; naive gives each its
+    own."""
+    alignment: PowerOfTwo = 16
+    """Of every tensor, in bytes."""
+    allow_lifetime_and_storage_overlap: bool = False
+    """Accept plans in which tensors that live together overlap."""
+    alloc_graph_input: bool = True
+    """Plan memory for inputs; otherwise the caller's is used."""
+    alloc_graph_output: bool = True
+    """Plan memory for outputs; otherwise the caller's is used."""
+    share_mutable_buffers: bool = False
+    """Methods that change a buffer of the same name change the same memory, such as the cache that
+    prefill fills and decode reads. All methods are then compiled together."""
 
 
 class LayoutConfig(Options):
     """The layout of the file; no method is compiled again for it."""
 
-    extract_delegate_segments: bool = Field(
-        default=True,
-        description="Keep payloads of delegates in segments of their own, so that a runtime can "
-        "free them.",
-    )
-    segment_alignment: PowerOfTwo = Field(default=128, description="Of every segment, in bytes.")
-    constant_tensor_alignment: PowerOfTwo | None = Field(
-        default=None, description="Of every constant, in bytes; by default the schema's, 16."
-    )
-    delegate_alignment: PowerOfTwo | None = Field(
-        default=None, description="Of every payload, in bytes; by default the schema's, 16."
-    )
+    extract_delegate_segments: bool = True
+    """Keep payloads of delegates in segments of their own, so that a runtime can free them."""
+    segment_alignment: PowerOfTwo = 128
+    """Of every segment, in bytes."""
+    constant_tensor_alignment: PowerOfTwo | None = None
+    """Of every constant, in bytes; by default the schema's, 16."""
+    delegate_alignment: PowerOfTwo | None = None
+    """Of every payload, in bytes; by default the schema's, 16."""
 
 
 class EmitConfig(Options):
     """Settings by which the package is written: `ExecutorchBackendConfig`."""
 
-    external_constants: bool = Field(
-        default=False, description="Store the constants of portable operators in a .ptd file."
-    )
-    external_files: dict[Name, Patterns] = Field(
-        default={},
-        description="By the name of a .ptd file: patterns such as decoder.* of the qualified names "
-        "of constants that go there, whatever external_constants says of the others.",
-    )
-    initialized_buffers: tuple[Label, ...] = Field(
-        default=(),
-        strict=False,
-        description="Mutable buffers whose names hold one of these have their initial values "
-        "stored in the package; the others begin undefined.",
-    )
-    passes: tuple[PassSpec, ...] = Field(
-        default=(),
-        strict=False,
-        description="Passes over the lowered program, before memory is planned.",
-    )
+    external_constants: bool = False
+    """Store the constants of portable operators in a .ptd file."""
+    external_files: dict[Name, Patterns] = Field({})
+    """By the name of a .ptd file: patterns such as decoder.* of the qualified names of constants
+    that go there, whatever external_constants says of the others."""
+    initialized_buffers: tuple[Label, ...] = Field((), strict=False)
+    """Mutable buffers whose names hold one of these have their initial values stored in the
+    package; the others begin undefined."""
+    passes: tuple[PassSpec, ...] = Field((), strict=False)
+    """Passes over the lowered program, before memory is planned."""
     memory_planning: MemoryPlanning = MemoryPlanning()
-    remove_view_copy: bool = Field(
-        default=True, description="Make copies that only change the shape views."
-    )
-    do_quant_fusion_and_const_prop: bool = Field(
-        default=False, description="Fuse quantized operators and fold constants after lowering."
-    )
-    run_reinplace_pass: bool = Field(
-        default=False, description="Let operators write to their input where nothing else reads it."
-    )
-    sym_shape_eval: Literal["constraint_based", "hint_based"] = Field(
-        default="constraint_based",
-        description="What dynamic sizes are planned for: their upper bounds, or the sizes of the "
-        "export.",
-    )
-    emit_stacktrace: bool = Field(
-        default=False, description="Store with each instruction where in Python it came from."
-    )
-    etrecord: bool = Field(
-        default=False,
-        description="Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows "
-        "the lines and modules of what was profiled on a device. The package stays the same.",
-    )
+    remove_view_copy: bool = True
+    """Make copies that only change the shape views."""
+    do_quant_fusion_and_const_prop: bool = False
+    """Fuse quantized operators and fold constants after lowering."""
+    run_reinplace_pass: bool = False
+    """Let operators write to their input where nothing else reads it."""
+    sym_shape_eval: Literal["constraint_based", "hint_based"] = "constraint_based"
+    """What dynamic sizes are planned for: their upper bounds, or the sizes of the export."""
+    emit_stacktrace: bool = False
+    """Store with each instruction where in Python it came from."""
+    etrecord: bool = False
+    """Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows the lines and
+    modules of what was profiled on a device. The package stays the same."""
     layout: LayoutConfig = LayoutConfig()
 
 
@@ -245,16 +203,14 @@ class PackageConfig(Options):
     """A package: which model it is made of, and how each method is lowered."""
 
     package: str
-    model: Name = Field(
-        description="The model source: models/<model>.pt2, models/<model>.py or models/<model>/."
-    )
-    target: Label | None = Field(default=None, description="A label for people and reports.")
-    methods: dict[MethodName, MethodConfig] = Field(
-        min_length=1, description="Every method of the model, and how it is lowered."
-    )
-    constant_methods: dict[MethodName, Constant] = Field(
-        default={}, description="Methods that return a constant, and what they return."
-    )
+    model: Name
+    """The model source: models/<model>.pt2, models/<model>.py or models/<model>/."""
+    target: Label | None = None
+    """A label for people and reports."""
+    methods: dict[MethodName, MethodConfig] = Field(min_length=1)
+    """Every method of the model, and how it is lowered."""
+    constant_methods: dict[MethodName, Constant] = Field({})
+    """Methods that return a constant, and what they return."""
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
 

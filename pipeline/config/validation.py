@@ -25,178 +25,111 @@ _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
 class MethodGates(Options):
     """Gates of each method; without a limit nothing is checked."""
 
-    min_delegated_nodes: Share | None = Field(
-        default=None,
-        description="The least share of each method's nodes that delegates run, 0 to 1.",
-    )
-    min_delegated_ops: Share | None = Field(
-        default=None,
-        description="The least share of each method's operators that delegates run, 0 to 1.",
-    )
-    allow_portable_ops: Operators | None = Field(
-        default=None,
-        description="The only operators that may be left to portable kernels, by name or pattern "
-        "such as aten.view_copy or aten.*_copy.*; [] allows none.",
-    )
-    max_planned_memory: Size | None = Field(
-        default=None,
-        description="The most memory that a method plans, over all arenas, such as 2MB.",
-    )
-    max_latency_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None,
-        description="The most that a method's steady latency on this host may be, in multiples of "
-        "its source program's.",
-    )
-    max_delegation_drop: Portion | None = Field(
-        default=None,
-        description="By how much the share of a method's nodes that delegates run may fall below "
-        "the baseline's: 0.05 or 5% is from 90 % to 85 %.",
-    )
-    max_sqnr_drop: Decibel | None = Field(
-        default=None,
-        description="By how many dB the SQNR of any output may fall below the baseline's.",
-    )
+    min_delegated_nodes: Share | None = None
+    """The least share of each method's nodes that delegates run, 0 to 1."""
+    min_delegated_ops: Share | None = None
+    """The least share of each method's operators that delegates run, 0 to 1."""
+    allow_portable_ops: Operators | None = None
+    """The only operators that may be left to portable kernels, by name or pattern such as
+    aten.view_copy or aten.*_copy.*; [] allows none."""
+    max_planned_memory: Size | None = None
+    """The most memory that a method plans, over all arenas, such as 2MB."""
+    max_latency_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The most that a method's steady latency on this host may be, in multiples of its source
+    program's."""
+    max_delegation_drop: Portion | None = None
+    """By how much the share of a method's nodes that delegates run may fall below the baseline's:
+    0.05 or 5% is from 90 % to 85 %."""
+    max_sqnr_drop: Decibel | None = None
+    """By how many dB the SQNR of any output may fall below the baseline's."""
 
 
 class Gates(MethodGates):
     """Gates of a package and of each of its methods; without a limit nothing is checked."""
 
-    max_size: Size | None = Field(
-        default=None,
-        description="The greatest size of the package's files, such as 40MB or 512KiB.",
-    )
-    max_size_growth: Portion | None = Field(
-        default=None,
-        description="By how much of the baseline's size the package may grow, such as 0.02 or 2%.",
-    )
+    max_size: Size | None = None
+    """The greatest size of the package's files, such as 40MB or 512KiB."""
+    max_size_growth: Portion | None = None
+    """By how much of the baseline's size the package may grow, such as 0.02 or 2%."""
 
 
 class Limits(Options):
     """Limits on the distance of outputs from the source program's. All that are given must hold."""
 
-    atol: Tolerance = Field(default=1e-4, description="Absolute tolerance of an output's values.")
-    rtol: Tolerance = Field(default=1e-3, description="Relative tolerance of an output's values.")
-    max_mean_abs: Tolerance | None = Field(
-        default=None, description="The greatest mean of an output's absolute errors."
-    )
-    max_p999_abs: Tolerance | None = Field(
-        default=None,
-        description="What 99.9 % of an output's absolute errors may not exceed.",
-    )
-    max_relative: Tolerance | None = Field(
-        default=None,
-        description="The greatest sum of an output's absolute errors over that of its values.",
-    )
-    min_sqnr: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
-        default=None,
-        description="The least ratio of signal to quantization noise of an output, in dB.",
-    )
-    min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = Field(
-        default=None, description="The least cosine of an output with the source program's."
-    )
-    min_agreement: Share | None = Field(
-        default=None,
-        description="The least share of rows along an output's last dimension whose greatest value "
-        "stands where the source program's does, 0 to 1; for classifiers.",
-    )
+    atol: Tolerance = 1e-4
+    """Absolute tolerance of an output's values."""
+    rtol: Tolerance = 1e-3
+    """Relative tolerance of an output's values."""
+    max_mean_abs: Tolerance | None = None
+    """The greatest mean of an output's absolute errors."""
+    max_p999_abs: Tolerance | None = None
+    """What 99.9 % of an output's absolute errors may not exceed."""
+    max_relative: Tolerance | None = None
+    """The greatest sum of an output's absolute errors over that of its values."""
+    min_sqnr: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """The least ratio of signal to quantization noise of an output, in dB."""
+    min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
+    """The least cosine of an output with the source program's."""
+    min_agreement: Share | None = None
+    """The least share of rows along an output's last dimension whose greatest value stands where
+    the source program's does, 0 to 1; for classifiers."""
 
 
 class MethodLimits(Limits):
     """Limits and settings of one method, instead of the package's."""
 
-    atol: Tolerance | None = Field(  # type: ignore[assignment]
-        default=None, description=Limits.model_fields["atol"].description
-    )
-    rtol: Tolerance | None = Field(  # type: ignore[assignment]
-        default=None, description=Limits.model_fields["rtol"].description
-    )
-    gates: MethodGates = Field(
-        default=MethodGates(), description="Gates of this method, instead of the package's."
-    )
+    atol: Tolerance | None = None  # type: ignore[assignment]
+    """Absolute tolerance of an output's values."""
+    rtol: Tolerance | None = None  # type: ignore[assignment]
+    """Relative tolerance of an output's values."""
+    gates: MethodGates = MethodGates()
+    """Gates of this method, instead of the package's."""
     # What these files hold is in keys.
-    examples: InputFiles | None = Field(
-        default=None,
-        exclude=True,
-        description="Files of input sets to run the method on, by their path in the workspace, "
-        "instead of the model's own examples; of the formats of `quantize.calibration`.",
-    )
-    cases: Cases | None = Field(
-        default=None,
-        exclude=True,
-        description="Which cases this method runs, instead of the package's.",
-    )
+    examples: InputFiles | None = Field(None, exclude=True)
+    """Files of input sets to run the method on, by their path in the workspace, instead of the
+    model's own examples; of the formats of `quantize.calibration`."""
+    cases: Cases | None = Field(None, exclude=True)
+    """Which cases this method runs, instead of the package's."""
 
 
 class Latency(Options):
     """Settings of timing methods on the machine that validates them."""
 
-    seconds: float = Field(
-        default=0.3,
-        ge=0,
-        le=3600,
-        allow_inf_nan=False,
-        description="Spent on each method, for loading it, for its runs and for those of its "
-        "source program; 0 times nothing.",
-    )
+    seconds: float = Field(0.3, ge=0, le=3600, allow_inf_nan=False)
+    """Spent on each method, for loading it, for its runs and for those of its source program; 0
+    times nothing."""
 
 
 class ValidateConfig(Limits):
     """Settings by which the package is validated against its source programs."""
 
-    inputs: int = Field(
-        default=3,
-        ge=0,
-        le=2**31 - 1,
-        description="How many input sets are generated for each method.",
-    )
-    seed: int = Field(
-        default=0, ge=0, le=2**63 - 1, description="What the input sets are generated from."
-    )
-    steps: int = Field(
-        default=4,
-        ge=1,
-        le=2**31 - 1,
-        description="How often a method with state is called in a row.",
-    )
+    inputs: int = Field(3, ge=0, le=2**31 - 1)
+    """How many input sets are generated for each method."""
+    seed: int = Field(0, ge=0, le=2**63 - 1)
+    """What the input sets are generated from."""
+    steps: int = Field(4, ge=1, le=2**31 - 1)
+    """How often a method with state is called in a row."""
     # What passes in less passes in more, and what fails is not kept.
-    timeout: float = Field(
-        default=600,
-        gt=0,
-        le=604800,
-        allow_inf_nan=False,
-        exclude=True,
-        description="Seconds within which each method must be loaded, and each of its calls come "
-        "to an end, on the machine that validates; what takes longer is ended, and fails.",
-    )
+    timeout: float = Field(600, gt=0, le=604800, allow_inf_nan=False, exclude=True)
+    """Seconds within which each method must be loaded, and each of its calls come to an end, on the
+    machine that validates; what takes longer is ended, and fails."""
     # What follows from these two is in keys.
-    cases: Cases | None = Field(
-        default=None,
-        exclude=True,
-        description="Which cases are generated on top of `inputs`: zeros, large values, the limits "
-        "of dynamic sizes, strided tensors, expanded ones. By default all of them; of quantized "
-        "methods all but large values, and only strided ones where the ranges were observed.",
-    )
+    cases: Cases | None = Field(None, exclude=True)
+    """Which cases are generated on top of `inputs`: zeros, large values, the limits of dynamic
+    sizes, strided tensors, expanded ones. By default all of them; of quantized methods all but
+    large values, and only strided ones where the ranges were observed."""
     sequences: (
         tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...] | None
-    ) = Field(
-        default=None,
-        strict=False,
-        exclude=True,
-        description="Methods that share state, in the order in which they are called on one "
-        "opened package. By default the first one, then each other `steps` times.",
-    )
-    methods: dict[MethodName, MethodLimits] = Field(
-        default={}, description="By method: examples, and limits that differ from the package's."
-    )
-    bundle: bool = Field(
-        default=False,
-        description="Leave <model>.bpte beside the package: a bundled program with the inputs that "
-        "were run and what the source gives on them, for ExecuTorch's runtime on a device.",
-    )
-    bundle_limit: Size = Field(
-        default=32 * 2**20,
-        description="The greatest size of a method's inputs and outputs in the bundled program.",
-    )
+    ) = Field(None, strict=False, exclude=True)
+    """Methods that share state, in the order in which they are called on one opened package. By
+    default the first one, then each other `steps` times."""
+    methods: dict[MethodName, MethodLimits] = Field({})
+    """By method: examples, and limits that differ from the package's."""
+    bundle: bool = False
+    """Leave <model>.bpte beside the package: a bundled program with the inputs that were run and
+    what the source gives on them, for ExecuTorch's runtime on a device."""
+    bundle_limit: Size = 32 * 2**20
+    """The greatest size of a method's inputs and outputs in the bundled program."""
     gates: Gates = Gates()
     latency: Latency = Latency()
 
