@@ -41,7 +41,7 @@ def _kind(override: Any) -> str | None:
     """Return the tag of an override; an empty mapping is none."""
     if override == NOT:
         return "[none]"
-    return "[options]" if isinstance(override, Options) or override else None
+    return "[options]" if override and isinstance(override, Options | dict) else None
 
 
 _Override = Annotated[

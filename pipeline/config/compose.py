@@ -8,14 +8,15 @@ the variables that they name; both are listed, so that the plan can cache what c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.matrix import combinations, names
 from pipeline.config.variables import Variables
-from pipeline.config.yaml import Mark, Node, load_nodes, plain
+from pipeline.config.yaml import Node, load_nodes, map_members, plain
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
 from pipeline.store.workspace import CONFIG_SUFFIXES, config_files, makes_packages
@@ -59,28 +60,15 @@ class Document:
         node, rest = self._find(path)
         return None if rest else node
 
-    def _find(self, path: str) -> tuple[Node, str]:
+    def _find(self, path: str, node: Node | None = None, here: str = "") -> tuple[Node, str]:
         """Return the innermost node on the way to a path, and the rest of the path there."""
-        node, here = self.root, ""
-        while True:
-            step = next(
-                (
-                    (inner, name)
-                    for key, inner in _members(node.value)
-                    for name in [join(here, key)]
-                    if path == name or path.startswith((f"{name}.", f"{name}["))
-                ),
-                None,
-            )
-            if step is None:
-                return node, path[len(here) :]
-            node, here = step
-
-
-def _members(value: Any) -> Iterable[tuple[Any, Node]]:
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list) else ()
+        node = node or self.root
+        members = enumerate(node.value) if isinstance(node.value, list) else ()
+        for key, inner in node.value.items() if isinstance(node.value, dict) else members:
+            there = join(here, key)
+            if path == there or path.startswith((f"{there}.", f"{there}[")):
+                return self._find(path, inner, there)
+        return node, path[len(here) :]
 
 
 @dataclass(frozen=True)
@@ -180,18 +168,11 @@ class _Composer:
 
     def composition(self) -> Composition:
         chain = self._chain(self._path, ())
-        documents: dict[str, Document] = {}
-        if not self._problems:
-            root = chain[0]
-            for each in chain[1:]:
-                root = merge(root, each)
-            documents = self._documents(root)
-        if self._problems:
-            documents = {}
+        documents = {} if self._problems else self._documents(reduce(merge, chain))
         return Composition(
             file=self._file,
             stem=self._path.stem,
-            documents=documents,
+            documents={} if self._problems else documents,
             problems=tuple(self._problems),
             reads=self._reads,
             variables=tuple(sorted(self._variables.read)),
@@ -199,12 +180,12 @@ class _Composer:
 
     # Bases
 
-    def _chain(self, path: Path, way: tuple[tuple[Path, Mark], ...]) -> list[Node]:
+    def _chain(self, path: Path, way: tuple[tuple[Path, Node], ...]) -> list[Node]:
         """Return the documents of a file and of all that it extends: each once, bases before what
         extends them, earlier bases before later ones.
 
         Args:
-            way: the files that led here, with the marks of what they extend on it.
+            way: the files that led here, with the names of what they extend on it.
         """
         self._done.add(path)
         root, digest, problems = self._folder.read(path)
@@ -213,43 +194,47 @@ class _Composer:
         if root is None:
             return []
         members = dict(root.value)
-        extends = members.pop("extends", None)
         chain: list[Node] = []
-        for base, mark in self._bases(extends):
-            onward = (*way, (path, mark))
+        for base, name in self._bases(members.pop("extends", None)):
+            onward = (*way, (path, name))
             if any(base == each for each, _ in onward):
-                self._problems.append(_circle(onward, base))
+                self._report_circle(onward, base)
             elif base not in self._done:
                 chain += self._chain(base, onward)
         return [*chain, Node(members, root.mark)]
 
-    def _bases(self, extends: Node | None) -> list[tuple[Path, Mark]]:
+    def _report_circle(self, way: tuple[tuple[Path, Node], ...], base: Path) -> None:
+        """Report the same problem whichever file of the circle one began with."""
+        circle = list(way[[path for path, _ in way].index(base) :])
+        first = circle.index(min(circle, key=lambda each: each[0].name))
+        circle = circle[first:] + circle[:first]
+        stems = " -> ".join(path.stem for path, _ in [*circle, circle[0]])
+        self._variables.wrong(circle[0][1], f"goes in a circle: {stems}", "take one out")
+
+    def _bases(self, extends: Node | None) -> Iterator[tuple[Path, Node]]:
+        """Yield the files that one extends, with their names there."""
+        wrong = self._variables.wrong
         if extends is None:
-            return []
+            return
         items = extends.value if isinstance(extends.value, list) else [extends]
         if not items or any(isinstance(item.value, list | dict | None) for item in items):
-            what = f"is {shown(plain(extends))}, must be the name of a config or a list of names"
-            self._problems.append(extends.mark.problem(what))
-            return []
-        found: list[tuple[Path, Mark]] = []
+            self._variables.must(extends, "be the name of a config or a list of names")
+            return
         for item in items:
-            before = len(self._problems)
-            name = self._variables.fill(Node(item.value, item.mark)).value
-            if len(self._problems) > before:
+            name = self._variables.fill(item, typed=False).value
+            if name is None:
                 continue
             paths = self._folder.files.get(name, [])
             for suffix in CONFIG_SUFFIXES:
                 self._reads.setdefault(f"{name}{suffix}", None)
             if len(paths) == 1:
-                found.append((paths[0], item.mark))
+                yield paths[0], item
             elif paths:
                 files = " and ".join(shown_file(path) for path in paths)
-                self._problems.append(item.mark.problem(f"'{name}' is both {files}", "keep one"))
+                wrong(item, f"'{name}' is both {files}", "keep one")
             else:
                 others = [stem for stem in self._folder.files if stem != self._path.stem]
-                known = did_you_mean(str(name), others)
-                self._problems.append(item.mark.problem(f"no config {shown(name)}", known))
-        return found
+                wrong(item, f"no config {shown(name)}", did_you_mean(str(name), others))
 
     # Packages
 
@@ -260,33 +245,21 @@ class _Composer:
         if matrix is None:
             if template is not None:
                 what = "names the packages of a matrix, and there is none"
-                self._problems.append(template.mark.problem(what, "name the file"))
+                self._variables.wrong(template, what, "name the file")
             return {self._path.stem: self._document(root, self._variables.for_package(None), [])}
         found = combinations(matrix, self._variables)
         if self._problems:
             return {}
-        named = names(found, self._path.stem, matrix.mark, template, self._variables)
+        named = names(found, self._path.stem, matrix, template, self._variables)
         return {
             name: self._document(root, self._variables.for_package(each.values), each.parts)
             for name, each in named.items()
         }
 
     def _document(self, root: Node, variables: Variables, parts: Iterable[Node]) -> Document:
-        for part in parts:
-            root = merge(root, part)
-        root = _with_defaults(root, variables.problems)
-        root = _filled(root, variables.fill)
+        root = reduce(merge, parts, root)
+        root = _filled(_with_defaults(root, variables), variables.fill)
         return Document(self._file, root, tuple(variables.problems))
-
-
-def _circle(way: tuple[tuple[Path, Mark], ...], base: Path) -> Problem:
-    """Return the same problem whichever file of the circle one began with."""
-    circle = list(way[[path for path, _ in way].index(base) :])
-    first = circle.index(min(circle, key=lambda each: each[0].name))
-    circle = circle[first:] + circle[:first]
-    stems = [path.stem for path, _ in [*circle, circle[0]]]
-    what = f"goes in a circle: {' -> '.join(stems)}"
-    return circle[0][1].problem(what, "take one out")
 
 
 def _there(node: Node | None) -> Node | None:
@@ -311,42 +284,30 @@ def merge(below: Node | None, above: Node) -> Node:
     return Node(members, above.mark)
 
 
-def _with_defaults(root: Node, problems: list[Problem]) -> Node:
+def _with_defaults(root: Node, variables: Variables) -> Node:
     """Lay the methods on the defaults."""
     members = dict(root.value)
-    defaults = _there(members.pop("defaults", None))
-    methods = members.get("methods")
+    defaults, methods = _there(members.pop("defaults", None)), members.get("methods")
     if defaults is not None and not isinstance(defaults.value, dict):
-        what = f"is {shown(plain(defaults))}, must be a mapping"
-        problems.append(defaults.mark.problem(what, "write what holds for every method"))
+        variables.must(defaults, "be a mapping", "write what holds for every method")
     elif defaults is not None and methods is not None and isinstance(methods.value, dict):
-        laid = {
-            name: merge(defaults, method) if isinstance(method.value, dict) else method
-            for name, method in methods.value.items()
-        }
+        laid = dict(methods.value)
+        for name, method in methods.value.items():
+            if isinstance(method.value, dict):
+                laid[name] = merge(defaults, method)
+            elif method.value is None and not method.takes:
+                variables.wrong(method, "is empty", "write `{}` for what the defaults say")
         members["methods"] = Node(laid, methods.mark)
-        problems += [
-            method.mark.problem("is empty", "write `{}` for what the defaults say")
-            for method in methods.value.values()
-            if method.value is None and not method.takes
-        ]
     return Node(members, root.mark)
 
 
 def _filled(root: Node, fill: Callable[[Node], Node]) -> Node:
-    """Leave out what was taken away, and fill in the variables of all texts. What several places
-    share, they still do."""
+    """Leave out what was taken away, and fill in the variables of all texts."""
     made: dict[int, Any] = {}
 
     def copy(node: Node) -> Node:
         if not isinstance(node.value, dict | list):
             return fill(node)
-        if id(node.value) not in made:
-            made[id(node.value)] = (
-                {key: copy(each) for key, each in node.value.items() if not each.takes}
-                if isinstance(node.value, dict)
-                else [copy(each) for each in node.value]
-            )
-        return Node(made[id(node.value)], node.mark)
+        return Node(map_members(node.value, copy, made), node.mark)
 
     return copy(root)

@@ -56,7 +56,7 @@ class EdgeConfig(Options):
     """Operators that are not decomposed, such as aten.linear.default."""
     core_aten_ops_exceptions: Distinct[Operator] | None = None
     """Operators that may be left though they are not core ATen."""
-    passes: tuple[PassSpec, ...] = Field((), strict=False)
+    passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
     """Passes over the edge program, in this order, as module:name of a class or function in passes/
     or an installed package."""
 
@@ -174,13 +174,13 @@ class EmitConfig(Options):
 
     external_constants: bool = False
     """Store the constants of portable operators in a .ptd file."""
-    external_files: dict[Name, Patterns] = Field({})
+    external_files: dict[Name, Patterns] = Field(default={})
     """By the name of a .ptd file: patterns such as decoder.* of the qualified names of constants
     that go there, whatever external_constants says of the others."""
-    initialized_buffers: tuple[Label, ...] = Field((), strict=False)
+    initialized_buffers: tuple[Label, ...] = Field(default=(), strict=False)
     """Mutable buffers whose names hold one of these have their initial values stored in the
     package; the others begin undefined."""
-    passes: tuple[PassSpec, ...] = Field((), strict=False)
+    passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
     """Passes over the lowered program, before memory is planned."""
     memory_planning: MemoryPlanning = MemoryPlanning()
     remove_view_copy: bool = True
@@ -209,7 +209,7 @@ class PackageConfig(Options):
     """A label for people and reports."""
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
     """Every method of the model, and how it is lowered."""
-    constant_methods: dict[MethodName, Constant] = Field({})
+    constant_methods: dict[MethodName, Constant] = Field(default={})
     """Methods that return a constant, and what they return."""
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")

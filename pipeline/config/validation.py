@@ -85,17 +85,17 @@ class MethodLimits(Limits):
     gates: MethodGates = MethodGates()
     """Gates of this method, instead of the package's."""
     # What these files hold is in keys.
-    examples: InputFiles | None = Field(None, exclude=True)
+    examples: InputFiles | None = Field(default=None, exclude=True)
     """Files of input sets to run the method on, by their path in the workspace, instead of the
     model's own examples; of the formats of `quantize.calibration`."""
-    cases: Cases | None = Field(None, exclude=True)
+    cases: Cases | None = Field(default=None, exclude=True)
     """Which cases this method runs, instead of the package's."""
 
 
 class Latency(Options):
     """Settings of timing methods on the machine that validates them."""
 
-    seconds: float = Field(0.3, ge=0, le=3600, allow_inf_nan=False)
+    seconds: float = Field(default=0.3, ge=0, le=3600, allow_inf_nan=False)
     """Spent on each method, for loading it, for its runs and for those of its source program; 0
     times nothing."""
 
@@ -103,27 +103,27 @@ class Latency(Options):
 class ValidateConfig(Limits):
     """Settings by which the package is validated against its source programs."""
 
-    inputs: int = Field(3, ge=0, le=2**31 - 1)
+    inputs: int = Field(default=3, ge=0, le=2**31 - 1)
     """How many input sets are generated for each method."""
-    seed: int = Field(0, ge=0, le=2**63 - 1)
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
     """What the input sets are generated from."""
-    steps: int = Field(4, ge=1, le=2**31 - 1)
+    steps: int = Field(default=4, ge=1, le=2**31 - 1)
     """How often a method with state is called in a row."""
     # What passes in less passes in more, and what fails is not kept.
-    timeout: float = Field(600, gt=0, le=604800, allow_inf_nan=False, exclude=True)
+    timeout: float = Field(default=600, gt=0, le=604800, allow_inf_nan=False, exclude=True)
     """Seconds within which each method must be loaded, and each of its calls come to an end, on the
     machine that validates; what takes longer is ended, and fails."""
     # What follows from these two is in keys.
-    cases: Cases | None = Field(None, exclude=True)
+    cases: Cases | None = Field(default=None, exclude=True)
     """Which cases are generated on top of `inputs`: zeros, large values, the limits of dynamic
     sizes, strided tensors, expanded ones. By default all of them; of quantized methods all but
     large values, and only strided ones where the ranges were observed."""
     sequences: (
         tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...] | None
-    ) = Field(None, strict=False, exclude=True)
+    ) = Field(default=None, strict=False, exclude=True)
     """Methods that share state, in the order in which they are called on one opened package. By
     default the first one, then each other `steps` times."""
-    methods: dict[MethodName, MethodLimits] = Field({})
+    methods: dict[MethodName, MethodLimits] = Field(default={})
     """By method: examples, and limits that differ from the package's."""
     bundle: bool = False
     """Leave <model>.bpte beside the package: a bundled program with the inputs that were run and

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.config.yaml import Mark, Node, read_scalar
-from pipeline.store.errors import Problem, did_you_mean
+from pipeline.config.yaml import Node, plain, read_scalar
+from pipeline.store.errors import Problem, did_you_mean, shown
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE = re.compile(
@@ -43,43 +43,60 @@ class Variables:
         """Return the variables of one package, with its values of a matrix and its own problems."""
         return Variables(self.environment, axes, self.read)
 
-    def fill(self, node: Node) -> Node:
-        """Fill in the variables of a node's text, if it is one, and add what is wrong with them to
-        the problems."""
+    def wrong(self, node: Node, what: str, known: str = "") -> None:
+        """Add a problem of a node."""
+        mark = node.mark
+        self.problems.append(Problem(mark.file, mark.path, what, known, mark.line))
+
+    def must(self, node: Node, be: str, known: str = "") -> None:
+        """Add the problem that a node must be something else."""
+        self.wrong(node, f"is {shown(plain(node))}, must {be}", known)
+
+    def fill(self, node: Node, typed: bool = True) -> Node:
+        """Fill in the variables of a node's text, if it is one. What is wrong with them is added
+        to the problems, and the value is None then.
+
+        Args:
+            typed: whether what is a variable and nothing else can become another value than text.
+        """
         if not isinstance(node.value, str) or "$" not in node.value:
             return node
         before = len(self.problems)
         whole = _VARIABLE.fullmatch(node.value)
-        if whole and not whole["dollar"] and node.plain:
-            value = self._typed(whole, node.mark)
+        if whole and not whole["dollar"] and node.plain and typed:
+            value = self._typed(whole, node)
         else:
-            value = _VARIABLE.sub(lambda found: spelled(self._value(found, node.mark)), node.value)
+            value = _VARIABLE.sub(lambda found: spelled(self._value(found, node)), node.value)
         if len(self.problems) > before:
             value = None
-        return Node(value, node.mark, node.plain, source=node.value)
+        return Node(value, node.mark, node.plain and typed, source=node.value)
 
-    def _typed(self, found: re.Match[str], mark: Mark) -> Any:
-        value = self._value(found, mark)
+    def _typed(self, found: re.Match[str], node: Node) -> Any:
+        value = self._value(found, node)
         if found["axis"] is not None or not isinstance(value, str):
             return value
         try:
             return read_scalar(value)
         except ValueError as error:
             what, known = error.args
-            self.problems.append(
-                mark.problem(f"{what}: the value of the variable {found['name']}", known)
-            )
+            self.wrong(node, f"{what}: the value of the variable {found['name']}", known)
             return None
 
-    def _value(self, found: re.Match[str], mark: Mark) -> Any:
+    def _value(self, found: re.Match[str], node: Node) -> Any:
+        axis, name, default = found["axis"], found["name"], found["default"]
         if found["dollar"]:
             return "$"
-        if found["axis"] is not None:
-            return self._axis_value(found["axis"], mark)
-        name, default = found["name"], found["default"]
+        if axis is not None:
+            if self.matrix is not None and axis in self.matrix:
+                return self.matrix[axis]
+            if self.matrix is None:
+                self.wrong(node, f"`${{matrix.{axis}}}`: there is no matrix here")
+            else:
+                known = did_you_mean(axis, self.matrix)
+                self.wrong(node, f"the matrix has no axis '{axis}'", known)
+            return ""
         if name is None:
-            what = f"`{found[0]}` is no variable"
-            self.problems.append(mark.problem(what, _SPELLINGS))
+            self.wrong(node, f"`{found[0]}` is no variable", _SPELLINGS)
             return ""
         self.read.add(name)
         value = self.environment.get(name)
@@ -87,18 +104,8 @@ class Variables:
             return value or default.removeprefix(":-")
         if value is None:
             what = f"the variable {name} is not set, and has no default"
-            self.problems.append(mark.problem(what, f"set it, or write ${{{name}:-default}}"))
+            self.wrong(node, what, f"set it, or write ${{{name}:-default}}")
         return value or ""
-
-    def _axis_value(self, axis: str, mark: Mark) -> Any:
-        if self.matrix is None:
-            self.problems.append(mark.problem(f"`${{matrix.{axis}}}`: there is no matrix here"))
-        elif axis not in self.matrix:
-            what = f"the matrix has no axis '{axis}'"
-            self.problems.append(mark.problem(what, did_you_mean(axis, self.matrix)))
-        else:
-            return self.matrix[axis]
-        return ""
 
 
 def spelled(value: Any) -> str:

@@ -9,6 +9,7 @@ written another way. Knows nothing of what the data means.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -52,9 +53,6 @@ class Mark(NamedTuple):
     file: str
     line: int
     path: str
-
-    def problem(self, what: str, known: str = "") -> Problem:
-        return Problem(self.file, self.path, what, known, self.line)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,18 +108,24 @@ def plain(node: Node) -> Any:
     """Return the plain data of a node; what is one object in it is one in the data."""
     made: dict[int, Any] = {}
 
-    def data(value: Any) -> Any:
-        if not isinstance(value, dict | list):
-            return value
-        if id(value) not in made:
-            made[id(value)] = (
-                {key: data(each.value) for key, each in value.items()}
-                if isinstance(value, dict)
-                else [data(each.value) for each in value]
-            )
-        return made[id(value)]
+    def data(node: Node) -> Any:
+        return map_members(node.value, data, made)
 
-    return data(node.value)
+    return data(node)
+
+
+def map_members(value: Any, change: Callable[[Node], Any], made: dict[int, Any]) -> Any:
+    """Copy a list or a dictionary of nodes with its members changed, but for those that were taken
+    away; another value is returned. `made` keeps what is one object one, by its identity."""
+    if not isinstance(value, dict | list):
+        return value
+    if id(value) not in made:
+        made[id(value)] = (
+            {key: change(each) for key, each in value.items() if not each.takes}
+            if isinstance(value, dict)
+            else [change(each) for each in value]
+        )
+    return made[id(value)]
 
 
 def read_scalar(text: str) -> Any:
