@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from typing_extensions import TypeAliasType
 
 from pipeline.backends.options import ModuleName, Options, rule
 from pipeline.backends.workspace_files import InputFiles
@@ -44,16 +45,20 @@ def _kind(override: Any) -> str | None:
     return "[options]" if override and isinstance(override, Options | dict) else None
 
 
-_Override = Annotated[
-    Annotated[_Scheme, Tag("[options]")] | Annotated[Literal["none"], Tag("[none]")],
-    Discriminator(
-        _kind,
-        custom_error_type="rule",
-        custom_error_message=f"must be a mapping of options, or {NOT}",
-    ),
-]
+Override = TypeAliasType(
+    "Override",
+    Annotated[
+        Annotated[_Scheme, Tag("[options]")] | Annotated[Literal["none"], Tag("[none]")],
+        Discriminator(
+            _kind,
+            custom_error_type="rule",
+            custom_error_message=f"must be a mapping of options, or {NOT}",
+        ),
+    ],
+    type_params=(_Scheme,),
+)
 ByModule = Annotated[
-    dict[ModuleName, _Override[_Scheme]],
+    dict[ModuleName, Override[_Scheme]],
     Field(
         description="Other options for the operators of a module, by its qualified name, or `none` "
         "to leave it as it is. The innermost module counts."
@@ -63,7 +68,7 @@ OF_OPERATORS = (
     "Other options for operators of a type, or `none` to leave them as they are. Modules come "
     "first."
 )
-ByOperator = Annotated[dict[_Name, _Override[_Scheme]], Field(description=OF_OPERATORS)]
+ByOperator = Annotated[dict[_Name, Override[_Scheme]], Field(description=OF_OPERATORS)]
 
 
 class QuantizeConfig(Options):
