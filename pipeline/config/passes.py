@@ -8,6 +8,7 @@ without importing anything; what a pass takes from other distributions is not.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,5 +97,5 @@ def _importing(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
-            if file is not None and Path(file).is_relative_to(folder):
+            if isinstance(file, str) and file.startswith(f"{folder}{os.sep}"):
                 del sys.modules[name]

@@ -16,6 +16,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -204,6 +205,8 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     global _watched
     if _watched is None or event != "open" or not isinstance(args[0], str):
         return
+    if args[0] in sys.path:  # tried as an archive of modules, as hooks of editable installs are
+        return
     root, path = _watched, os.path.abspath(args[0])
     if path.endswith(".pyc"):  # then the source is not opened
         with suppress(ValueError):
@@ -265,8 +268,8 @@ def _inside(root: Path, paths: Iterable[Path | str]) -> Iterator[str]:
 
 def _is_inside(root: Path, path: Path | None) -> bool:
     """Return whether a path is in the workspace, not in an environment or build folder in it."""
-    if path is None or ".." in path.parts or not path.is_relative_to(root):
-        return False
+    if path is None or not str(path).startswith(f"{root}{os.sep}") or ".." in path.parts:
+        return False  # almost all: thousands of modules outside
     outside = (_OWN_FOLDER, Path(sys.prefix), Path(sysconfig.get_path("purelib")), root / "build")
     hidden = any(
         part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts
@@ -293,5 +296,11 @@ def _distributions(files: Iterable[Path]) -> list[str]:
                 modules.update(alias.name.split(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 modules.add(node.module.split(".")[0])
-    known = importlib.metadata.packages_distributions()
+    known = _installed()
     return sorted({distribution for m in modules for distribution in known.get(m, ())})
+
+
+@cache
+def _installed() -> Mapping[str, list[str]]:
+    """Find the installed distributions by the modules that they bring: hundreds of files to read."""
+    return importlib.metadata.packages_distributions()
