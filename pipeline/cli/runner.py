@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
 
+from pipeline.cli.doit_link import action_task
 from pipeline.cli.run_record import RunRecord
-from pipeline.cli.up_to_date import action_task
 from pipeline.plan.actions import Action
 from pipeline.plan.status import Status
 from pipeline.report.events import Event

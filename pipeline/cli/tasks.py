@@ -10,7 +10,7 @@ which this package is installed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,8 +20,8 @@ from urllib.parse import quote
 from doit.exceptions import InvalidDodoFile, TaskFailed
 
 from pipeline.cli.console import Reporter
-from pipeline.cli.doit_patch import install_into_doit
-from pipeline.cli.up_to_date import UpToDate
+from pipeline.cli.doit_link import UpToDate, install_into_doit
+from pipeline.cli.runner import BatchRunner
 from pipeline.plan.actions import unit_name
 from pipeline.plan.plan import Plan
 from pipeline.run.action_task import ActionTask
@@ -38,29 +38,38 @@ DOIT_CONFIG = {
     "verbosity": 2,
 }
 
-install_into_doit()
+install_into_doit(BatchRunner)
 
 
 @cache
-def plan_of(root: Path) -> Plan:
-    """The plan of the workspace in which doit runs; doit has made its folder the current one."""
+def _plan_at(root: Path) -> Plan:
     try:
         workspace = open_workspace(root)
         workspace.build.mkdir(parents=True, exist_ok=True)
     except PipelineError as error:
         raise InvalidDodoFile(str(error)) from error
     except OSError as error:
-        raise InvalidDodoFile(
-            f"build/: {error.strerror}; it must be a folder that can be written"
-        ) from error
+        needed = "it must be a folder that can be written"
+        raise InvalidDodoFile(f"build/: {error.strerror}; {needed}") from error
     return Plan(workspace)
 
 
 def _plan() -> Plan:
-    return plan_of(Path.cwd())
+    """Return the plan of the workspace in which doit runs; doit has changed to its folder."""
+    return _plan_at(Path.cwd())
 
 
-def _task(task: ActionTask, name: str, doc: str, **more: Any) -> dict[str, Any]:
+def _needs_our_runner() -> None:
+    raise RuntimeError("pipeline tasks are run by pipeline.cli.runner.BatchRunner")
+
+
+def _group(doc: str) -> dict[str, Any]:
+    """Return a group of tasks, which has its line in `doit list` also without members."""
+    return {"name": None, "doc": doc}
+
+
+def _task(task: ActionTask, doc: str, **more: Any) -> dict[str, Any]:
+    name = "/".join(filter(None, (task.package or task.model, task.method)))
     return {
         "name": quote(name, safe="/+"),  # doit refuses some characters; so do package names, later
         "doc": doc,
@@ -70,164 +79,115 @@ def _task(task: ActionTask, name: str, doc: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _needs_our_runner() -> None:
-    raise RuntimeError("pipeline tasks are run by pipeline.cli.runner.BatchRunner")
-
-
-def _group(doc: str) -> dict[str, Any]:
-    """Gives a group of tasks its line in `doit list`, also when it has no members."""
-    return {"name": None, "doc": doc}
+def _method_task(plan: Plan, kind: str, package: str, unit: Sequence[str], **more: Any) -> Any:
+    """Return the task of a compile unit, or of the one method that is quantized."""
+    task = ActionTask(plan, kind, plan.model(package), package, tuple(unit))
+    exporter = plan.exporter(package)
+    first = [f"export:{exporter}"] if exporter else []
+    return _task(task, f"{kind} {task.method} of {package}", task_dep=first, **more)
 
 
 def task_export() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("export the models whose source is a Python file")
     for model in plan.exporters:
-        task = ActionTask(plan, "export", model=model)
-        yield _task(task, model, f"export the methods of {model}")
+        yield _task(ActionTask(plan, "export", model), f"export the methods of {model}")
 
 
 def task_quantize() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("quantize methods, calibrated where that is asked for")
     for package in plan.packages:
-        if plan.problems(package):
-            continue
-        exporter = plan.exporter(package)
-        for method in plan.quantized(package):
-            model = plan.model(package)
-            task = ActionTask(plan, "quantize", model=model, package=package, unit=(method,))
-            yield _task(
-                task,
-                f"{package}/{method}",
-                f"quantize {method} of {package}",
-                task_dep=[f"export:{exporter}"] if exporter else [],
-            )
+        for method in () if plan.problems(package) else plan.quantized(package):
+            yield _method_task(plan, "quantize", package, (method,))
 
 
 def task_compile() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("compile methods to objects")
     for package in plan.packages:
-        if plan.problems(package):
-            continue
-        exporter, quantized = plan.exporter(package), plan.quantized(package)
-        for unit in plan.units(package):
-            name = unit_name(unit)
-            task = ActionTask(plan, "compile", plan.model(package), package, unit)
-            yield _task(
-                task,
-                f"{package}/{name}",
-                f"compile {name} of {package}",
-                task_dep=[f"export:{exporter}"] if exporter else [],
-                setup=[f"quantize:{quote(package)}/{each}" for each in unit if each in quantized],
-            )
+        for unit in () if plan.problems(package) else plan.units(package):
+            own = [method for method in unit if method in plan.quantized(package)]
+            setup = [f"quantize:{quote(package)}/{method}" for method in own]
+            yield _method_task(plan, "compile", package, unit, setup=setup)
 
 
 def task_lower() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("lower packages: export, compile and link what is stale")
     for package in plan.packages:
-        faulty = bool(plan.problems(package))
         model = plan.model(package)
-        task = ActionTask(plan, "link", model=model, package=package)
+        units = () if plan.problems(package) else plan.units(package)
         yield _task(
-            task,
-            package,
+            ActionTask(plan, "link", model, package),
             f"lower {package}" + (f" to {model}.pte" if model else ""),
-            setup=[]
-            if faulty
-            else [f"compile:{package}/{unit_name(u)}" for u in plan.units(package)],
+            setup=[f"compile:{package}/{unit_name(unit)}" for unit in units],
             targets=[f"build/{package}/{model}.pte"] if model else [],
-            clean=[_cleaning(plan, package)],
+            clean=[(remove_what_was_built, (plan, package))],
         )
+
+
+def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
+    for name in clean(plan.workspace, package, dryrun):
+        print(f"lower:{package} - removing {name}")
 
 
 def task_validate() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("validate packages against their source programs")
     for package in plan.packages:
-        task = ActionTask(plan, "validate", model=plan.model(package), package=package)
-        yield _task(task, package, f"validate {package}", task_dep=[f"lower:{quote(package)}"])
+        task = ActionTask(plan, "validate", plan.model(package), package)
+        yield _task(task, f"validate {package}", task_dep=[f"lower:{quote(package)}"])
 
 
-def task_plan() -> dict[str, Any]:
-    doc = "what a run would do, and why: plan [--resolved] [package ...]"
-    help_ = "print what each method finally gets instead, and where that was written"
-    return _verb("plan", doc, resolved=help_)
+# The verbs: what each does, and the help of its flags (`--name`), which may stand anywhere.
+_VERBS: dict[str, tuple[str, dict[str, str]]] = {
+    "plan": (
+        "what a run would do, and why: plan [--resolved] [package ...]",
+        {"resolved": "print what each method finally gets instead, and where that was written"},
+    ),
+    "explain": ("why an action is current or not: explain <package>[/<method>] ...", {}),
+    "backends": ("the backends that methods can be lowered to: backends [name ...]", {}),
+    "baseline": ("accept the present figures of packages: baseline [package ...]", {}),
+    "diff": (
+        "what tells builds apart: diff [--markdown] [<revision or manifest>] [package ...]",
+        {"markdown": "write Markdown, for a pull request"},
+    ),
+    "rebuild": ("compile again without any cache, and compare bytes: rebuild [package ...]", {}),
+    "report": ("render the reports of the last validation again: report [package ...]", {}),
+    "cache": ("the store: cache stats | verify | gc", {}),
+}
 
 
-def task_explain() -> dict[str, Any]:
-    return _verb("explain", "why an action is current or not: explain <package>[/<method>] ...")
-
-
-def task_backends() -> dict[str, Any]:
-    return _verb("backends", "the backends that methods can be lowered to: backends [name ...]")
-
-
-def task_baseline() -> dict[str, Any]:
-    return _verb("baseline", "accept the present figures of packages: baseline [package ...]")
-
-
-def task_diff() -> dict[str, Any]:
-    doc = "what tells builds apart: diff [--markdown] [<revision or manifest>] [package ...]"
-    return _verb("diff", doc, markdown="write Markdown, for a pull request")
-
-
-def task_rebuild() -> dict[str, Any]:
-    doc = "compile again without any cache, and compare bytes: rebuild [package ...]"
-    return _verb("rebuild", doc)
-
-
-def task_report() -> dict[str, Any]:
-    doc = "render the reports of the last validation again: report [package ...]"
-    return _verb("report", doc)
-
-
-def task_cache() -> dict[str, Any]:
-    return _verb("cache", "the store: cache stats | verify | gc")
-
-
-def _verb(name: str, doc: str, **flags: str) -> dict[str, Any]:
-    """Return the doit task of a verb, which is never up to date.
-
-    Args:
-        flags: the help of each flag (`--name`), which may stand before or after words.
-    """
-
-    def action(words: list[str], **given: bool) -> TaskFailed | None:
-        run = import_module(f"pipeline.cli.verbs.{name}").run  # much that other tasks do without
-        said = {flag: given[flag] or f"--{flag}" in words for flag in flags}
-        rest = [word for word in words if word not in {f"--{flag}" for flag in flags}]
-        try:
-            for line in run(_plan(), rest, **said):
-                print(line, flush=True)
-        except PipelineError as error:
-            return TaskFailed(f"{name}: {error}")
-        except BrokenPipeError:  # whoever reads has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return None
-
-    return {
-        "basename": name,
-        "doc": doc,
-        "actions": [action],
-        "params": [
+def task_verbs() -> Iterator[dict[str, Any]]:
+    for name, (doc, flags) in _VERBS.items():
+        params = [
             {"name": flag, "long": flag, "type": bool, "default": False, "help": text}
             for flag, text in flags.items()
-        ],
-        "pos_arg": "words",
-        "verbosity": 2,
-        "meta": {"command": True},
-    }
+        ]
+        yield {
+            "basename": name,
+            "doc": doc,
+            "actions": [(_run_verb, (name,))],
+            "params": params,
+            "pos_arg": "words",
+            "verbosity": 2,
+            "meta": {"command": True},
+        }
 
 
-def _cleaning(plan: Plan, package: str) -> Callable[[bool], None]:
-    def remove_what_was_built(dryrun: bool) -> None:
-        for name in clean(plan.workspace, package, dryrun):
-            print(f"lower:{package} - removing {name}")
-
-    return remove_what_was_built
+def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
+    run = import_module(f"pipeline.cli.verbs.{name}").run  # much that other tasks do without
+    flags = {f"--{flag}": flag for flag in _VERBS[name][1]}
+    said = {flag: given[flag] or word in words for word, flag in flags.items()}
+    try:
+        for line in run(_plan(), [word for word in words if word not in flags], **said):
+            print(line, flush=True)
+    except PipelineError as error:
+        return TaskFailed(f"{name}: {error}")
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return None
 
 
 __all__ = ["DOIT_CONFIG", *(name for name in globals() if name.startswith("task_"))]

@@ -342,20 +342,22 @@ def test_progress_is_read_from_what_a_worker_wrote(calibrated):
 
 @pytest.mark.slow
 def test_a_calibration_under_way_has_a_bar(calibrated, monkeypatch, capsys):
-    from rich import progress as rich_progress
+    from rich.progress import Progress
 
     shown = []
-    original = rich_progress.Progress.add_task
-    monkeypatch.setattr(
-        rich_progress.Progress,
-        "add_task",
-        lambda self, title, **more: (
-            shown.append((title, more["total"])) or original(self, title, **more)
-        ),
-    )
+    original = Progress.update
+
+    def update(self, bar, **changes):
+        original(self, bar, **changes)
+        task = next(task for task in self.tasks if task.id == bar)
+        shown.append((task.description, task.visible, task.completed, task.total))
+
+    monkeypatch.setattr(Progress, "update", update)
     (action,) = plan_of(calibrated).quantizes("pair").values()
-    with Reporter(Terminal(), {}).progress([action], lambda each: (12, 64)):
+    looks = iter([None])
+    with Reporter(Terminal(), {}).progress([action], lambda each: next(looks, (12, 64))):
         limit = time.monotonic() + 20
         while len(shown) < 2 and time.monotonic() < limit:
             time.sleep(0.05)
-    assert shown == [("quantize", 1), ("calibrate pair/decode", 64)]
+    assert shown[0][:2] == ("calibrate pair/decode", False)
+    assert shown[1] == ("calibrate pair/decode", True, 12, 64)
