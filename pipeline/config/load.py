@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from pipeline.backends import BACKENDS, PartitionerSpec, QuantizeConfig
+from pipeline.backends import PartitionerSpec, QuantizeConfig
 from pipeline.config.compose import KEYS, Composition, Document, Folder
 from pipeline.config.fields import NAME_PATTERN, RULES
 from pipeline.config.models import (
@@ -26,7 +25,7 @@ from pipeline.config.models import (
 )
 from pipeline.config.parser import parse
 from pipeline.config.validation import Gates, ValidateConfig
-from pipeline.store.errors import ConfigErrors, Problem, join, shown
+from pipeline.store.errors import ConfigErrors, Problem, shown
 
 __all__ = [
     "Configs",
@@ -46,14 +45,6 @@ __all__ = [
 ]
 
 
-class Use(NamedTuple):
-    """One place where a config names a backend of the catalogue."""
-
-    document: Document
-    path: str
-    backend: str
-
-
 @dataclass(frozen=True)
 class Configs:
     """The configs of a folder, by package.
@@ -61,14 +52,12 @@ class Configs:
     Attributes:
         configs, documents: the good ones, and what they were parsed from.
         problems: what is wrong with the others.
-        uses: where any of them names a backend, as far as that can be read.
         files: the name of the file in messages.
     """
 
     configs: dict[str, PackageConfig] = field(default_factory=dict)
     documents: dict[str, Document] = field(default_factory=dict)
     problems: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
-    uses: dict[str, tuple[Use, ...]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
     def add(self, composition: Composition, package: str) -> None:
@@ -82,7 +71,6 @@ class Configs:
             if problems:
                 raise ConfigErrors(problems)
             document = composition.documents[package]
-            self.uses[package] = tuple(_uses(document))
             self.configs[package] = parse_document(package, document)
             self.documents[package] = document
         except ConfigErrors as errors:
@@ -109,14 +97,14 @@ def parse_document(package: str, document: Document) -> PackageConfig:
     Raises:
         ConfigErrors: everything that is wrong.
     """
+    found = list(document.problems)
     try:
         config = _parse(package, document.data, document.problem, KEYS)
     except ConfigErrors as errors:
-        known = {(p.file, p.line, p.path) for p in document.problems}
-        more = [p for p in errors.problems if (p.file, p.line, p.path) not in known]
-        raise ConfigErrors([*document.problems, *more]) from None
-    if document.problems:
-        raise ConfigErrors(document.problems)
+        known = {(p.file, p.line, p.path) for p in found}
+        found += [p for p in errors.problems if (p.file, p.line, p.path) not in known]
+    if found:
+        raise ConfigErrors(found)
     return config
 
 
@@ -136,19 +124,3 @@ def _parse(
         what = f"cannot name a package: {shown(package)} {RULES[NAME_PATTERN]}"
         raise ConfigErrors([problem("", what, "rename the file", "")])
     return parse(PackageConfig, data, problem, more_keys, package=package)
-
-
-def _uses(document: Document) -> Iterator[Use]:
-    """Yield where a config, which may have mistakes, names backends."""
-    methods = document.data.get("methods")
-    for method, written in methods.items() if isinstance(methods, dict) else ():
-        path = join("methods", method)
-        items = written.get("partitioners") if isinstance(written, dict) else None
-        for number, item in enumerate(items if isinstance(items, list) else ()):
-            for name in item if isinstance(item, dict) else [item]:
-                if isinstance(name, str) and name in BACKENDS:
-                    yield Use(document, join(join(path, "partitioners"), number), name)
-        quantize = written.get("quantize") if isinstance(written, dict) else None
-        name = quantize.get("quantizer") if isinstance(quantize, dict) else None
-        if isinstance(name, str) and name in BACKENDS:
-            yield Use(document, join(path, "quantize"), name)

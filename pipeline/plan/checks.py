@@ -3,7 +3,7 @@ where parts of it were written."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,49 +17,47 @@ from pipeline.store.store import Store
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import Backend, Options
     from pipeline.config.compose import Document
-    from pipeline.config.load import MethodConfig, PackageConfig, Use
-
-
-def check_backends(uses: Iterable[Use]) -> Iterator[Problem]:
-    """Yield a problem for each use of a backend that this machine lacks something for."""
-    from pipeline.backends import BACKENDS
-
-    for document, path, name in uses:
-        backend = BACKENDS[name]
-        needs = list(backend.host.missing())
-        if needs:
-            what = " and ".join(need.what for need in needs)
-            remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
-            yield document.problem(path, f"{name} needs {what}", remedies)
+    from pipeline.config.load import MethodConfig, PackageConfig
 
 
 def check_config(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
     """Yield what is wrong with a config whatever its model is; `root` is the workspace's folder."""
+    for path, _, backend, _ in _backend_parts(config):
+        if needs := list(backend.host.missing()):
+            what = " and ".join(need.what for need in needs)
+            remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
+            yield document.problem(path, f"{backend.name} needs {what}", remedies)
     yield from check_options(config, document)
     yield from _missing_passes(config, document, root)
     yield from _misfitting_files(config, document, root)
     yield from _mixed_edges(config, document)
 
 
+def _backend_parts(config: PackageConfig) -> Iterator[tuple[str, str, Backend, Options]]:
+    """Yield the partitioners, and the quantizers of backends: the path of each and of its options,
+    the backend and the options."""
+    from pipeline.backends import BACKENDS
+
+    for name, method in config.methods.items():
+        for number, spec in enumerate(method.partitioners):
+            path = join(f"methods.{name}.partitioners", number)
+            yield path, join(path, spec.name), spec.backend, spec.options
+        quantize = method.quantize
+        if quantize is not None and quantize.quantizer in BACKENDS:
+            path = f"methods.{name}.quantize"
+            yield path, path, BACKENDS[quantize.quantizer], quantize
+
+
 def check_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
     """Find options that the described executorch does not take."""
-    from pipeline.backends import BACKENDS
     from pipeline.backends.constructors import outdated, unknown_options
 
     if outdated():  # and said to be
         return
-    for name, method in config.methods.items():
-        given: list[tuple[str, Backend, Options]] = [
-            (join(join(f"methods.{name}.partitioners", n), spec.name), spec.backend, spec.options)
-            for n, spec in enumerate(method.partitioners)
-        ]
-        if method.quantize is not None and method.quantize.quantizer in BACKENDS:
-            path = f"methods.{name}.quantize"
-            given.append((path, BACKENDS[method.quantize.quantizer], method.quantize))
-        for path, backend, options in given:
-            for option, known in unknown_options(backend, options):
-                what = f"is no option of {backend.name} in the installed executorch"
-                yield document.problem(join(path, option), what, known)
+    for _, path, backend, options in _backend_parts(config):
+        for option, known in unknown_options(backend, options):
+            what = f"is no option of {backend.name} in the installed executorch"
+            yield document.problem(join(path, option), what, known)
 
 
 def _missing_passes(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
@@ -76,14 +74,15 @@ def _misfitting_files(config: PackageConfig, document: Document, root: Path) -> 
     """Find files that options name and that are missing, or not of the kind that they need."""
     from pipeline.backends.workspace_files import find_misfits
 
-    for name, method in config.methods.items():
-        for place, options in method.parts_with_options():
-            for option, what, known in find_misfits(options, root):
-                yield document.problem(join(f"methods.{name}.{place}", option), what, known)
-    for name, limits in config.validation.methods.items():
-        for option, what, known in find_misfits(limits, root):
-            path = join(join("validate.methods", name), option)
-            yield document.problem(path, what, known)
+    parts = [
+        (f"methods.{name}.{place}", options)
+        for name, method in config.methods.items()
+        for place, options in method.parts_with_options()
+    ]
+    parts += [(join("validate.methods", n), each) for n, each in config.validation.methods.items()]
+    for path, options in parts:
+        for option, what, known in find_misfits(options, root):
+            yield document.problem(join(path, option), what, known)
 
 
 def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
@@ -93,11 +92,9 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
         first, *others = unit
         for name in others:
             if ways[name] != ways[first]:
-                yield document.problem(
-                    f"methods.{name}.edge",
-                    f"differs from that of '{first}', with which it is lowered together",
-                    "say the same of both; only passes may differ",
-                )
+                what = f"differs from that of '{first}', with which it is lowered together"
+                remedy = "say the same of both; only passes may differ"
+                yield document.problem(f"methods.{name}.edge", what, remedy)
 
 
 def check_model(
@@ -108,8 +105,7 @@ def check_model(
 ) -> list[Problem]:
     """Return where config and model disagree: methods, their modules, and quantizers without
     inputs."""
-    found = list(check_methods(config, document, methods))
-    if found:
+    if found := list(check_methods(config, document, methods)):
         return found
     for name, method in config.methods.items():
         found += _wrong_modules(name, method, document, methods[name], store)
@@ -119,13 +115,9 @@ def check_model(
             and keys.CALIBRATION not in method.files
             and keys.calibration_digests(method.quantize, methods[name]) is None
         ):
-            found.append(
-                document.problem(
-                    f"methods.{name}.quantize",
-                    "static quantization observes calibration inputs, and the model gives none",
-                    "add calibration_inputs(method) to the exporter, or say `dynamic: true`",
-                )
-            )
+            what = "static quantization observes calibration inputs, and the model gives none"
+            remedy = "add calibration_inputs(method) to the exporter, or say `dynamic: true`"
+            found.append(document.problem(f"methods.{name}.quantize", what, remedy))
     return found
 
 
@@ -143,11 +135,9 @@ def check_methods(
             yield document.problem(join("methods", name), "is no method of the model", hint)
     for name in methods:
         if name not in config.methods:
-            yield document.problem(
-                "methods",
-                f"leaves out '{name}', a method of the model",
-                "add it; `partitioners: []` is for portable operators only",
-            )
+            what = f"leaves out '{name}', a method of the model"
+            remedy = "add it; `partitioners: []` is for portable operators only"
+            yield document.problem("methods", what, remedy)
 
 
 def _wrong_modules(
@@ -156,26 +146,22 @@ def _wrong_modules(
     """Find modules that a config names and a method lacks or has in several places, if it is known
     what it has."""
     quantized = getattr(config.quantize, "modules", None) or {}
-    filters = [(f"methods.{name}.modules", config.modules or ())]
-    filters += [
-        (f"{join(f'methods.{name}.partitioners', n)}.{spec.name}.modules", spec.modules or ())
-        for n, spec in enumerate(config.partitioners)
-    ]
-    if not quantized and not any(modules for _, modules in filters):
+    filters = {f"methods.{name}.modules": config.modules or ()}
+    for number, spec in enumerate(config.partitioners):
+        where = join(f"methods.{name}.partitioners", number)
+        filters[f"{where}.{spec.name}.modules"] = spec.modules or ()
+    if not quantized and not any(filters.values()):
         return
     entry = store.get_by_key(keys.program_key(source.program))
-    if entry is None:
+    if entry is None or "outline" not in entry.result:  # checked when it is compiled
         return
-    parts = entry.result
-    if "outline" not in parts:  # described by an earlier version; checked when it is compiled
-        return
-    outline = Outline(**parts["outline"])
+    outline = Outline(**entry.result["outline"])
     for module in quantized:
         if module not in outline.calls:
             hint = did_you_mean(module, sorted(outline.calls), 10)
             where = f"methods.{name}.quantize.modules"
             yield document.problem(where, f"no module '{module}' in the program", hint)
-    for where, modules in filters:
+    for where, modules in filters.items():
         for what, hint in check_names(modules, outline):
             yield document.problem(where, what, hint)
 

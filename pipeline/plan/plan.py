@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pipeline.config.passes import source_files
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
-from pipeline.plan.checks import check_backends, check_config, check_model, find_places
+from pipeline.plan.checks import check_config, check_model, find_places
 from pipeline.plan.config_cache import ConfigCache, ConfigSummary
 from pipeline.plan.models import Models
 from pipeline.program.sources import MethodSource
@@ -103,7 +103,6 @@ class Plan:
         configs = self.configs.parsed(package)
         found = list(configs.problems.get(package, ()))
         config = configs.configs.get(package)
-        found += check_backends(configs.uses.get(package, ()))
         if config is None:
             return tuple(found)
         document = configs.documents[package]
