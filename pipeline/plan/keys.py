@@ -81,15 +81,13 @@ def quantize_action(
     """
     spec = config.methods[method].quantize
     assert spec is not None
-    own = {place: contents for place, contents in files.items() if place.startswith("quantize.")}
-    calibration = calibration_digests(spec, source, own.pop(CALIBRATION, ()))
     described = {
         "program": source.program,
         # The quantized program bears them, whoever reads it then.
         "names": source.names,
-        "calibration": calibration,
+        "calibration": calibration_digests(spec, source, files.get(CALIBRATION, ())),
         "quantize": spec.resolved(),
-        **({"files": own} if own else {}),
+        **_files(files, of_quantize=True),
     }
     from pipeline.backends import QUANTIZERS  # pydantic, which a no-op run does without
 
@@ -132,15 +130,16 @@ def compile_action(
         files: the files that the options of each method name.
     """
     own = {name: quantizes[name] for name in unit if name in quantizes}
+    named = [n for n in unit if any(b.preprocessing.names_count for b in config.backends([n]))]
     key = {
         **_common("compile", config.distributions(unit)),
         "methods": {
             name: {
                 "program": methods[name].program,
-                "names": methods[name].names if _names_count(config, name) else None,
+                "names": methods[name].names if name in named else None,
                 **config.methods[name].resolved(),
                 "quantize": own[name].digest if name in own else None,
-                **_partitioner_files(files.get(name, NO_FILES)),
+                **_files(files.get(name, NO_FILES), of_quantize=False),
             }
             for name in unit
         },
@@ -151,11 +150,9 @@ def compile_action(
         key["order"] = list(together)
     if config.emit.etrecord:  # it holds lines of the source, unknown to a program's digest
         key["etrecord"] = {name: methods[name].content for name in unit}
-    facts = _machine_facts(config, unit)
-    if facts:
+    if facts := _machine_facts(config, unit):
         key["facts"] = facts
-    references = sorted(set(config.pass_references(unit)))
-    if references:
+    if references := sorted(set(config.pass_references(unit))):
         key["passes"] = {reference: passes[reference] for reference in references}
     configs = {name: config.methods[name] for name in together}
     inputs = CompileInputs(together, own, configs, config.emit)
@@ -245,6 +242,7 @@ def _measure_key(
     examples: OptionFiles,
 ) -> Key:
     settings = config.validation.resolved()
+    machines = {b.backend_id: b.machine for b in config.backends(config.methods)}
     del settings["gates"]
     if not settings["bundle"]:  # what is left out must not count
         del settings["bundle"], settings["bundle_limit"]
@@ -265,7 +263,8 @@ def _measure_key(
         "sequences": config.sequences,
         "constant_methods": config.constant_methods,
         "settings": settings,
-        "not_run": _unavailable_devices(config),
+        # Why this machine can't run what some backends make, by the backend's id.
+        "not_run": {i: m["cannot_run"] for i, m in sorted(machines.items()) if "cannot_run" in m},
         "host": host(),
         "facts": _machine_facts(config, config.methods),
     }
@@ -283,24 +282,18 @@ def _common(kind: str, distributions: Sequence[str] = ()) -> Key:
     return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}
 
 
-def _partitioner_files(files: OptionFiles) -> Key:
-    own = {place: found for place, found in files.items() if not place.startswith("quantize.")}
+def _files(files: OptionFiles, of_quantize: bool) -> Key:
+    """Return the files of the quantizer's options or of the partitioners', without those of
+    calibration, which have a place of their own."""
+    own = {
+        place: found
+        for place, found in files.items()
+        if place != CALIBRATION and place.startswith("quantize.") == of_quantize
+    }
     return {"files": own} if own else {}
-
-
-def _names_count(config: PackageConfig, method: str) -> bool:
-    return any(backend.preprocessing.names_count for backend in config.backends([method]))
 
 
 def _machine_facts(config: PackageConfig, methods: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return what else of this machine can change what these backends make, by backend."""
     machines = {b.name: b.machine for b in config.backends(methods)}
     return {n: machine["facts"] for n, machine in sorted(machines.items()) if "facts" in machine}
-
-
-def _unavailable_devices(config: PackageConfig) -> dict[str, str]:
-    """Return why this machine can't run what some backends make, by the backend's id."""
-    used = {b.backend_id: b.machine for b in config.backends(config.methods)}
-    return {
-        i: machine["cannot_run"] for i, machine in sorted(used.items()) if "cannot_run" in machine
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from pipeline.plan import status
@@ -56,47 +57,44 @@ def _find_compile(plan: Plan, package: str, unit: Unit) -> Action | None:
     return next((a for a in plan.compiles(package) or () if a.method == name), None)
 
 
-# In the order of a run.
-KINDS: Mapping[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(
-            "export",
-            action=lambda plan, model, _: plan.models.export(model),
-            status=lambda plan, model, _: status.export_status(plan, model),
-            blobs=exported_blobs,
-        ),
-        Kind(
-            "quantize",
-            action=_find_quantize,
-            status=lambda plan, package, unit: status.unit_status(
-                plan, package, _find_quantize(plan, package, unit)
-            ),
-            blobs=lambda result: result["blobs"],
-        ),
-        Kind(
-            "compile",
-            action=_find_compile,
-            status=lambda plan, package, unit: status.unit_status(
-                plan, package, _find_compile(plan, package, unit)
-            ),
-            blobs=lambda result: result["blobs"],
-            subsumes=True,
-        ),
-        Kind(
-            "link",
-            action=lambda plan, package, _: plan.link(package),
-            status=lambda plan, package, _: status.link_status(plan, package),
-            blobs=lambda result: result["files"].values(),
-            installed=True,
-            subsumes=True,
-        ),
-        Kind(
-            "validate",
-            action=lambda plan, package, _: plan.validate(package),
-            status=lambda plan, package, _: status.validate_status(plan, package),
-            blobs=lambda result: result["files"].values(),
-            installed=True,
-        ),
-    )
-}
+def _unit_status(find: Callable[[Plan, str, Unit], Action | None]) -> Any:
+    return lambda plan, package, unit: status.unit_status(plan, package, find(plan, package, unit))
+
+
+def _files(result: Result) -> Iterable[Digest]:
+    digests: Iterable[Digest] = result["files"].values()
+    return digests
+
+
+_ROWS = (
+    Kind(
+        "export",
+        lambda plan, model, _: plan.models.export(model),
+        lambda plan, model, _: status.export_status(plan, model),
+        exported_blobs,
+    ),
+    Kind("quantize", _find_quantize, _unit_status(_find_quantize), itemgetter("blobs")),
+    Kind(
+        "compile",
+        _find_compile,
+        _unit_status(_find_compile),
+        itemgetter("blobs"),
+        subsumes=True,
+    ),
+    Kind(
+        "link",
+        lambda plan, package, _: plan.link(package),
+        lambda plan, package, _: status.link_status(plan, package),
+        _files,
+        installed=True,
+        subsumes=True,
+    ),
+    Kind(
+        "validate",
+        lambda plan, package, _: plan.validate(package),
+        lambda plan, package, _: status.validate_status(plan, package),
+        _files,
+        installed=True,
+    ),
+)
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ROWS}  # in the order of a run

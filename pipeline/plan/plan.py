@@ -44,6 +44,10 @@ def _once(method: Callable[[Plan, str], _T]) -> Callable[[Plan, str], _T]:
     return cached
 
 
+def _digest(action: Action | None) -> Digest | None:
+    return action.digest if action else None
+
+
 class Plan:
     """The actions that a workspace asks for, as its files stand when they are first looked at.
 
@@ -78,26 +82,12 @@ class Plan:
     @_once
     def problems(self, package: str) -> tuple[Problem, ...]:
         """Return all that is wrong with a package's config or source, as far as is known now."""
-        if self.link_digest(package) is not None or self._is_sound_until_exported(package):
+        if self.link_digest(package) or self._before_link(
+            package, "sound", False, lambda: not self._find_problems(package) or None
+        ):
             return ()
         # What an alias of YAML repeats was written once.
         return tuple(dict.fromkeys(self._find_problems(package)))
-
-    def _is_sound_until_exported(self, package: str) -> bool:
-        """Return whether a package waits for an export and has no problem so far."""
-        summary = self.summary(package)
-        if summary is None or summary.model not in self.models.sources:
-            return False
-        try:
-            if self.methods(package) is not None:
-                return False
-        except SourceError:
-            return False
-        given = [toolchain(summary.distributions), self._passes(package)]
-        sound: bool | None = self._derived(
-            package, "sound", {}, given, lambda: not self._find_problems(package) or None
-        )
-        return sound is not None
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
         configs = self.configs.parsed(package)
@@ -120,8 +110,7 @@ class Plan:
 
     def check(self, package: str) -> None:
         """Raise ConfigErrors when the package has problems."""
-        problems = self.problems(package)
-        if problems:
+        if problems := self.problems(package):
             raise ConfigErrors(problems)
 
     # What to do
@@ -226,6 +215,18 @@ class Plan:
     def link_digest(self, package: str) -> Digest | None:
         """Return the digest of the link action, or None where the package has problems or waits
         for an export."""
+
+        def compute() -> Digest | None:
+            return None if self._find_problems(package) else _digest(self.link(package))
+
+        found: Digest | None = self._before_link(package, "link", True, compute)
+        return found
+
+    def _before_link(
+        self, package: str, what: str, exported: bool, compute: Callable[[], Any]
+    ) -> Any:
+        """Return what follows from all that a link depends on. None where the config has mistakes,
+        the model can't be read, or is exported while it should not be, or the other way round."""
         summary = self.summary(package)
         if summary is None or summary.model not in self.models.sources:
             return None
@@ -233,16 +234,10 @@ class Plan:
             methods = self.methods(package)
         except SourceError:
             return None
-        if methods is None:
+        if (methods is not None) != exported:
             return None
         inputs = [toolchain(summary.distributions), self._passes(package)]
-
-        def compute() -> Digest | None:
-            link = None if self._find_problems(package) else self.link(package)
-            return link.digest if link else None
-
-        found: Digest | None = self._derived(package, "link", methods, inputs, compute)
-        return found
+        return self._derived(package, what, methods or {}, inputs, compute)
 
     def validate(self, package: str) -> Action | None:
         """Return the validate action, or None while the package is not linked."""
@@ -261,10 +256,10 @@ class Plan:
             name: self._hash_files(limits.examples or ())
             for name, limits in config.validation.methods.items()
         }
-        baseline = self.baseline(package)
+        baseline = self._baseline(package)
         return keys.validate_action(config, files, methods, examples, baseline, places)
 
-    def baseline(self, package: str) -> Digest | None:
+    def _baseline(self, package: str) -> Digest | None:
         """Hash the file with a package's accepted figures; None where there is none."""
         return self.workspace.file_digests.find(self.workspace.baseline(package))
 
@@ -273,13 +268,10 @@ class Plan:
         methods, files = self.methods(package), self._linked(package)
         if methods is None or self.summary(package) is None or not files:
             return None
-        inputs = [files, toolchain(), self.baseline(package)]
-
-        def compute() -> Digest | None:
-            validation = self.validate(package)
-            return validation.digest if validation else None
-
-        found: Digest | None = self._derived(package, "validate", methods, inputs, compute)
+        inputs = [files, toolchain(), self._baseline(package)]
+        found: Digest | None = self._derived(
+            package, "validate", methods, inputs, lambda: _digest(self.validate(package))
+        )
         return found
 
     def _derived(
