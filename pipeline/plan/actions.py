@@ -17,7 +17,7 @@ from pipeline.store.digest import Digest
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import QuantizeConfig
-    from pipeline.config.load import EmitConfig, MethodConfig, ValidateConfig
+    from pipeline.config.load import EmitConfig, MethodConfig, PackageConfig
 
 KindName = Literal["export", "quantize", "compile", "link", "validate"]
 Inputs = TypeVar("Inputs")
@@ -102,21 +102,12 @@ class LinkInputs:
 
 @dataclass(frozen=True)
 class ValidateInputs:
-    """The programs that a package is validated against, and the settings.
-
-    Attributes:
-        places: file and line of settings, by their path in the config.
-        examples: the files in the workspace with a method's examples, by method.
-        configs, emit: how a method that fails is lowered again, to find out where it fails.
-    """
+    """The programs that a package is validated against, and its config, by which a method that
+    fails is lowered again; `places` are file and line of settings, by their path in it."""
 
     sources: Mapping[str, MethodSource]
     places: Mapping[str, str]
-    constant_methods: Mapping[str, Any]
-    settings: ValidateConfig
-    examples: Mapping[str, Sequence[str]]
-    configs: Mapping[str, MethodConfig]
-    emit: EmitConfig
+    config: PackageConfig
 
 
 def unit_name(unit: Sequence[str]) -> str:

@@ -223,15 +223,7 @@ def validate_action(
         },
         "baseline": baseline,
     }
-    inputs = ValidateInputs(
-        sources=dict(methods),
-        places=dict(places),
-        constant_methods=config.constant_methods,
-        settings=config.validation,
-        examples={n: each.examples or () for n, each in config.validation.methods.items()},
-        configs=dict(config.methods),
-        emit=config.emit,
-    )
+    inputs = ValidateInputs(dict(methods), dict(places), config)
     return Action("validate", config.model, config.package, None, key, inputs)
 
 

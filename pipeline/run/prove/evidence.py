@@ -53,7 +53,7 @@ def gather_evidence(
     def lower_again(method: str) -> list[LoweredBackendModule]:
         return _again(method, manifest, action, workspace, lowered)
 
-    settings = action.inputs.settings
+    settings = action.inputs.config.validation
     return Evidence(
         files, programs, settings.select_limits, lowered, built, lower_again, workspace.root
     )
@@ -93,7 +93,7 @@ def _again(
         raise PipelineError(f"{method}: {what}")
     names = [n for n in action.inputs.sources if _facts(manifest, n)["unit"] == unit]
     programs = {name: lowered(name).program for name in names}
-    configs = {name: action.inputs.configs[name] for name in names}
+    configs = {name: action.inputs.config.methods[name] for name in names}
     lowered = lower_methods(programs, configs, workspace.root, None)
-    _, emission = emit_methods(lowered, action.inputs.emit, workspace.root)
+    _, emission = emit_methods(lowered, action.inputs.config.emit, workspace.root)
     return emission.delegates(method)

@@ -73,7 +73,7 @@ class _Subject:
 
     @property
     def settings(self) -> Any:
-        return self.action.inputs.settings
+        return self.action.inputs.config.validation
 
     @property
     def folder(self) -> Path:
@@ -151,7 +151,7 @@ def _run(subject: _Subject, crash_log: CrashLog, suites: BundleCases | None) -> 
         subject.programs,
         subject.examples,
         subject.settings,
-        subject.action.inputs.constant_methods,
+        subject.action.inputs.config.constant_methods,
         _not_run(manifest, key["not_run"]),
         lines_of_handles(manifest, subject.programs, subject.workspace.root),
         key["cases"],
@@ -263,9 +263,9 @@ def _planned_examples(action: Action) -> dict[str, list[tuple[str, digest.Digest
     """Return the files that the config names for each method, and what was planned to be there."""
     programs = action.key["measured"]["programs"]
     return {
-        name: list(zip(files, programs[name]["examples"], strict=True))
-        for name, files in action.inputs.examples.items()
-        if files
+        name: list(zip(limits.examples, programs[name]["examples"], strict=True))
+        for name, limits in action.inputs.config.validation.methods.items()
+        if limits.examples
     }
 
 

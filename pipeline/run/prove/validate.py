@@ -46,7 +46,7 @@ def validate(
     manifest = read_manifest(workspace, package)
     made_of = {name: each["program"] for name, each in key["programs"].items()}
     wrong = list(
-        check_integrity(folder, manifest, package, made_of, action.inputs.constant_methods)
+        check_integrity(folder, manifest, package, made_of, action.inputs.config.constant_methods)
     )
     measured = None if always else find_measured(action, workspace)
     shown: dict[str, bytes] = {}
