@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.compile.control_flow import refuse_views_of_carries
-from pipeline.config.load import EmitConfig
+from pipeline.config.models import EmitConfig
 
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
 _SHAPES = {

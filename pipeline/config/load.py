@@ -12,37 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.backends import PartitionerSpec, QuantizeConfig
 from pipeline.config.compose import KEYS, Composition, Document, Folder
 from pipeline.config.fields import NAME_PATTERN, RULES
-from pipeline.config.models import (
-    EdgeConfig,
-    EmitConfig,
-    LayoutConfig,
-    MethodConfig,
-    PackageConfig,
-    PassSpec,
-)
+from pipeline.config.models import PackageConfig
 from pipeline.config.parser import parse
-from pipeline.config.validation import Gates, ValidateConfig
 from pipeline.store.errors import ConfigErrors, Problem, shown
-
-__all__ = [
-    "Configs",
-    "EdgeConfig",
-    "EmitConfig",
-    "Gates",
-    "LayoutConfig",
-    "MethodConfig",
-    "PackageConfig",
-    "PartitionerSpec",
-    "PassSpec",
-    "QuantizeConfig",
-    "ValidateConfig",
-    "parse_config",
-    "parse_document",
-    "read_configs",
-]
 
 
 @dataclass(frozen=True)

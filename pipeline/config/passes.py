@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.config.load import PassSpec
+    from pipeline.config.models import PassSpec
 
 FOLDER = "passes"
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pipeline.backends import Options, PartitionerSpec
 from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config.compose import Document
-from pipeline.config.load import MethodConfig, PackageConfig, PassSpec
+from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
 from pipeline.config.yaml import Node, dump_flow
 from pipeline.store.errors import join
 

@@ -23,8 +23,8 @@ from pipeline.backends import (
     QuantizeConfig,
 )
 from pipeline.config.fields import REFERENCE_PATTERN
-from pipeline.config.load import MethodConfig, PackageConfig, PassSpec
 from pipeline.config.matrix import AXIS_PATTERN
+from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
 from pipeline.config.parser import partitioner_options
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

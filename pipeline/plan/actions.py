@@ -17,7 +17,7 @@ from pipeline.store.digest import Digest
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import QuantizeConfig
-    from pipeline.config.load import EmitConfig, MethodConfig, PackageConfig
+    from pipeline.config.models import EmitConfig, MethodConfig, PackageConfig
 
 KindName = Literal["export", "quantize", "compile", "link", "validate"]
 Inputs = TypeVar("Inputs")

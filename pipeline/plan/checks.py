@@ -17,7 +17,7 @@ from pipeline.store.store import Store
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import Backend, Options
     from pipeline.config.compose import Document
-    from pipeline.config.load import MethodConfig, PackageConfig
+    from pipeline.config.models import MethodConfig, PackageConfig
 
 
 def check_config(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:

@@ -20,7 +20,8 @@ from pipeline.store.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Composition, Document, Folder
-    from pipeline.config.load import Configs, PackageConfig
+    from pipeline.config.load import Configs
+    from pipeline.config.models import PackageConfig
 
 
 @dataclass(frozen=True)

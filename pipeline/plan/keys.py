@@ -25,7 +25,7 @@ from pipeline.store.toolchain import code, describing_code, host, toolchain
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import QuantizeConfig
-    from pipeline.config.load import PackageConfig
+    from pipeline.config.models import PackageConfig
 
 Key = dict[str, Any]
 # The digests of the files of the workspace that a method's options name, by the option's place in

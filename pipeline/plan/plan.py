@@ -25,7 +25,7 @@ from pipeline.store.toolchain import host, toolchain
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pipeline.config.load import MethodConfig, PackageConfig
+    from pipeline.config.models import MethodConfig, PackageConfig
 
 _T = TypeVar("_T")
 

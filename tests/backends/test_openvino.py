@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from pipeline.backends import BACKENDS
 from pipeline.backends.openvino import OpenvinoOptions, OpenvinoQuantize
 from pipeline.backends.openvino.blob import UnknownBlobError, without_counters
-from pipeline.config.load import ConfigErrors, parse_config
+from pipeline.config.load import parse_config
+from pipeline.store.errors import ConfigErrors
 from tests.support.bench import REPOSITORY
 from tests.support.lowerable import (
     bench_for,
@@ -208,7 +209,7 @@ _CONTROL_FLOW = """
     from tests.compile import test_control_flow as flow
     from pipeline.backends import BACKENDS, PartitionerSpec
     from pipeline.compile.module_filter import make_filtered_partitioners
-    from pipeline.config.load import EmitConfig
+    from pipeline.config.models import EmitConfig
     from pipeline.compile.inspect.delegation import describe_delegation
     from pipeline.compile.emit import emit
     from pipeline.store.errors import PipelineError

@@ -19,7 +19,7 @@ from pipeline.compile.emit import emit
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import Blob, NamedBlob, make_object, parse_object
-from pipeline.config.load import EmitConfig
+from pipeline.config.models import EmitConfig
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
 from tests.support.programs import shared_programs

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config.load import ConfigErrors, parse_config, read_configs
+from pipeline.config.load import parse_config, read_configs
 from pipeline.config.schema import json_schema
 from pipeline.config.yaml import load_nodes, plain
 from pipeline.store.digest import canonical_json
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import ConfigErrors, PipelineError
 from tests.support.bench import REPOSITORY
 
 PORTABLE = "write `partitioners: []` for portable operators only"

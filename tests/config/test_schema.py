@@ -5,8 +5,9 @@ import sys
 import jsonschema
 import pytest
 
-from pipeline.config.load import ConfigErrors, parse_config, read_configs
+from pipeline.config.load import parse_config, read_configs
 from pipeline.config.schema import DIALECT, json_schema
+from pipeline.store.errors import ConfigErrors
 from tests.support.bench import REPOSITORY
 
 SCHEMA = json_schema()

@@ -15,9 +15,8 @@ from torch._higher_order_ops.map import map as torch_map
 from torch.export import Dim
 
 from pipeline import backends
-from pipeline.backends import BACKENDS, Execution
+from pipeline.backends import BACKENDS, Execution, QuantizeConfig
 from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime, Timing
-from pipeline.config.load import QuantizeConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.interpreter import load
 from pipeline.devices.registry import devices

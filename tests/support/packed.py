@@ -16,7 +16,7 @@ from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import MethodObject, make_object
-from pipeline.config.load import EmitConfig
+from pipeline.config.models import EmitConfig
 from pipeline.report.records import ContentsRecord
 from pipeline.store.store import Store
 

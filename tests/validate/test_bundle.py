@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from pipeline.config.load import ValidateConfig
+from pipeline.config.validation import ValidateConfig
 from pipeline.devices.bindings import _merged_data
 from pipeline.program.inputs import InputSet
 from pipeline.validate.bundle import BundleCases, bundle

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.config.load import ValidateConfig, parse_config
-from pipeline.config.validation import CASES, Limits
+from pipeline.config.load import parse_config
+from pipeline.config.validation import CASES, Limits, ValidateConfig
 from pipeline.devices import executorch
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.config.load import ValidateConfig
+from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown

@@ -9,7 +9,7 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from torch import nn
 from torch.export import Dim
 
-from pipeline.config.load import ValidateConfig
+from pipeline.config.validation import ValidateConfig
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet

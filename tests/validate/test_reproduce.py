@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from pipeline.config.load import ValidateConfig
+from pipeline.config.validation import ValidateConfig
 from pipeline.plan.actions import Action
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown

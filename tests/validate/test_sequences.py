@@ -12,7 +12,8 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from torch import nn
 from torch.export import export
 
-from pipeline.config.load import ValidateConfig, parse_config
+from pipeline.config.load import parse_config
+from pipeline.config.validation import ValidateConfig
 from pipeline.devices import interpreter
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session

@@ -20,7 +20,7 @@ from pipeline.compile.inspect.delegation import describe_delegation, find_debug_
 from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.objects import make_object
-from pipeline.config.load import EmitConfig, MethodConfig
+from pipeline.config.models import EmitConfig, MethodConfig
 from pipeline.config.passes import load_passes, source_files
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.program.graphs import NodePlaces

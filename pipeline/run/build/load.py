@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch.export import ExportedProgram
 
-from pipeline.config.load import MethodConfig
+from pipeline.config.models import MethodConfig
 from pipeline.plan.actions import Action
 from pipeline.program.archive import load_example_inputs, load_program
 from pipeline.program.input_files import check_file
