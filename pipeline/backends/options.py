@@ -3,8 +3,11 @@ until operators are looked up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
@@ -73,6 +76,24 @@ def distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(names)) < len(names):
         raise rule("must name each only once")
     return names
+
+
+# Names of upstream's, by key.
+NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
+    tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
+)
+
+
+class OneOf:
+    """Annotates a text that must be one of the names under these keys."""
+
+    def __init__(self, *keys: str) -> None:
+        self.names = [name for key in keys for name in NAMES[key]]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.literal_schema(self.names)
 
 
 _T = TypeVar("_T")

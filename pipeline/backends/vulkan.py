@@ -17,9 +17,11 @@ from pipeline.backends.entry import (
     Quantization,
 )
 from pipeline.backends.options import (
+    NAMES,
     Distinct,
     Greatest,
     Least,
+    OneOf,
     OperatorName,
     Options,
     edge_operators,
@@ -31,22 +33,8 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torchao.quantization.pt2e.quantizer import Quantizer
 
-# The members of executorch's VkStorageType and VkMemoryLayout, in lower case.
+# The members of executorch's VkStorageType, in lower case.
 VulkanStorage = Literal["buffer", "texture_3d", "texture_2d", "default_storage"]
-# fmt: off
-VulkanLayout = Literal[
-    "tensor_width_packed", "tensor_height_packed", "tensor_channels_packed", "packed_int8_4w4c",
-    "packed_int8_4h4w", "packed_int8_4w", "packed_int8_4c", "packed_int8_4c1w",
-    "packed_int8_conv2d", "default_layout",
-]
-# What WebGPUTester (executorch/backends/webgpu/test/tester.py) lets the partitioner delegate.
-WEBGPU_OPERATORS = (
-    "aten.add.Tensor", "et_vk.rms_norm.default", "aten.mul.Tensor", "aten.view_copy.default",
-    "aten.select_copy.int", "aten.sigmoid.default", "aten.squeeze_copy.dims",
-    "aten.unsqueeze_copy.default", "aten.slice_copy.Tensor", "aten.permute_copy.default",
-    "aten.cat.default",
-)
-# fmt: on
 
 
 def _check_type(name: str) -> str:
@@ -88,7 +76,7 @@ class VulkanCompileOptions(Options):
     them."""
     storage_type_override: VulkanStorage | None = None
     """Where tensors are kept when nothing else decides it."""
-    memory_layout_override: VulkanLayout | None = None
+    memory_layout_override: Annotated[str, OneOf("vulkan_layouts")] | None = None
     """How tensors are laid out when nothing else decides it."""
     skip_tag_memory_metadata: bool = False
     """Insert no transitions of storage and layout; for debugging the backend."""
@@ -123,7 +111,7 @@ class VulkanOptions(VulkanCompileOptions, _ModuleLists):
 class WebGpuOptions(_ModuleLists):
     """Options of the `VulkanPartitioner` for WebGPU, whose runtime has few operators."""
 
-    operators: Distinct[OperatorName] = WEBGPU_OPERATORS
+    operators: Distinct[OperatorName] = tuple(NAMES["webgpu_operators"])
     """What the runtime implements, and so what is delegated; by default what ExecuTorch's own tests
     delegate."""
 

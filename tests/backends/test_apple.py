@@ -28,10 +28,10 @@ from pipeline.backends.coreml.options import (
     CoreMLComputeUnit,
     CoreMLOptions,
     CoreMLQuantize,
-    CoreMLTarget,
     CoreMLWeightQuantizer,
 )
 from pipeline.backends.coreml.reproducible import archive, reproducible
+from pipeline.backends.options import NAMES
 from pipeline.store.errors import PipelineError
 from tests.support.lowerable import (
     bench_for,
@@ -316,7 +316,7 @@ def test_enum_members_are_the_installed_ones():
     assert list(get_args(CoreMLComputeUnit)) == [unit.name.lower() for unit in ct.ComputeUnit]
     members = ct.target.__members__.items()
     programs = {name.lower() for name, target in members if target >= ct.target.iOS15}
-    assert set(get_args(CoreMLTarget)) == programs
+    assert set(NAMES["coreml_targets"]) == programs
     fields = CoreMLOptions.model_fields
     assert set(get_args(fields["compute_precision"].annotation)) == {p.value for p in ct.precision}
     strategies = fields["multimethod_weight_sharing_strategy"].annotation

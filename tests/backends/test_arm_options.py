@@ -20,11 +20,11 @@ from pipeline.backends.arm.ethos_u import (
     SYSTEMS,
     EthosUOptions,
     EthosUQuantize,
-    EthosUTarget,
 )
 from pipeline.backends.arm.options import TOSA_EXTENSIONS, PassOptions
 from pipeline.backends.arm.tosa import TosaOptions, TosaQuantize
 from pipeline.backends.arm.vgf import VgfOptions, VgfQuantize, converter
+from pipeline.backends.options import NAMES
 from pipeline.backends.workspace_files import find_misfits
 from pipeline.config.load import parse_config
 from pipeline.store.errors import ConfigErrors, PipelineError
@@ -81,7 +81,7 @@ def test_pass_options_are_the_pipeline_configs():
     assert leaky_relu == list(get_args(PassOptions.model_fields["leaky_relu"].annotation))
 
 
-@pytest.mark.parametrize("target", get_args(EthosUTarget))
+@pytest.mark.parametrize("target", NAMES["ethos_u_targets"])
 def test_ethos_u_defaults_are_the_compile_specs(target):
     compile_spec, spec = of("compile_spec", "EthosUCompileSpec")
     made = compile_spec(EthosUOptions(target=target))
@@ -143,7 +143,7 @@ def test_names_are_velas():
     import ethosu.vela
     from ethosu.vela.architecture_features import CONFIG_FILES_PATH, Accelerator
 
-    assert list(get_args(EthosUTarget)) == Accelerator.member_list()
+    assert list(NAMES["ethos_u_targets"]) == Accelerator.member_list()
     sections = configparser.ConfigParser()
     assert sections.read(Path(CONFIG_FILES_PATH) / OWN_INI), ethosu.vela.__file__
     named = [section.partition(".")[::2] for section in sections.sections()]

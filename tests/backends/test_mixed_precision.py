@@ -351,12 +351,10 @@ def test_what_core_ml_and_openvino_can_not_mix_is_refused():
 
 @pytest.mark.parametrize("name", [needs("tosa")])
 def test_arms_operators_are_those_that_its_quantizer_knows(name):
-    from typing import get_args
-
     from executorch.backends.arm.quantizer.arm_quantizer_utils import SharedQspecQuantizer
     from executorch.backends.arm.quantizer.quantizer_support import TOSA_QUANTIZER_SUPPORT_DICT
 
-    from pipeline.backends.arm.options import ArmFollower, ArmOperator
+    from pipeline.backends.options import NAMES
 
     def named(target):
         parts = target.__name__.split(".")
@@ -364,5 +362,5 @@ def test_arms_operators_are_those_that_its_quantizer_knows(name):
 
     own = {named(pattern[0]) for pattern in TOSA_QUANTIZER_SUPPORT_DICT if len(pattern) == 1}
     followers = {named(target) for target in SharedQspecQuantizer.SHARED_QSPEC_OPS_DEFAULT}
-    assert set(get_args(ArmOperator)) == own
-    assert set(get_args(ArmFollower)) == followers - own - {"cond", "getitem", "while_loop"}
+    assert set(NAMES["arm_operators"]) == own
+    assert set(NAMES["arm_followers"]) == followers - own - {"cond", "getitem", "while_loop"}

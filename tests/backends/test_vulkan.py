@@ -20,9 +20,8 @@ from executorch.exir.dialects._ops import ops
 from pydantic import ValidationError
 
 from pipeline.backends import PartitionerSpec, make_partitioners, make_quantizer
+from pipeline.backends.options import NAMES
 from pipeline.backends.vulkan import (
-    WEBGPU_OPERATORS,
-    VulkanLayout,
     VulkanOptions,
     VulkanQuantize,
     VulkanStorage,
@@ -108,7 +107,7 @@ def partitioner(**options):
 
 def test_enum_members_are_the_installed_ones():
     assert list(get_args(VulkanStorage)) == [each.name.lower() for each in VkStorageType]
-    assert list(get_args(VulkanLayout)) == [each.name.lower() for each in VkMemoryLayout]
+    assert list(NAMES["vulkan_layouts"]) == [each.name.lower() for each in VkMemoryLayout]
 
 
 def test_defaults_are_the_constructors():
@@ -228,7 +227,7 @@ def test_webgpu_delegates_by_default_what_upstream_tests():
         for node in ast.parse(source).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "WEBGPU_SUPPORTED_OPS"
     )
-    assert list(WEBGPU_OPERATORS) == listed
+    assert NAMES["webgpu_operators"] == listed
     spec = PartitionerSpec(name="webgpu", options=WebGpuOptions())
     (made,) = make_partitioners([spec])
     assert {ops.edge.aten.add.Tensor, ops.edge.et_vk.rms_norm.default} <= made.operator_allowlist

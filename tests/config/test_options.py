@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from pipeline.backends import BACKENDS, QUANTIZERS
+from pipeline.backends.options import OneOf
 from pipeline.config.load import read_configs
 
 PARTITIONERS = {f"{name} partitioner": backend.options for name, backend in BACKENDS.items()}
@@ -47,6 +48,8 @@ def list_options(entry):
 
 def literals(annotation):
     """The members of every enumeration in an option's type."""
+    if isinstance(annotation, OneOf):
+        return annotation.names
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))
     return [member for part in get_args(annotation) for member in literals(part)]
@@ -55,8 +58,9 @@ def literals(annotation):
 def enumerated(entry):
     """Options that are members of enumerations, or lists of them."""
     for name in list_options(entry):
-        annotation = ENTRIES[entry].model_fields[name].annotation
-        if get_origin(annotation) is not dict and (found := literals(annotation)):
+        field = ENTRIES[entry].model_fields[name]
+        found = [each for part in (field.annotation, *field.metadata) for each in literals(part)]
+        if get_origin(field.annotation) is not dict and found:
             yield name, found
 
 

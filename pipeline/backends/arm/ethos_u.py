@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import configparser
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,32 +16,14 @@ from pipeline.backends.arm.backend import arm_backend
 from pipeline.backends.arm.options import FLAG_SCHEMA, ArmQuantize, PassOptions, flag
 from pipeline.backends.entry import Execution
 from pipeline.backends.host import TOSA, Host, extra
-from pipeline.backends.options import Distinct, Options, rule
+from pipeline.backends.options import NAMES, Distinct, OneOf, Options, rule
 from pipeline.backends.patching import wrapped
 from pipeline.backends.workspace_files import WorkspaceFiles
 from pipeline.store import digest
 from pipeline.store.errors import did_you_mean
 
-# vela's accelerator configurations: an NPU and its multiply-accumulates in a cycle.
-# fmt: off
-EthosUTarget = Literal[
-    "ethos-u55-32", "ethos-u55-64", "ethos-u55-128", "ethos-u55-256",
-    "ethos-u65-256", "ethos-u65-512",
-    "ethos-u85-128", "ethos-u85-256", "ethos-u85-512", "ethos-u85-1024", "ethos-u85-2048",
-]
-# What Arm/vela.ini, which vela brings, defines.
-OWN_INI = "Arm/vela.ini"
-SYSTEMS = (
-    "Ethos_U55_Deep_Embedded", "Ethos_U55_High_End_Embedded",
-    "Ethos_U65_Embedded", "Ethos_U65_Mid_End", "Ethos_U65_High_End", "Ethos_U65_Client_Server",
-    "Ethos_U85_SYS_Flash_Low", "Ethos_U85_SYS_Flash_High", "Ethos_U85_SYS_DRAM_Low",
-    "Ethos_U85_SYS_DRAM_Mid", "Ethos_U85_SYS_DRAM_High",
-)
-MEMORIES = (
-    "Sram_Only", "Shared_Sram", "Dedicated_Sram", "Dedicated_Sram_256KB", "Dedicated_Sram_384KB",
-    "Dedicated_Sram_512KB",
-)
-# fmt: on
+OWN_INI = "Arm/vela.ini"  # which vela brings
+SYSTEMS, MEMORIES = NAMES["ethos_u_systems"], NAMES["ethos_u_memories"]
 # What executorch takes of them by default, by NPU.
 ETHOS_U_DEFAULTS = {
     "u55": ("Ethos_U55_High_End_Embedded", "Shared_Sram"),
@@ -61,11 +43,11 @@ VelaFlag = Annotated[
 class _EthosUTarget(Options):
     spec: ClassVar[str] = "ethosu.compile_spec:EthosUCompileSpec"
 
-    target: EthosUTarget
+    target: Annotated[str, OneOf("ethos_u_targets")]
     """The NPU and its multiply-accumulates in a cycle, such as ethos-u55-128."""
 
 
-def _suggested(names: tuple[str, ...]) -> WithJsonSchema:
+def _suggested(names: Sequence[str]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"enum": list(names)}, {"type": "string"}]})
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
-from pipeline.backends.options import Greatest, Least, Options, rule
+from pipeline.backends.options import NAMES, Greatest, Least, OneOf, Options, rule
 from pipeline.backends.quantize_options import (
     NOT,
     OF_OPERATORS,
@@ -106,37 +106,8 @@ class PassOptions(Options):
         return value
 
 
-# The operators that TOSAQuantizer quantizes by themselves, as the head of one of its patterns.
-# fmt: off
-ArmOperator = Literal[
-    "_softmax", "abs", "acos", "acosh", "adaptive_avg_pool2d", "add", "addmm", "arange", "asin",
-    "asinh", "atan", "atanh", "avg_pool2d", "bmm", "ceil", "celu", "conv1d", "conv2d", "conv3d",
-    "conv_transpose2d", "cos", "cosh", "cosine_similarity", "cumsum", "div", "einsum", "elu",
-    "embedding", "eq", "erf", "erfinv", "exp", "expm1", "eye", "fill", "floor", "floor_divide",
-    "full", "full_like", "ge", "gelu", "glu", "grid_sampler", "group_norm", "gru", "gt",
-    "hardsigmoid", "hardswish", "layer_norm", "le", "leaky_relu", "linalg_vector_norm",
-    "linear", "linspace", "log", "log10", "log1p", "log_softmax", "logit", "lstm", "lt",
-    "matmul", "max_pool2d", "maximum", "mean", "minimum", "mm", "moveaxis", "movedim", "mul",
-    "ne", "neg", "ones", "pow", "reciprocal", "remainder", "rnn_relu", "rnn_tanh", "round",
-    "rsqrt", "scalar_tensor", "scaled_dot_product_attention", "selu", "sigmoid", "sign", "silu",
-    "sin", "sinh", "softmax", "sqrt", "sub", "sum", "tan", "tanh", "to", "upsample_bilinear2d",
-    "upsample_nearest2d", "var", "zeros", "zeros_like",
-]
-# Those that it quantizes as what stands next to them.
-ArmFollower = Literal[
-    "_unsafe_view", "alias", "alias_copy", "amax", "amin", "as_strided_copy", "cat", "chunk",
-    "clamp", "clone", "concatenate", "constant_pad_nd", "contiguous", "copy", "detach",
-    "detach_copy", "dropout", "expand", "expand_copy", "flatten", "flip", "gather", "hardtanh",
-    "index", "index_copy", "index_put", "index_select", "lift_fresh_copy", "max", "min", "pad",
-    "permute", "permute_copy", "pixel_shuffle", "pixel_unshuffle", "relu", "repeat",
-    "repeat_interleave", "reshape", "select", "select_copy", "slice", "slice_copy", "split",
-    "split_copy", "split_with_sizes", "squeeze", "squeeze_copy", "stack", "t", "t_copy", "tile",
-    "transpose", "transpose_copy", "unbind", "unflatten", "unfold_copy", "unsqueeze",
-    "unsqueeze_copy", "view", "view_as", "view_copy", "where",
-]
-# fmt: on
-
-
+_FOLLOWERS = NAMES["arm_followers"]
+ArmOperator = Annotated[str, OneOf("arm_operators", "arm_followers")]
 RANGES = ("act_qmax", "act_qmin", "weight_qmax", "weight_qmin")
 
 
@@ -189,7 +160,7 @@ class ArmQuantize(ArmScheme, MixedQuantize):
     """The type that inputs are quantized to and outputs from, by default that of activations. uint8
     is for the method's borders only."""
     modules: ByModule[ArmScheme] = Field({})
-    operators: ByOperator[Literal[ArmOperator, ArmFollower], ArmScheme] = Field(
+    operators: ByOperator[ArmOperator, ArmScheme] = Field(
         {},
         description=f"{OF_OPERATORS} Those that only move values, and what follows no convolution "
         "or linear layer of relu, are quantized as what stands next to them, or not: `none`.",
@@ -208,7 +179,7 @@ class ArmQuantize(ArmScheme, MixedQuantize):
         for name, override in overrides.items():
             if override == NOT:
                 continue
-            if info.field_name == "operators" and name in get_args(ArmFollower):
+            if info.field_name == "operators" and name in _FOLLOWERS:
                 raise rule(f"must say {NOT} of {name}, which else is quantized as its neighbours")
             given = override.model_fields_set
             if "activations" in given:

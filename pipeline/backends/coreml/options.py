@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.backends.options import Distinct, OperatorName, Options, rule
+from pipeline.backends.options import NAMES, Distinct, OneOf, OperatorName, Options, rule
 from pipeline.backends.quantize_options import (
     NOT,
     OF_OPERATORS,
@@ -17,17 +17,8 @@ from pipeline.backends.quantize_options import (
     Static,
 )
 
-# The members of coremltools' ComputeUnit, and of its `target` those that have ML programs, in
-# lower case.
+# The members of coremltools' ComputeUnit, in lower case.
 CoreMLComputeUnit = Literal["all", "cpu_and_gpu", "cpu_only", "cpu_and_ne"]
-# fmt: off
-CoreMLTarget = Literal[
-    "ios15", "ios16", "ios17", "ios18", "ios26",
-    "macos12", "macos13", "macos14", "macos15", "macos26",
-    "watchos8", "watchos9", "watchos10", "watchos11", "watchos26",
-    "tvos15", "tvos16", "tvos17", "tvos18", "tvos26",
-]
-# fmt: on
 
 
 class CoreMLWeightQuantizer(Options):
@@ -58,7 +49,7 @@ class CoreMLOptions(Options):
     """Fail if an operator is not delegated, instead of leaving it to others."""
     compute_unit: CoreMLComputeUnit = "all"
     """What the device may run the model on."""
-    minimum_deployment_target: CoreMLTarget | None = None
+    minimum_deployment_target: Annotated[str, OneOf("coreml_targets")] | None = None
     """The oldest system that must run the model, such as ios18; by default the oldest that has what
     the model needs."""
     compute_precision: Literal["float16", "float32"] = "float16"
@@ -93,13 +84,8 @@ class CoreMLOptions(Options):
         return kind
 
 
-# The operators that CoreMLQuantizer quantizes by themselves, one of its patterns each or more.
-CoreMLOperator = Literal["add", "conv1d", "conv2d", "conv3d", "linear", "matmul", "mul"]
-# Those that it quantizes as what they read.
-CoreMLFollower = Literal[
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool1d",
-    "avg_pool2d", "avg_pool3d", "flatten", "max_pool1d", "max_pool2d", "max_pool3d", "mean",
-]  # fmt: skip
+_FOLLOWERS = NAMES["coreml_followers"]
+CoreMLOperator = Annotated[str, OneOf("coreml_operators", "coreml_followers")]
 
 
 class CoreMLScheme(Options):
@@ -123,19 +109,13 @@ class CoreMLQuantize(CoreMLScheme, MixedQuantize):
     """A `CoreMLQuantizer`, with other options for some modules and operators."""
 
     scheme: ClassVar[type[Options]] = CoreMLScheme
-    # The activations of its patterns, as they are exported.
-    # fmt: off
-    fused: ClassVar[frozenset[str]] = frozenset([
-        "batch_norm", "celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
-        "log_sigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "tanh",
-    ])
-    # fmt: on
-    fusing: ClassVar[frozenset[str]] = frozenset(get_args(CoreMLOperator))
+    fused: ClassVar[frozenset[str]] = frozenset(NAMES["coreml_activations"])
+    fusing: ClassVar[frozenset[str]] = frozenset(NAMES["coreml_operators"])
 
     quantizer: Literal["coreml"]
     dynamic: Static = False
     modules: ByModule[CoreMLScheme] = Field({})
-    operators: ByOperator[Literal[CoreMLOperator, CoreMLFollower], CoreMLScheme] = Field(
+    operators: ByOperator[CoreMLOperator, CoreMLScheme] = Field(
         {},
         description=f"{OF_OPERATORS} Pools and the like are quantized as what they read, or "
         "not: `none`.",
@@ -145,7 +125,7 @@ class CoreMLQuantize(CoreMLScheme, MixedQuantize):
     @classmethod
     def _followers_have_no_options(cls, overrides: dict[str, Any]) -> dict[str, Any]:
         for name, override in overrides.items():
-            if override != NOT and name in get_args(CoreMLFollower):
+            if override != NOT and name in _FOLLOWERS:
                 raise rule(f"must say none of {name}, which else is quantized as what it reads")
         return overrides
 

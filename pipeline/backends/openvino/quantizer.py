@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from pipeline.backends.options import ModuleName, Options, rule
+from pipeline.backends.options import ModuleName, OneOf, Options, rule
 from pipeline.backends.quantize_options import MixedQuantize, Static
 from pipeline.program.module_paths import innermost_module
 from pipeline.store.errors import PipelineError
@@ -37,14 +37,6 @@ def _for_modes(prefix: str, kind: str) -> AfterValidator:
 
 _OBSERVING = _for_modes("int8", "int8_sym, int8_mixed and int8_transformer")
 _WEIGHT_ONLY_INT4 = _for_modes("int4wo", "int4wo_sym and int4wo_asym")
-
-
-# What NNCF quantizes the inputs or the weights of, and by itself.
-OpenvinoOperator = Literal[
-    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "add", "addmm", "avg_pool2d", "avg_pool3d", "bmm",
-    "conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d", "div", "embedding",
-    "layer_norm", "linear", "matmul", "mean", "mm", "mul", "pixel_shuffle", "round",
-]  # fmt: skip
 
 
 class OpenvinoScheme(Options):
@@ -80,7 +72,7 @@ class OpenvinoQuantize(MixedQuantize):
 
     modules: dict[ModuleName, Literal["none"]] = Field({})
     """`none` leaves the operators of a module, by its qualified name, as they are."""
-    operators: dict[OpenvinoOperator, Literal["none"]] = Field({})
+    operators: dict[Annotated[str, OneOf("openvino_operators")], Literal["none"]] = Field({})
     """`none` leaves operators of a type as they are."""
 
     @field_validator("modules", "operators")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from pipeline.backends import reasons
 from pipeline.backends.entry import Backend, Lowering, Preprocessing, Quantization, Why, lazy
-from pipeline.backends.options import Distinct, Greatest, Least, Options, rule
+from pipeline.backends.options import NAMES, Distinct, Greatest, Least, OneOf, Options, rule
 from pipeline.backends.quantize_options import ByModule, ByOperator, MixedQuantize
 
 if TYPE_CHECKING:
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
     from torch.fx import Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
-# The names of executorch's ALL_PARTITIONER_CONFIGS, in its order.
-# fmt: off
-XnnpackConfigName = Literal[
-    "AbsConfig", "AddConfig", "AddmmConfig", "AvgPoolingConfig", "BatchNormConfig", "BMMConfig",
-    "CatConfig", "CeilConfig", "CloneConfig", "CloneDimOrderConfig", "ConstantPadConfig",
-    "ConvolutionConfig", "ClampConfig", "DivConfig", "ExpConfig", "FloorConfig", "GeluConfig",
-    "HardtanhConfig", "HardswishConfig", "LeakyReLUConfig", "LinearConfig", "LogConfig",
-    "MaxDimConfig", "MaximumConfig", "MaxPool2dConfig", "MeanDimConfig", "MinimumConfig",
-    "MMConfig", "MulConfig", "NegConfig", "PermuteConfig", "PowConfig", "PreluConfig",
-    "ReciprocalSquareRootConfig", "ReLUConfig", "TanhConfig", "ToDimOrderCopyConfig",
-    "SigmoidConfig", "SinConfig", "CosConfig", "SliceCopyConfig", "SoftmaxConfig",
-    "SquareRootConfig", "SubConfig", "UnsqueezeCopyConfig", "UpsampleBilinear2dConfig",
-    "ViewCopyConfig", "QuantizedPerTensorConfig", "DeQuantizedPerTensorConfig",
-    "QuantizeAffineConfig", "DeQuantizeAffineConfig", "ChooseQParamsAffineConfig",
-]
-# fmt: on
 # The members of executorch's ConfigPrecisionType, in lower case.
 XnnpackPrecision = Literal["fp32", "static_quant", "dynamic_quant"]
 
@@ -46,17 +30,10 @@ class XnnpackOptions(Options):
     """Give every operator a partition of its own, instead of merging them."""
     config_precisions: Distinct[XnnpackPrecision] | None = None
     """Delegate only operators that compute in one of these; by default in any."""
-    configs: Distinct[XnnpackConfigName] | None = None
+    configs: Distinct[Annotated[str, OneOf("xnnpack_configs")]] | None = None
     """Delegate only what these partitioner configs match; by default all of them."""
     force_non_static_weights_for_f32_linear: bool = False
     """Leave the weights of float32 linears outside the delegate, as its inputs."""
-
-
-# The operators that XNNPACKQuantizer annotates, one of its patterns each or more.
-XnnpackOperator = Literal[
-    "adaptive_avg_pool2d", "add", "cat", "conv1d", "conv2d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "linear", "mul",
-]  # fmt: skip
 
 
 class XnnpackScheme(Options):
@@ -93,11 +70,11 @@ class XnnpackQuantize(XnnpackScheme, MixedQuantize):
 
     scheme: ClassVar[type[Options]] = XnnpackScheme
     fused: ClassVar[frozenset[str]] = frozenset({"relu", "hardtanh", "batch_norm"})
-    fusing: ClassVar[frozenset[str]] = frozenset(get_args(XnnpackOperator))
+    fusing: ClassVar[frozenset[str]] = frozenset(NAMES["xnnpack_operators"])
 
     quantizer: Literal["xnnpack"]
     modules: ByModule[XnnpackScheme] = Field({})
-    operators: ByOperator[XnnpackOperator, XnnpackScheme] = Field({})
+    operators: ByOperator[Annotated[str, OneOf("xnnpack_operators")], XnnpackScheme] = Field({})
 
 
 def _make_partitioner(options: XnnpackOptions) -> Partitioner:
