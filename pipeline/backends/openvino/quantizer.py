@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from pipeline.backends.options import ModuleName, OneOf, Options, rule
-from pipeline.backends.quantize_options import MixedQuantize, Static
+from pipeline.backends.quantize_options import NOT, MixedQuantize, Static
 from pipeline.program.module_paths import innermost_module
 from pipeline.store.errors import PipelineError
 
@@ -37,6 +37,15 @@ def _for_modes(prefix: str, kind: str) -> AfterValidator:
 
 _OBSERVING = _for_modes("int8", "int8_sym, int8_mixed and int8_transformer")
 _WEIGHT_ONLY_INT4 = _for_modes("int4wo", "int4wo_sym and int4wo_asym")
+
+
+def _must_be_none(override: Any) -> Any:
+    if override != NOT:
+        raise rule(f"must be {NOT}")
+    return override
+
+
+LeftAlone = Annotated[Literal["none"], BeforeValidator(_must_be_none)]
 
 
 class OpenvinoScheme(Options):
@@ -70,9 +79,9 @@ class OpenvinoQuantize(MixedQuantize):
     scale_estimation: Annotated[bool, _WEIGHT_ONLY_INT4] = False
     """Choose scales by the outputs on calibration inputs."""
 
-    modules: dict[ModuleName, Literal["none"]] = Field({})
+    modules: dict[ModuleName, LeftAlone] = Field({})
     """`none` leaves the operators of a module, by its qualified name, as they are."""
-    operators: dict[Annotated[str, OneOf("openvino_operators")], Literal["none"]] = Field({})
+    operators: dict[Annotated[str, OneOf("openvino_operators")], LeftAlone] = Field({})
     """`none` leaves operators of a type as they are."""
 
     @field_validator("modules", "operators")
