@@ -13,6 +13,7 @@ from pipeline.backends import Options, PartitionerSpec
 from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config.compose import Document
 from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
+from pipeline.config.parser import partitioner_options
 from pipeline.config.yaml import Node, dump_flow
 from pipeline.store.errors import join
 
@@ -45,20 +46,16 @@ class _View:
     ) -> Iterator[_Row]:
         """Show the values of a model; `unwritten` is the comment on those that nobody wrote."""
         for name, info in type(model).model_fields.items():
-            key, value = info.alias or name, getattr(model, name)
+            key, value, unsaid = info.alias or name, getattr(model, name), unwritten
             if isinstance(model, MixedQuantize) and name in OVERRIDES:
-                yield from self._overrides(model, name, join(path, key), indent)
-            elif path or key != "package":  # that is the name of the file, or of one of a matrix
-                yield from self._member(key, value, join(path, key), indent, unwritten)
+                # With what they leave out, which is as for the whole method.
+                value = {n: each or NOT for n, each in model.overrides(name).items()}
+                unsaid = "as for the method" if value else "default"
+            if path or key != "package":  # that is the name of the file, or of one of a matrix
+                yield from self._member(key, value, join(path, key), indent, unsaid)
         recipe = self._document.written(join(path, "recipe"))
         if recipe is not None and isinstance(model, MethodConfig):
             yield from self._member("recipe", recipe.value, join(path, "recipe"), indent)
-
-    def _overrides(self, model: MixedQuantize, kind: str, path: str, indent: str) -> Iterator[_Row]:
-        """Show overrides with what they leave out, which is as for the whole method."""
-        whole = {n: NOT if each is None else each for n, each in model.overrides(kind).items()}
-        unwritten = "as for the method" if whole else "default"
-        yield from self._member(kind, whole, path, indent, unwritten)
 
     def _member(
         self, key: str, value: Any, path: str, indent: str, unwritten: str = "default"
@@ -92,11 +89,10 @@ class _View:
         if isinstance(item, PassSpec):
             yield _Row(f"{indent}- {_flow(item)}", origin)
             return
-        inner, deeper = join(path, item.name), indent + 2 * _INDENT
-        rows = list(self.model(item.options, inner, deeper))
-        for name in type(item).model_fields:  # what is written among the options of any backend
-            if name not in ("name", "options"):
-                rows += self._member(name, getattr(item, name), join(inner, name), deeper)
+        written = partitioner_options(item.name).model_construct(
+            **dict(item.options), modules=item.modules
+        )
+        rows = list(self.model(written, join(path, item.name), indent + 2 * _INDENT))
         colon = ":" if any(row.said for row in rows) else ""
         yield _Row(f"{indent}- {item.name}{colon}", origin)
         yield from rows

@@ -17,11 +17,6 @@ import yaml
 
 from pipeline.store.errors import ConfigErrors, Problem, join
 
-try:
-    from yaml import CSafeLoader as BaseLoader
-except ImportError:  # PyYAML was built without libyaml
-    from yaml import SafeLoader as BaseLoader  # type: ignore[assignment]
-
 _MAX_DEPTH = 64  # libyaml's composer recurses, and overflows the C stack at some 40,000
 _YAML = "tag:yaml.org,2002:"
 _TEXT, _MERGE, _AMBIGUOUS = f"{_YAML}str", f"{_YAML}merge", "!ambiguous"
@@ -42,7 +37,7 @@ _SCALARS = {
 }
 
 
-class _Loader(BaseLoader):
+class _Loader(yaml.CSafeLoader):
     yaml_implicit_resolvers = {None: list(_SCALARS.items())}  # noqa: RUF012
 
 
@@ -192,10 +187,8 @@ class _Constructor:
             return {}
         if id(node) not in self._made:
             self._open.add(id(node))
-            if isinstance(node, yaml.ScalarNode):
-                self._made[id(node)] = self._scalar(node, path)
-            else:
-                self._made[id(node)] = self._collection(node, path)
+            make = self._scalar if isinstance(node, yaml.ScalarNode) else self._collection
+            self._made[id(node)] = make(node, path)
             self._open.discard(id(node))
         return self._made[id(node)]
 
@@ -223,15 +216,11 @@ class _Constructor:
             self._wrong_tag(node, path)
         value: Any
         if isinstance(node, yaml.SequenceNode):
-            places = [join(path, index) for index in range(len(node.value))]
-            members = value = [
-                self._node(item, _line(item), place)
-                for item, place in zip(node.value, places, strict=True)
-            ]
+            value = [self._node(m, _line(m), join(path, n)) for n, m in enumerate(node.value)]
         else:
             value = self._mapping(node, path)
-            members = list(value.values())
         # With its aliases, it can nest deeper than the file does.
+        members = value if isinstance(value, list) else value.values()
         height = 1 + max((self._heights.get(id(each.value), 0) for each in members), default=0)
         if height > _MAX_DEPTH:
             raise _error(self._file, _line(node), f"is nested more than {_MAX_DEPTH} deep")

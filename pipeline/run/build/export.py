@@ -302,5 +302,5 @@ def _distributions(files: Iterable[Path]) -> list[str]:
 
 @cache
 def _installed() -> Mapping[str, list[str]]:
-    """Find the installed distributions by the modules that they bring: hundreds of files to read."""
+    """Find the installed distributions by the modules they bring: hundreds of files to read."""
     return importlib.metadata.packages_distributions()
