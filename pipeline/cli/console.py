@@ -15,7 +15,6 @@ from pipeline.cli.doit_link import action_task
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
-from pipeline.report.records import delegated_share, read_manifest, read_record
 from pipeline.run.batch import Show, Steps
 from pipeline.store.errors import plural
 from pipeline.store.files import REPORT
@@ -57,7 +56,10 @@ class Reporter(ConsoleReporter):
         else:
             rows = [tuple(row.values()) for row in _rows(plan, events)]
             table = columns([HEADINGS, *rows], right=range(4, len(HEADINGS)), rule=True)
-            lines = ["", *table, _totals(events)]
+            counts = Counter[str](event.outcome for event in events)
+            known = ("built", "hit", "up-to-date", "failed", "not-run")
+            counted = ", ".join(f"{counts[each]} {each}" for each in known if counts[each])
+            lines = ["", *table, f"{plural(len(events), 'action')}: {counted}"]
         if any(remote.values()):  # it was asked something, or can't be
             lines.append(_remote_line(remote))
         self.write("".join(f"{line}\n" for line in lines))
@@ -135,6 +137,9 @@ HEADINGS = ("package", "method", "lower", "validate", "delegated", "size", "max 
 
 def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
     """Yield for each package a row of its own, then one for each method."""
+    # This imports typing_extensions, which a no-op run does without.
+    from pipeline.report.records import delegated_share, read_manifest, read_record
+
     blank = dict.fromkeys(HEADINGS, "")
     for package in sorted({str(event.package) for event in events if event.package}):
         own = [event for event in events if event.package == package]
@@ -184,10 +189,3 @@ def _remote_line(counts: Mapping[str, Any]) -> str:
         counts["problem"],
     ]
     return f"remote: {'; '.join(filter(None, words))}"
-
-
-def _totals(events: Sequence[Event]) -> str:
-    counts = Counter[str](event.outcome for event in events)
-    known = ("built", "hit", "up-to-date", "failed", "not-run")
-    counted = ", ".join(f"{counts[result]} {result}" for result in known if counts[result])
-    return f"{plural(len(events), 'action')}: {counted}"

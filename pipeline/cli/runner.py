@@ -22,7 +22,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.status import Status
 from pipeline.report.events import Event
 from pipeline.run.action_task import ActionTask, make_event
-from pipeline.run.batch import Batch
+from pipeline.run.batch import Batch, Show
 from pipeline.run.install import install_result
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem, format_new_problems
@@ -46,17 +46,10 @@ class Waiting(NamedTuple):
 class BatchRunner(Runner):
     """Takes the place of all of doit's runners; `doit -n N` sets the number of workers."""
 
-    def __init__(
-        self,
-        dep_manager: Any,
-        reporter: Any,
-        continue_: bool = False,
-        always_execute: bool = False,
-        stream: Any = None,
-        num_process: int = 0,
-    ) -> None:
-        super().__init__(dep_manager, reporter, continue_, always_execute, stream)
-        self._jobs = num_process
+    def __init__(self, *arguments: Any) -> None:
+        """Take doit's arguments for a runner, with the number of processes as a sixth one."""
+        super().__init__(*arguments[:5])
+        self._jobs: int = arguments[5] if len(arguments) > 5 else 0
         self._pool: Any = None
         self._lease = contextlib.ExitStack()
         self._held = False
@@ -134,16 +127,11 @@ class BatchRunner(Runner):
             assert task is not None
             self.reporter.execute_task(node.task)
             try:
-                status = task.status()
-                action = task.action()
-            except ConfigErrors as errors:
-                shown = "\n".join(
-                    format_new_problems(errors.problems, str(task.package), self._shown)
-                )
-                self._fail(node, make_event(task, "failed", error=str(errors)), shown)
-                continue
+                status, action = task.status(), task.action()
             except (PipelineError, OSError) as error:
-                self._fail(node, make_event(task, "failed", error=_describe(error)))
+                problems = error.problems if isinstance(error, ConfigErrors) else ()
+                lines = format_new_problems(problems, str(task.package), self._shown)
+                self._fail(node, _failure(task, error), "\n".join(lines))
                 continue
             if action is None:  # its result is not there and will never be
                 self._fail(node, make_event(task, "failed", error=status.reason))
@@ -166,8 +154,7 @@ class BatchRunner(Runner):
                 if task.traits.installed and not self._install(workspace, action):
                     return False
             except OSError as error:
-                facts = {"reason": status.reason, "error": _describe(error)}
-                self._fail(node, make_event(task, "failed", **facts))
+                self._fail(node, _failure(task, error, status.reason))
                 return True
             self._count_hit(workspace, action)
             event = make_event(task, "hit", reason=status.reason, start=time.time())
@@ -177,13 +164,11 @@ class BatchRunner(Runner):
     def _install(self, workspace: Workspace, action: Action) -> bool:
         """Put the files of an action from the store into `build/`, if they are still there."""
         self._hold(workspace)
-        entry = workspace.store.get(action.digest)
-        try:
-            if entry is not None:
+        with contextlib.suppress(MissingBlobError):
+            if entry := workspace.store.get(action.digest):
                 install_result(workspace, action, entry.result)
-        except MissingBlobError:
-            return False
-        return entry is not None
+                return True
+        return False
 
     def _hold(self, workspace: Workspace) -> None:
         """Keep others from evicting what this run uses from now on."""
@@ -201,8 +186,7 @@ class BatchRunner(Runner):
             _check_writable(plan.workspace)
         except OSError as error:
             for node, task, status in (each for tasks in waiting.values() for each in tasks):
-                facts = {"reason": status.reason, "error": _describe(error)}
-                self._fail(node, make_event(task, "failed", **facts))
+                self._fail(node, _failure(task, error, status.reason))
             return
         self._hold(plan.workspace)
         if self._pool is None:
@@ -210,7 +194,7 @@ class BatchRunner(Runner):
 
             jobs = self._jobs or plan.workspace.jobs
             self._pool = Pool(plan.workspace, jobs, self.always_execute)
-        batch = Batch(plan, self._pool, getattr(self.reporter, "progress", _quiet))
+        batch = Batch(plan, self._pool, getattr(self.reporter, "progress", _show_nothing))
         try:
             for action, event in batch.run(actions):
                 for number, each in enumerate(waiting[action.digest]):
@@ -280,10 +264,11 @@ class BatchRunner(Runner):
             self.record.close(tasks[0].plan, self.reporter, self.final_result == INTERRUPTED)
 
 
-def _describe(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return str(error)
+def _failure(task: ActionTask, error: Exception, reason: str = "") -> Event:
+    text = str(error)
+    if isinstance(error, OSError) and error.filename:
+        text = f"{error.filename}: {error.strerror}"
+    return make_event(task, "failed", reason=reason, error=text)
 
 
 def _check_writable(workspace: Workspace) -> None:
@@ -293,6 +278,5 @@ def _check_writable(workspace: Workspace) -> None:
             pass
 
 
-@contextlib.contextmanager
-def _quiet(queue: Any, steps: Any) -> Any:
-    yield lambda event: None
+def _show_nothing(*_: Any) -> contextlib.AbstractContextManager[Show]:
+    return contextlib.nullcontext(lambda event: None)

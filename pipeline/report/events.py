@@ -74,20 +74,11 @@ def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str
     Raises:
         OSError: the file can't be written.
     """
-    actions = [{name: getattr(event, name) for name in _RUN_FIELDS} for event in events]
-    for action in actions:
-        action["seconds"] = round(action["seconds"], 3)
+    rounded = (event._replace(seconds=round(event.seconds, 3)) for event in events)
+    actions = [{name: getattr(event, name) for name in _RUN_FIELDS} for event in rounded]
     lines = ",\n".join(map(json.dumps, actions))
     text = f'{{"actions": [\n{lines}\n], "remote": {json.dumps(remote)}}}\n'
     write_atomically(workspace.build / RUN, text.encode())
-
-
-def read_run(workspace: Workspace) -> list[dict[str, Any]]:
-    """Read the actions of the last run; none where `run.json` can't be read."""
-    try:
-        return json.loads((workspace.build / RUN).read_bytes())["actions"]
-    except (OSError, ValueError, KeyError):
-        return []
 
 
 def write_timeline(workspace: Workspace, events: Iterable[Event]) -> None:
@@ -99,15 +90,6 @@ def write_timeline(workspace: Workspace, events: Iterable[Event]) -> None:
     lines = ",\n".join(map(json.dumps, trace(events)["traceEvents"]))
     text = f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'
     write_atomically(workspace.build / TIMELINE, text.encode())
-
-
-def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
-    """Read the timeline of the last run that did something; None where it can't be read."""
-    try:
-        found = json.loads((workspace.build / TIMELINE).read_bytes())
-        return found if isinstance(found.get("traceEvents"), list) else None
-    except (OSError, ValueError, AttributeError):
-        return None
 
 
 def trace(events: Iterable[Event]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def render_all(entries: Iterable[Entry], timeline: Json | None = None) -> dict[s
     """Render the reports over all packages, by file name.
 
     Args:
-        timeline: of the last run that did something, as `events.read_timeline` gives it.
+        timeline: of the last run that did something, as `write.read_timeline` gives it.
     """
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.report.elements import Json
-from pipeline.report.events import read_run, read_timeline
+from pipeline.report.events import RUN, TIMELINE
 from pipeline.report.excerpts import named_files
 from pipeline.report.records import read_manifest, read_record
 from pipeline.report.render import Entry, render, render_all
@@ -17,6 +17,17 @@ from pipeline.store.files import REPORT, write_atomically
 from pipeline.store.workspace import Workspace
 
 _LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
+
+
+def read_run(workspace: Workspace) -> list[dict[str, Any]]:
+    """Read the actions of the last run; none where `run.json` can't be read."""
+    return (read_record(workspace.build / RUN) or {}).get("actions", [])
+
+
+def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
+    """Read the timeline of the last run that did something; None where it can't be read."""
+    found = read_record(workspace.build / TIMELINE) or {}
+    return found if isinstance(found.get("traceEvents"), list) else None
 
 
 def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:

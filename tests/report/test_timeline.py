@@ -1,7 +1,13 @@
 import json
 
-from pipeline.report.events import Event, read_run, read_timeline, trace, write_run, write_timeline
-from pipeline.report.write import read_report, write_overview, write_reports
+from pipeline.report.events import Event, trace, write_run, write_timeline
+from pipeline.report.write import (
+    read_report,
+    read_run,
+    read_timeline,
+    write_overview,
+    write_reports,
+)
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 

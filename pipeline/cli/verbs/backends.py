@@ -66,22 +66,30 @@ def describe_backend(name: str) -> Iterator[str]:
     if name not in known:
         raise PipelineError(f"no backend '{name}'; {did_you_mean(name, known)}")
     if name not in BACKENDS:
-        entry = QUANTIZERS[name]
+        host = QUANTIZERS[name].host
         yield f"{name}: a quantizer without a partitioner of its own"
-        needs = "; ".join(_needs(entry.host.missing())) or "yes"
-        yield from _facts({"works here": needs, "versions": _versions(entry.host.distributions)})
+        needs = "; ".join(_needs(host.missing())) or "yes"
+        yield from _facts({"works here": needs, "versions": _versions(host.distributions)})
+    else:
+        yield from _describe(BACKENDS[name])
+    if name not in BACKENDS or BACKENDS[name].quantization is not None:
         yield ""
-        yield from _quantizer(name)
-        return
-    backend = BACKENDS[name]
+        yield f"quantize: {{quantizer: {name}, ...}}"
+        yield from _options(QUANTIZERS[name].options)
+
+
+def _describe(backend: Backend) -> Iterator[str]:
+    """Describe a backend and its partitioner."""
     yield f"{backend.name}: {backend.summary}"
-    kernels, joint = backend.lowering.kernels, backend.preprocessing.joint
+    kernels, preprocessing = backend.lowering.kernels, backend.preprocessing
+    makes, details = preprocessing.function, preprocessing.details
+    methods = "lowered together, in one call" if preprocessing.joint else "each lowered by itself"
     facts = {
         "delegate": f"none; kernels {kernels}::" if kernels else backend.backend_id,
         "lowers here": "; ".join(_needs(backend.host.missing())) or "yes",
         "runs here": _cannot_run(backend) or _runs(backend) or "not known",
-        "methods": "lowered together, in one call" if joint else "each lowered by itself",
-        "preprocess": _preprocess(backend),
+        "methods": methods,
+        "preprocess": f"{makes}, not {details}" if makes and details else makes or details,
         "same bytes": _same_bytes(backend),
         "versions": _versions(backend.host.distributions),
         "from": backend.plugin,
@@ -91,21 +99,12 @@ def describe_backend(name: str) -> Iterator[str]:
     yield f"partitioners: [{{{backend.name}: {{...}}}}]"
     yield from _options(backend.options)
     yield from _options(PartitionerSpec, ("modules",))
-    if backend.quantization is not None:
-        yield ""
-        yield from _quantizer(name)
-
-
-def _preprocess(backend: Backend) -> str:
-    """Describe what makes its payloads, and what does not though it is there."""
-    function, details = backend.preprocessing.function, backend.preprocessing.details
-    return (function or details) + (f", not {details}" if function and details else "")
 
 
 def _facts(facts: Mapping[str, str]) -> Iterator[str]:
-    for what, told in facts.items():
-        if told:
-            yield from _wrapped(f"  {what + ':':<13}{told}", 15)
+    for what, found in facts.items():
+        if found:
+            yield from _wrapped(f"  {what + ':':<13}{found}", 15)
 
 
 def _versions(distributions: Collection[str]) -> str:
@@ -115,11 +114,6 @@ def _versions(distributions: Collection[str]) -> str:
 def _same_bytes(backend: Backend) -> str:
     why = backend.preprocessing.unreproducible
     return (why if why.startswith("not known") else f"no: {why}") if why else "yes, every time"
-
-
-def _quantizer(name: str) -> Iterator[str]:
-    yield f"quantize: {{quantizer: {name}, ...}}"
-    yield from _options(QUANTIZERS[name].options)
 
 
 def _runs(backend: Backend) -> str:
@@ -172,18 +166,18 @@ def _properties(
             yield from _wrapped(" " * deeper + description, deeper)
         for each in (part, *part.get("anyOf", ())):
             if "$ref" in each:
-                inner = definitions[_name_in(each)]
+                inner = _definition(each, definitions)
                 yield from _properties(inner, definitions, " " * deeper)
 
 
-def _name_in(reference: Mapping[str, Any]) -> str:
-    return str(reference["$ref"]).rpartition("/")[2]
+def _definition(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    return definitions[part["$ref"].rpartition("/")[2]]
 
 
 def _kind(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     """Describe the values of an option, in words of YAML."""
     if "$ref" in part:
-        return _kind(definitions[_name_in(part)], definitions)
+        return _kind(_definition(part, definitions), definitions)
     if "anyOf" in part:
         kinds = [_kind(each, definitions) for each in part["anyOf"] if each.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
@@ -202,18 +196,14 @@ def _kind(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         of = _kind(keys, definitions) if "enum" in keys else "names"
         overrides = keys or "patternProperties" in part
         return f"mapping of {of} to options or none" if overrides else "mapping"
-    limits = _limits(part)
     names = {"boolean": "true | false", "integer": "whole number", "string": "text"}
-    return f"{names.get(str(kind), str(kind or 'any value'))}{limits}"
-
-
-def _limits(part: Mapping[str, Any]) -> str:
-    least, greatest = part.get("minimum"), part.get("maximum")
+    name = names.get(str(kind), str(kind or "any value"))
     if "exclusiveMinimum" in part:
-        return f" above {part['exclusiveMinimum']}"
-    if least is not None and greatest is not None:
-        return f" {least}..{greatest}"
-    return "" if least is None else f" from {least}"
+        return f"{name} above {part['exclusiveMinimum']}"
+    if "minimum" not in part:
+        return name
+    least, greatest = part["minimum"], part.get("maximum")
+    return f"{name} from {least}" if greatest is None else f"{name} {least}..{greatest}"
 
 
 def _yaml(value: Any) -> str:
@@ -223,11 +213,6 @@ def _yaml(value: Any) -> str:
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
+    wrapper = textwrap.TextWrapper(_WIDTH, subsequent_indent=" " * indent)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return wrapper.wrap(text)

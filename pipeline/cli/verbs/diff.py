@@ -18,7 +18,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
 from pipeline.store.files import CONTENTS, MANIFEST, REPORT
 from pipeline.store.maintenance import earlier_keys
-from pipeline.store.store import MissingBlobError, Store
+from pipeline.store.store import ActionEntry, MissingBlobError, Store
 from pipeline.store.workspace import BASELINES
 from pipeline.validate.gates.baseline import read_baseline
 from pipeline.validate.gates.comparison import Comparison, compare_builds
@@ -47,9 +47,13 @@ def run(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[st
     Raises:
         PipelineError: for those that can't be compared, after the others were; a line for each.
     """
-    packages, against = _parse_words(plan, words)
+    packages = [word for word in words if word in plan.packages]
+    others = [word for word in words if word not in plan.packages]
+    if len(others) > 1:
+        known = did_you_mean(others[1], plan.packages)
+        raise PipelineError(f"'{others[0]}' and '{others[1]}' are no packages; {known}")
     with ExitStack() as stack:
-        find, packages = _choose_finder(plan, against, packages, stack)
+        find, packages = _choose_finder(plan, "".join(others), packages, stack)
         refused, first = [], True
         for package in packages:
             try:
@@ -90,15 +94,6 @@ def _compared(plan: Plan, package: str, find: Find) -> Comparison:
 
 
 # What to compare with
-
-
-def _parse_words(plan: Plan, words: Sequence[str]) -> tuple[list[str], str]:
-    packages = [word for word in words if word in plan.packages]
-    others = [word for word in words if word not in plan.packages]
-    if len(others) > 1:
-        known = did_you_mean(others[1], plan.packages)
-        raise PipelineError(f"'{others[0]}' and '{others[1]}' are no packages; {known}")
-    return packages, others[0] if others else ""
 
 
 def _choose_finder(
@@ -142,27 +137,28 @@ def _find_accepted(plan: Plan, package: str) -> Other:
 
 
 def _with_numerics(build: Build, figures: Figures) -> Build:
-    methods = {
-        name: method.model_copy(update={"sqnr_db": known.sqnr_db, "max_abs": known.max_abs})
-        if (known := figures.methods.get(name))
-        else method
-        for name, method in build.figures.methods.items()
-    }
+    methods = dict(build.figures.methods)
+    for name in methods.keys() & figures.methods.keys():
+        measured = {key: getattr(figures.methods[name], key) for key in ("sqnr_db", "max_abs")}
+        methods[name] = methods[name].model_copy(update=measured)
     return replace(build, figures=build.figures.model_copy(update={"methods": methods}))
 
 
 def _load_build(store: Store, link: Digest, report: Any = None) -> Build | None:
     """Return what the store knows of a package that was linked."""
     entry = store.get(link)
-    if entry is None or MANIFEST not in entry.result["files"]:
-        return None
+    records = _load_records(store, entry, MANIFEST, CONTENTS) if entry else {}
+    manifest = records.get(MANIFEST)
+    return make_build(manifest, records.get(CONTENTS), report) if manifest else None
+
+
+def _load_records(store: Store, entry: ActionEntry, *names: str) -> dict[str, Any]:
+    """Return those of the records that a result has; none where one of them can't be read."""
     files = entry.result["files"]
     try:
-        manifest = json.loads(store.read(files[MANIFEST]))
-        contents = json.loads(store.read(files[CONTENTS])) if CONTENTS in files else None
+        return {name: json.loads(store.read(files[name])) for name in names if name in files}
     except (MissingBlobError, ValueError):
-        return None
-    return make_build(manifest, contents, report)
+        return {}
 
 
 def _find_in_folder(
@@ -220,13 +216,8 @@ def _find_stored(there: Plan, package: str) -> tuple[Build | None, str]:
         return None, "it is not in this store as the present tools would build it"
     files = {n: blob for n, blob in entry.result["files"].items() if n.endswith((".pte", ".ptd"))}
     proved = store.get(there.make_validation(package, files, methods).digest)
-    if proved is not None and REPORT in proved.result["files"]:
-        try:
-            report = json.loads(store.read(proved.result["files"][REPORT]))
-        except (MissingBlobError, ValueError):
-            return build, ""
-        build = _load_build(store, link.digest, report) or build
-    return build, ""
+    report = _load_records(store, proved, REPORT).get(REPORT) if proved else None
+    return _load_build(store, link.digest, report) or build, ""
 
 
 # Another revision

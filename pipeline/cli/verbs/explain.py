@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.cli.verbs import known_packages
 from pipeline.cli.verbs.plan import VERDICTS, Expected, expected
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
@@ -31,8 +32,7 @@ def explain(plan: Plan, target: str) -> Iterator[str]:
         PipelineError: there is no such package or method, or its config has mistakes.
     """
     package, _, method = target.partition("/")
-    if package not in plan.packages:
-        raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
+    known_packages(plan, [package])
     plan.check(package)
     methods = [name for unit in plan.units(package) for name in unit]
     if method and method not in methods:
@@ -48,43 +48,35 @@ def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:
     if each.status.current or each.action is None:
         yield each.status.reason
         return
-    found = _nearest_key(plan, each.action, each.previous)
-    if found is None:
+    since, old = _nearest_key(plan, each.action, each.previous)
+    if old is None:
         yield f"{each.status.reason}; nothing of the kind was done before"
-        return
-    since, old = found
-    changes = list(describe_changes(plan, old, each.action))
-    if not changes:
+    elif changes := list(describe_changes(plan, old, each.action)):
+        yield f"compared with {since}:"
+        yield from (f"- {line}" for line in changes)
+    else:
         yield each.status.reason
-        return
-    yield f"compared with {since}:"
-    yield from (f"- {line}" for line in changes)
 
 
 def _nearest_key(
     plan: Plan, action: Action, previous: Digest | None
-) -> tuple[str, Mapping[str, Any]] | None:
+) -> tuple[str, Mapping[str, Any] | None]:
     """Return the key of the last build in this workspace, else the most similar one in the store,
     and which of them it is; of equally similar ones the latest used."""
     store = plan.workspace.store
-    if previous is not None and previous != action.digest:
-        old = store.get(previous)
-        if old is not None:
-            return "the last build in this workspace", old.key
-    candidates = [
-        (sum(1 for _ in diff_json(key, action.key)), place, key)
-        for place, (digest, key) in enumerate(earlier_keys(store, action.kind))
+    if previous is not None and previous != action.digest and (old := store.get(previous)):
+        return "the last build in this workspace", old.key
+    comparable = [
+        key
+        for digest, key in earlier_keys(store, action.kind)
         if digest != action.digest and _comparable(key, action.key)
     ]
-    if not candidates:
-        return None
-    return "the nearest one in the store", min(candidates, key=lambda each: each[:2])[2]
+    nearest = min(comparable, key=lambda k: sum(1 for _ in diff_json(k, action.key)), default=None)
+    return "the nearest one in the store", nearest
 
 
 def _comparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Return whether two keys are about the same thing, as far as a key says so."""
-    if old.get("model") != new.get("model"):
-        return False
-    return all(
+    return old.get("model") == new.get("model") and all(
         old.get(name, {}).keys() == new.get(name, {}).keys() for name in ("methods", "programs")
     )

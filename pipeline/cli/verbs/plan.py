@@ -127,20 +127,14 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
                 reason += f"; the same as {first}" if first != each.title else ""
             rows.append((each.kind, each.title, VERDICTS[each.status.state], reason))
             if each.kind == "compile":
-                notes |= dict.fromkeys(_overridden(plan, package))
+                config = plan.config(package)
+                backends = config.backends(config.methods)
+                notes |= dict.fromkeys(backend.overridden for backend in backends)
     yield from (line.strip() for line in columns(rows))
     if rows:
         from pipeline.backends.constructors import outdated  # pydantic
 
         yield from filter(None, [outdated()])
-    yield from notes
+    yield from filter(None, notes)
     sums = [f"{count} {VERDICTS[state]}" for state, count in counts.items() if count]
     yield ", ".join([*sums, *([f"{len(faulty)} faulty"] if faulty else [])]) or "no packages"
-
-
-def _overridden(plan: Plan, package: str) -> Iterator[str]:
-    """Yield what is to be said of backends that have a preprocess function beside their class."""
-    config = plan.config(package)
-    for backend in config.backends(config.methods):
-        if backend.overridden:
-            yield backend.overridden

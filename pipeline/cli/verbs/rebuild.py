@@ -10,7 +10,7 @@ import fcntl
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -24,10 +24,10 @@ from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import read_record
-from pipeline.run import pool as pools
 from pipeline.run.batch import Batch
+from pipeline.run.pool import Pool
 from pipeline.run.worker import log_path
-from pipeline.store import digest
+from pipeline.store.digest import Digest, hash_file
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import MANIFEST
 from pipeline.store.json_diff import diff_json, show_value
@@ -111,26 +111,29 @@ class _Rebuild:
         self._ours = ours
         self._workspace = workspace
         self._plan = Plan(workspace)
-        self._failed: dict[str, str] = {}  # by the digest of an action
 
     def run(self, packages: Sequence[str]) -> dict[str, str]:
-        """Build the packages, and return what went wrong, by package."""
-        plan = self._plan
-        wrong: dict[str, str] = {}
-        pool = pools.Pool(self._workspace, self._workspace.jobs, always=False)
+        """Build the packages, and return what went wrong, by package.
+
+        Raises:
+            PipelineError: a model can't be exported, on which all else rests.
+        """
+        plan, wrong = self._plan, dict[str, str]()
+        pool = Pool(self._workspace, self._workspace.jobs, always=False)
         batch = Batch(plan, pool, partial(progress_on, sys.stdout))
         try:
             exports = [model for model in map(plan.exporter, packages) if model is not None]
-            self._run(batch, [plan.models.export(model) for model in exports])
+            if failed := self._run(batch, [plan.models.export(model) for model in exports]):
+                raise PipelineError(next(iter(failed.values())))
             for model in exports:
                 plan.forget(model)
             for kind in ("quantize", "compile", "link"):
                 left = [package for package in packages if package not in wrong]
                 actions = [(p, action) for p in left for action in self._actions(kind, p)]
-                self._run(batch, [action for _, action in actions])
+                failed = self._run(batch, [action for _, action in actions])
                 for package, action in actions:
-                    if action.digest in self._failed:
-                        wrong.setdefault(package, self._failed[action.digest])
+                    if action.digest in failed:
+                        wrong.setdefault(package, failed[action.digest])
         finally:
             pool.close()
         return wrong
@@ -145,21 +148,18 @@ class _Rebuild:
         found = (KINDS[kind].action(plan, package, unit) for unit in units[kind])
         return [action for action in found if action is not None]
 
-    def _run(self, batch: Batch, actions: Iterable[Action]) -> None:
-        """Raises PipelineError where a model can't be exported, on which all else rests."""
+    def _run(self, batch: Batch, actions: Sequence[Action]) -> dict[Digest, str]:
+        """Run each action once, and return the failures of those that failed."""
         different = {action.digest: action for action in actions}
-        for action, event in batch.run(list(different.values())):
-            if not event.error:
-                continue
-            what = f"{action.title} failed: {event.error}{self._log(action)}"
-            if action.kind == "export":
-                raise PipelineError(what)
-            self._failed[action.digest] = what
+        return {
+            action.digest: f"{action.title} failed: {event.error}{self._keep_log(action)}"
+            for action, event in batch.run(list(different.values()))
+            if event.error
+        }
 
-    def _log(self, action: Action) -> str:
+    def _keep_log(self, action: Action) -> str:
         """Copy the log of a failure, which would go with the folder, and return where it is now."""
-        there = log_path(action, self._workspace)
-        here = log_path(action, self._ours)
+        there, here = log_path(action, self._workspace), log_path(action, self._ours)
         here = here.with_name(f"rebuild-{here.name}")
         with suppress(OSError):
             here.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[
     for name in sorted({*names, *rebuilt}):
         if name not in rebuilt or not (ours / name).is_file():
             yield f"{name} is {'made no more' if name not in rebuilt else 'new'}"
-        elif digest.hash_file(ours / name) != digest.hash_file(theirs / name):
+        elif hash_file(ours / name) != hash_file(theirs / name):
             sizes = [(folder / name).stat().st_size for folder in (ours, theirs)]
             place = first_difference(ours / name, theirs / name)
             yield f"{name}: {sizes[0]} bytes, now {sizes[1]}; differs from byte {place} on"
@@ -212,24 +212,20 @@ def _parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
         a, b = ours.get(kind), theirs.get(kind)
         if a == b:
             continue
-        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-            places = [str(n) for n, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
-            yield f"{kind} {', '.join(places)} of {len(a)}"
-        elif isinstance(a, list) and isinstance(b, list):
+        if not (isinstance(a, list) and isinstance(b, list)):
+            yield kind
+        elif len(a) != len(b):
             yield f"{len(a)} {kind}, now {len(b)}"
         else:
-            yield kind
+            places = [str(n) for n, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+            yield f"{kind} {', '.join(places)} of {len(a)}"
 
 
 def first_difference(one: Path, other: Path) -> int:
     """Return the offset of the first byte in which two files differ, or where the shorter ends."""
     place = 0
     with open(one, "rb") as a, open(other, "rb") as b:
-        while True:
-            x, y = a.read(_PIECE), b.read(_PIECE)
-            if x != y:
-                same = (n for n, (m, o) in enumerate(zip(x, y, strict=False)) if m != o)
-                return place + next(same, min(len(x), len(y)))
-            if not x:
-                return place
+        while (x := a.read(_PIECE)) == (y := b.read(_PIECE)) and x:
             place += len(x)
+    same = (n for n, (m, o) in enumerate(zip(x, y, strict=False)) if m != o)
+    return place + next(same, min(len(x), len(y)))

@@ -41,7 +41,16 @@ def section(report: Json) -> ReportSection:
         for each in contents["shared"]
     ]
     saved = sum(each["size"] * (len(each["methods"]) - 1) for each in contents["shared"])
-    twice = [_stored_twice(each) for each in contents["twice"]]
+    twice = [
+        {
+            "what": code(each["what"]),
+            "bytes": figure(each["size"]),
+            "times": figure(each["times"]),
+            "where": Cell("; ".join(each["where"]), kind="wide"),
+            "what can be done": Cell(each.get("advice", ""), kind="wide"),
+        }
+        for each in contents["twice"]
+    ]
     extra = sum(each["size"] * (each["times"] - 1) for each in contents["twice"])
     more = f"Stored more than once: costs {human_size(extra)}"
     return ReportSection(
@@ -152,14 +161,4 @@ def _tensor(tensor: Json, whole: int) -> Row:
         "share": _share(tensor["size"], whole),
         "in": text(": ".join(filter(None, (tensor.get("file"), where))), kind="whole"),
         "methods": names(tensor.get("methods", ())),
-    }
-
-
-def _stored_twice(each: Json) -> Row:
-    return {
-        "what": code(each["what"]),
-        "bytes": figure(each["size"]),
-        "times": figure(each["times"]),
-        "where": Cell("; ".join(each["where"]), kind="wide"),
-        "what can be done": Cell(each.get("advice", ""), kind="wide"),
     }
