@@ -1,8 +1,5 @@
-"""Makes input sets that try what random ones leave out.
-
-They are zeros, large values, the limits of dynamic sizes, and tensors that lie in memory otherwise
-than those of the export.
-"""
+"""Makes input sets that try what random ones leave out: zeros, large values, the limits of dynamic
+sizes, and tensors that lie in memory otherwise than those of the export."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from pipeline.config.validation import Limits
+from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Generator, fill_random, integer_range, is_floating
 from pipeline.program.signature import flatten, signature
@@ -27,7 +24,6 @@ from pipeline.validate.metrics import compare, greatest_magnitude
 _EXPONENTS = (10, 7, 4)
 _MOST_OF_HALF = 5  # beyond a tenth of what a 16-bit float holds, little can be computed
 _UNITS = 8  # in the last place, by which inputs are changed to see what rounding does to the source
-Run = Callable[[InputSet], list[Any]]
 View = Callable[[torch.Tensor], torch.Tensor | None]
 
 
@@ -46,16 +42,10 @@ class InputCase(InputSet):
         return scale_limits(limits, self.growth[output]) if self.growth else limits
 
 
-def make_cases(
-    program: ExportedProgram,
-    wanted: Sequence[str],
-    count: int,
-    seed: int,
-    examples: Sequence[InputSet],
-    limits: Limits,
-    run: Run,
-) -> tuple[list[InputCase], list[tuple[str, str]]]:
-    """Make the wanted cases of a method, the same for the same seed.
+@dataclass
+class CaseMaker:
+    """Makes input sets for a source program, the same for the same seed. Raises PipelineError for
+    an example that does not fit it.
 
     `zeros`: numbers are 0, bools false. `limits`: the least and the greatest of all dynamic sizes,
     unless random sets have them. `strided`: the first example, or a random set, as views: its last
@@ -65,36 +55,37 @@ def make_cases(
     inputs leaves its outputs within the limits; where it is never finite, NaN and infinities are
     what both must give. Integers stay within the range of the examples: they may be indices.
 
-    Args:
+    Attributes:
         count: of random sets, which are numbered before these.
         limits: of the method, for outputs of the usual size.
-        run: calls the source program in its initial state.
-
-    Returns: the cases; and those that could not be made, each with the reason.
-
-    Raises:
-        PipelineError: an example does not fit the program.
+        skipped: the cases that could not be made, each with the reason.
     """
-    maker = _Maker(program, count, Generator(program, seed, examples), examples, limits, run)
-    for case in wanted:
-        getattr(maker, f"add_{case}")()
-    return maker.sets, maker.skipped
 
-
-@dataclass
-class _Maker:
-    program: ExportedProgram
+    source: Source
     count: int
-    generator: Generator
+    seed: int
     examples: Sequence[InputSet]
     limits: Limits
-    run: Run
     sets: list[InputCase] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.generator = Generator(self.source.program, self.seed, self.examples)
+
+    def make(self, wanted: Sequence[str]) -> None:
+        """Add the wanted cases. The source is left in its initial state."""
+        for case in wanted:
+            getattr(self, f"add_{case}")()
+        self.source.reset()
+
+    def run(self, inputs: InputSet) -> list[Any]:
+        """Run the source in its initial state."""
+        self.source.reset()
+        return self.source.run(inputs)
+
     @property
     def number(self) -> int:
-        """The number of the next set."""
+        """Return the number of the next set."""
         return self.count + len(self.sets) + len(self.skipped)
 
     def add(self, inputs: InputSet, case: str, growth: Sequence[float] = ()) -> None:
@@ -120,15 +111,16 @@ class _Maker:
 
     def _add_large(self, number: int) -> None:
         usual = self.run(self.generator.set(number, 2))
-        finite = all(map(_is_finite, usual))
-        given = [argument.value for argument in signature(self.program)]
+        finite, before = all(map(_is_finite, usual)), [greatest_magnitude(each) for each in usual]
+        given = [argument.value for argument in signature(self.source.program)]
         numbers = any(is_floating(v.dtype) for v in given if isinstance(v, torch.Tensor))
         infinite: tuple[InputSet, list[float]] | None = None
         for exponent in _EXPONENTS:
             what = f"large, {2**exponent} times" if numbers else "large"
             inputs = self.generator.set(number, 2, partial(_large, exponent), what)
             outputs = self.run(inputs)
-            growth = [_growth(e, before) for e, before in zip(outputs, usual, strict=True)]
+            pairs = zip(outputs, before, strict=True)
+            growth = [greatest_magnitude(output) / n if n else 1.0 for output, n in pairs]
             if finite and not all(map(_is_finite, outputs)):
                 infinite = infinite or (inputs, growth)
             elif self._holds(inputs, outputs, growth):
@@ -139,7 +131,7 @@ class _Maker:
         if infinite is not None:  # however large
             self.add(infinite[0], "large", infinite[1])
             return
-        origin = f"generated {number} (seed {self.generator.seed}): large"
+        origin = f"generated {number} (seed {self.seed}): large"
         reason = "rounding the inputs alone moves its outputs beyond the limits"
         self.skipped.append((origin, reason))
 
@@ -170,13 +162,13 @@ class _Maker:
 
     def _add_view(self, case: str, what: str, view: View) -> None:
         base = self.examples[0] if self.examples else self.generator.set(self.number, 2)
-        leaves = flatten(self.program, base)
+        leaves = flatten(self.source.program, base)
         views = [_lay_out_by(view, leaf) for leaf in leaves]
         if all(one is other for one, other in zip(leaves, views, strict=True)):
             return
-        args, kwargs = pytree.tree_unflatten(views, self.program.call_spec.in_spec)
+        args, kwargs = pytree.tree_unflatten(views, self.source.program.call_spec.in_spec)
         what += f", values of {base.origin}" if self.examples else ""
-        origin = f"generated {self.number} (seed {self.generator.seed}): {what}"
+        origin = f"generated {self.number} (seed {self.seed}): {what}"
         self.add(InputSet(args, kwargs, origin), case)
 
 
@@ -201,11 +193,6 @@ def _large(
         power = min(exponent, _MOST_OF_HALF) if narrow else exponent
         return fill_random(like, shape, seen, generator) * 2.0**power
     return torch.full(shape, 1 if like.dtype is torch.bool else integer_range(seen)[1])
-
-
-def _growth(output: Any, usual: Any) -> float:
-    before = greatest_magnitude(usual)
-    return greatest_magnitude(output) / before if before else 1.0
 
 
 def _is_finite(value: Any) -> bool:
@@ -234,10 +221,6 @@ def _lay_out_by(view: View, value: Any) -> Any:
 # Views: tensors of the same dtype and sizes that may lie otherwise, or None where there is none.
 
 
-def _transposed(value: torch.Tensor) -> torch.Tensor | None:
-    return value.mT.contiguous().mT if value.ndim > 1 else None
-
-
 def _stepped(value: torch.Tensor) -> torch.Tensor | None:
     """Spread the values; between them stand those of the reverse."""
     if value.ndim == 0 or value.shape[-1] < 2 or not value.numel():
@@ -263,7 +246,7 @@ def _other_format(value: torch.Tensor) -> torch.Tensor | None:
 
 
 _VIEWS: dict[str, View] = {
-    "transposed": _transposed,
+    "transposed": lambda value: value.mT.contiguous().mT if value.ndim > 1 else None,
     "every second value": _stepped,
     "other memory format": _other_format,
 }

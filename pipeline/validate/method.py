@@ -15,14 +15,14 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits, ValidateConfig
-from pipeline.devices.interface import DeviceError
+from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.store.errors import PipelineError, first_line
-from pipeline.validate.cases import InputCase, make_cases
+from pipeline.validate.cases import CaseMaker, InputCase
 from pipeline.validate.declared import compare_declared
 from pipeline.validate.limits import LIMITS, check_limits
 from pipeline.validate.metrics import compare
@@ -42,7 +42,6 @@ class MethodValidator:
     Attributes:
         result: is filled in. Where it says why the method is not run, only declarations are
             compared.
-        open_package: opens the package with its initial state.
         lines: by debug handle, the line of the source that a delegate's instruction comes from.
         cases: kinds of inputs that are generated beside random ones (cases.py).
         keep: is given each call from the initial state, also of a method that is not run.
@@ -52,7 +51,7 @@ class MethodValidator:
 
     result: MethodValidation
     program: ExportedProgram
-    open_package: Callable[[], Session]
+    files: PackageFiles
     settings: ValidateConfig
     limits: Limits
     lines: Mapping[int, str] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class MethodValidator:
     def _validate(self, examples: Sequence[InputSet]) -> None:
         self.source = Source(self.program)
         self.result.state = self.source.state
-        self.package = self.open_package()
+        self.package = Session(self.files)
         if self.result.not_run:
             if self._declares_the_same():
                 self._keep_expected(examples)
@@ -94,12 +93,15 @@ class MethodValidator:
         if not self._declares_the_same():
             return
         self.sets = self._input_sets(examples)
-        cases = self._make_cases()
+        settings = self.settings
+        maker = CaseMaker(self.source, settings.inputs, settings.seed, self.examples, self.limits)
+        maker.make(self.cases)
+        self.result.skipped += maker.skipped
         if self.source.state:
             self._run_with_state(self.sets)
-            for case in cases:
-                self._run_in_sequence([case] * min(self.settings.steps, _STEPS_OF_A_CASE))
-        for inputs in () if self.source.state else (*self.sets, *cases):
+            for case in maker.sets:
+                self._run_in_sequence([case] * min(settings.steps, _STEPS_OF_A_CASE))
+        for inputs in () if self.source.state else (*self.sets, *maker.sets):
             self.calls = []
             self.call(inputs)
         if not self.result.runs and not self.result.failures:
@@ -135,20 +137,6 @@ class MethodValidator:
         count, seed = self.settings.inputs, self.settings.seed
         return self.examples + generate_inputs(self.program, count, seed, self.examples)
 
-    def _make_cases(self) -> list[InputCase]:
-        count, seed = self.settings.inputs, self.settings.seed
-
-        def run(inputs: InputSet) -> list[Any]:
-            self.source.reset()
-            return self.source.run(inputs)
-
-        cases, skipped = make_cases(
-            self.program, self.cases, count, seed, self.examples, self.limits, run
-        )
-        self.source.reset()
-        self.result.skipped += skipped
-        return cases
-
     def _run_with_state(self, sets: Sequence[InputSet]) -> None:
         """Call in sequences of `steps` from each set on, going on with the sets that follow it.
 
@@ -175,7 +163,7 @@ class MethodValidator:
 
     def _run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
         """Call a package just opened, until one side fails."""
-        self.package, self.calls = self.open_package(), []
+        self.package, self.calls = Session(self.files), []
         self.source = Source(self.program)
         for step, inputs in enumerate(sets):
             if not self.call(inputs, step + 1, name or sets[0].origin):

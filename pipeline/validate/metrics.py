@@ -145,14 +145,10 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
 
 
 def _agreement(actual: Tensor, expected: Tensor) -> float | None:
-    if not expected.dtype.is_floating_point or expected.ndim == 0 or expected.shape[-1] < 2:
+    last = expected.shape[-1] if expected.ndim else 0
+    if not expected.dtype.is_floating_point or last < 2 or expected.numel() == 0:
         return None
-    if expected.numel() == 0:
-        return None
-    rows, given = (
-        tensor.detach().cpu().double().reshape(-1, expected.shape[-1])
-        for tensor in (expected, actual)
-    )
+    rows, given = (t.detach().cpu().double().reshape(-1, last) for t in (expected, actual))
     chosen = rows.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
     greatest = rows.amax(1)
     same = (chosen == greatest) | (chosen.isnan() & greatest.isnan())

@@ -16,7 +16,7 @@ from pathlib import Path
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from pipeline.config.validation import Limits, ValidateConfig
+from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import Source, common_buffers
@@ -25,6 +25,7 @@ from pipeline.store.errors import PipelineError
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import Keep, MethodValidator
 from pipeline.validate.metrics import compare
+from pipeline.validate.quantization import check_quantized
 from pipeline.validate.results import LACKS, MethodValidation, Run, Validation
 
 _AMOUNTS = ("inputs", "seed", "steps")
@@ -43,7 +44,7 @@ def validate_package(
     cases: Mapping[str, Sequence[str]] | None = None,
     sequences: Sequence[Sequence[str]] | None = (),
     keep: Keep | None = None,
-    limits: Mapping[str, Limits] | None = None,
+    quantized: Mapping[str, ExportedProgram] | None = None,
     crashes: Mapping[str, str] | None = None,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
@@ -59,7 +60,7 @@ def validate_package(
         sequences: methods that share state, in the order in which they are called on one opened
             package; None for the usual ones, by the programs' buffers.
         keep: is given each call from the initial state, also of methods that are not run.
-        limits: the limits of each method, in place of those of `settings`.
+        quantized: the programs that quantization made of some, which they are held to as well.
         crashes: by method, how it ended the process that ran it, so that it fails without being
             run; of "", how opening the package did.
     """
@@ -84,9 +85,9 @@ def validate_package(
             validators[name] = MethodValidator(
                 made,
                 programs[name],
-                lambda: Session(files),
+                files,
                 settings,
-                settings.select_limits(name) if limits is None else limits[name],
+                settings.select_limits(name),
                 (lines or {}).get(name, {}),
                 (cases or {}).get(name, ()),
                 keep,
@@ -103,6 +104,9 @@ def validate_package(
         sequences = usual_sequences(programs, settings.steps)
     for sequence in sequences:
         _run_together(sequence, validators, files)
+    for name, program in (quantized or {}).items():
+        if name in validators and validators[name].result.runs:
+            check_quantized(validators[name], program)
     return Validation(pte.name, tuple(methods), (), kept_to)
 
 

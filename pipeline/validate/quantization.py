@@ -10,17 +10,17 @@ and some compute more precisely than they are asked to.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch.export import ExportedProgram
 
-from pipeline.config.validation import Limits, ValidateConfig
+from pipeline.config.validation import Limits
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
-from pipeline.program.random_inputs import generate_inputs
+from pipeline.validate.method import MethodValidator
 from pipeline.validate.metrics import compare
-from pipeline.validate.results import Validation
+from pipeline.validate.results import MethodValidation
 
 MARGIN_DB = 3.0  # twice the noise
 # Where quantization loses next to nothing, roundings of ranges that are computed as they come leave
@@ -50,43 +50,23 @@ def least_sqnr_allowed(
     return min(min(found) - MARGIN_DB, MOST_DB) if found else None
 
 
-def check_quantized(
-    validation: Validation,
-    validate: Callable[[Mapping[str, ExportedProgram], Mapping[str, Limits]], Validation],
-    programs: Mapping[str, ExportedProgram],
-    quantized: Mapping[str, ExportedProgram],
-    examples: Mapping[str, Sequence[InputSet]],
-    settings: ValidateConfig,
-) -> Validation:
-    """Add to a validation the failures of quantized methods against their quantized programs.
-
-    Args:
-        validate: validates the package against some programs, each within its limits.
-        quantized: the programs that quantization made; methods that did not run are left out.
-        settings: says how many input sets are generated, and their seed.
-    """
-    ran = [each.method for each in validation.methods if each.runs]
-    limits = {}
-    for name in (name for name in ran if name in quantized):
-        given = list(examples.get(name, ()))
-        try:
-            generated = generate_inputs(programs[name], settings.inputs, settings.seed, given)
-            floor = least_sqnr_allowed(programs[name], quantized[name], [*given, *generated])
-        except Exception:  # an example that does not fit, which has failed already
-            continue
-        if floor is not None:
-            # The noise alone is bounded.
-            limits[name] = Limits.model_construct(atol=math.inf, rtol=0.0, min_sqnr=floor)
-    if not limits:
-        return validation
+def check_quantized(validator: MethodValidator, quantized: ExportedProgram) -> None:
+    """Add to the results of a method that ran its failures against the program that quantization
+    made."""
+    result = validator.result
+    try:
+        floor = least_sqnr_allowed(validator.program, quantized, validator.sets)
+    except Exception as error:
+        validator.fail_for(error)
+        return
+    if floor is None:
+        return
+    # The noise alone is bounded.
+    limits = Limits.model_construct(atol=math.inf, rtol=0.0, min_sqnr=floor)
+    again = MethodValidation(result.method)
+    MethodValidator(again, quantized, validator.files, validator.settings, limits).run(
+        validator.examples
+    )
     about = "against the quantized program that it was made of"
-    again = validate({name: quantized[name] for name in limits}, limits)
-    by_name = {each.method: each for each in again.methods if each.method in limits}
-    methods = []
-    for method in validation.methods:
-        if other := by_name.get(method.method):
-            more = [replace(failure, what=f"{failure.what}, {about}") for failure in other.failures]
-            failing = method.failing or other.failing
-            method = replace(method, failures=[*method.failures, *more], failing=failing)
-        methods.append(method)
-    return replace(validation, methods=tuple(methods))
+    result.failures += [replace(each, what=f"{each.what}, {about}") for each in again.failures]
+    result.failing = result.failing or again.failing

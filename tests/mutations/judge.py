@@ -37,7 +37,6 @@ from pipeline.validate.locate.case import Evidence, LoweredMethod
 from pipeline.validate.locate.locate import locate_failures
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
-from pipeline.validate.quantization import check_quantized
 from pipeline.validate.results import Validation
 
 from .parts import Culprit, Damage
@@ -139,27 +138,17 @@ def validated(sample: Sample, files: Files, seed: int) -> Validation:
         ptds = [Path(folder, f"{stem}.ptd") for stem in files.ptds]
         for path, data in zip(ptds, files.ptds.values(), strict=True):
             path.write_bytes(data)
-        settings, examples = sample.settings(seed), sample.examples
         usual = ValidateConfig()
-        validation = validate_package(
+        return validate_package(
             pte,
             ptds,
             sample.programs,
-            examples,
-            settings,
+            sample.examples,
+            sample.settings(seed),
             sample.constants,
             cases={n: usual.select_cases(n, n in sample.quantized) for n in sample.programs},
             sequences=None if sample.shares_state else (),
-        )
-        return check_quantized(
-            validation,
-            lambda programs, limits: validate_package(
-                pte, ptds, programs, examples, settings, {}, limits=limits
-            ),
-            sample.programs,
-            sample.quantized,
-            examples,
-            settings,
+            quantized=sample.quantized,
         )
 
 

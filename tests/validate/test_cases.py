@@ -1,7 +1,5 @@
 """Generated input sets beside the random ones: zeros, large values, limits, strided tensors."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +13,7 @@ from pipeline.devices import executorch
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import check_inputs
-from pipeline.validate.cases import make_cases
+from pipeline.validate.cases import CaseMaker
 from pipeline.validate.limits import LIMITS, check_limits, drop_limits_of_noise, scale_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
@@ -27,14 +25,9 @@ LIMIT = ValidateConfig(atol=1e-5, rtol=1e-3)
 
 
 def made(program, wanted=CASES, count=3, seed=0, examples=(), limits=LIMIT):
-    source = Source(program)
-
-    def run(inputs):
-        source.reset()
-        return source.run(inputs)
-
-    sets, skipped = make_cases(program, wanted, count, seed, examples, limits, run)
-    return SimpleNamespace(sets=sets, skipped=skipped)
+    maker = CaseMaker(Source(program), count, seed, examples, limits)
+    maker.make(wanted)
+    return maker
 
 
 def of(module, *args, shapes=None):

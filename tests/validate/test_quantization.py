@@ -1,7 +1,5 @@
 """A quantized package is held to the program that it was quantized to."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -10,13 +8,9 @@ from torch.export import export
 from pipeline.config.validation import ValidateConfig
 from pipeline.program.inputs import InputSet
 from pipeline.validate.metrics import compare
-from pipeline.validate.quantization import (
-    MARGIN_DB,
-    MOST_DB,
-    check_quantized,
-    least_sqnr_allowed,
-)
-from pipeline.validate.results import Failure, MethodValidation, Run, Validation
+from pipeline.validate.package import validate_package
+from pipeline.validate.quantization import MARGIN_DB, MOST_DB, least_sqnr_allowed
+from tests.devices.test_bindings import lowered, write
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -66,53 +60,29 @@ def test_nothing_is_asked_where_nothing_can_be_compared():
     assert least_sqnr_allowed(program(Rounded()), program(Rounded(4)), []) is None
 
 
-def checked_with(methods, quantized, asked=None, again=()):
-    """`asked` collects what the package is proved against once more."""
-
-    def validate(programs, limits):
-        if asked is not None:
-            asked.append((list(programs), limits))
-        failed = tuple(MethodValidation(f.method, failures=[f]) for f in again)
-        return Validation("p.pte", failed, (), {})
-
-    before = Validation("p.pte", tuple(methods), (), {})
-    programs = {name: program(Rounded()) for name in ("run", "other")}
-    given = {name: program(Rounded(4)) for name in quantized}
-    examples, settings = {"run": sets(1.0)}, ValidateConfig(inputs=2)
-    return check_quantized(before, validate, programs, given, examples, settings)
+def validated(made, quantized, examples=(), **settings):
+    """What comes of a package of `made`, whose float program rounds nothing."""
+    pte = write("rounded.pte", lowered({"run": program(made)}).buffer)
+    programs, given = {"run": program(Rounded())}, {"run": program(quantized)}
+    settings = ValidateConfig(**{"atol": 1.0, "inputs": 2} | settings)
+    return validate_package(pte, (), programs, {"run": examples}, settings, {}, quantized=given)
 
 
-RAN = (MethodValidation("run", runs=[Run("example 0", ())]), MethodValidation("other"))
-
-
-def test_what_fails_is_told_of_the_quantized_program():
-    asked = []
-    failure = Failure("run", "SQNR 10.0 dB is below 17.2 dB", "example 0", "output")
-    other = Failure("other", "the package has this method, its source has not")
-    validation = checked_with(RAN, ["run"], asked, [failure, other])
-    assert validation.failures == (
-        "run: example 0, output: SQNR 10.0 dB is below 17.2 dB, against the quantized program that "
-        "it was made of",
+def test_a_package_is_held_to_the_quantized_program_too():
+    assert validated(Rounded(4), Rounded(4)).ok
+    failures = validated(Rounded(2), Rounded(4), sets(1.0)).failures
+    assert failures[0].startswith("run: example 0, output: SQNR ")
+    assert all(
+        each.endswith(", against the quantized program that it was made of") for each in failures
     )
-    assert not validation.methods[0].ok and validation.methods[1].ok
-    ((names, limits),) = asked
-    assert names == list(limits) == ["run"]
-    floor = limits["run"].min_sqnr
-    assert floor is not None and floor < noise(4) - MARGIN_DB + 1
-    assert (limits["run"].atol, limits["run"].max_mean_abs) == (math.inf, None)
 
 
-def test_float_methods_and_those_that_did_not_run_are_not_proved_again():
-    asked = []
-    assert checked_with(RAN, [], asked).ok
-    assert checked_with(RAN, ["other"], asked).ok
-    assert asked == []
+def test_a_method_that_did_not_run_is_not_held_to_its_quantized_program():
+    assert validated(Rounded(2), Rounded(4), inputs=0).failures == (
+        "run: no input set ran: give examples, or have inputs generated",
+    )
 
 
-def test_an_example_that_does_not_fit_is_left_to_validation():
-    before = Validation("p.pte", RAN, (), {})
-    wrong = {"run": [InputSet((X.double(),), {}, "example 0")]}
-    programs, settings = {"run": program(Rounded())}, ValidateConfig(inputs=1)
-    assert check_quantized(
-        before, lambda *_: pytest.fail("asked"), programs, programs, wrong, settings
-    ).ok
+def test_an_example_that_does_not_fit_fails_once():
+    wrong = [InputSet((X.double(),), {}, "example 0")]
+    assert len(validated(Rounded(4), Rounded(4), wrong).failures) == 1

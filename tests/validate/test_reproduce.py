@@ -33,7 +33,7 @@ def workspace(tmp_path):
 def installed(workspace, made, pte, kind="validate"):
     action = Action(kind, "small", "pack", None, {"kind": kind}, None)
     put = {name: workspace.store.put(data) for name, data in made.items()}
-    install(workspace, action, put)
+    install(workspace, action, {"files": put})
     (workspace.package("pack") / "small.pte").write_bytes(pte)
 
 

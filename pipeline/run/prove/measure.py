@@ -36,13 +36,10 @@ from pipeline.validate.locate.case import Located
 from pipeline.validate.locate.locate import locate_failures
 from pipeline.validate.locate.reproduce import make_reproduction
 from pipeline.validate.package import validate_package
-from pipeline.validate.quantization import check_quantized
 from pipeline.validate.results import Validation
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
-    from pipeline.config.validation import Limits
 
 Json = Mapping[str, Any]
 _log = logging.getLogger(__name__)
@@ -145,7 +142,7 @@ def _load(action: Action[ValidateInputs], workspace: Workspace) -> _Subject:
 def _run(subject: _Subject, crash_log: CrashLog, suites: BundleCases | None) -> Validation:
     """Validate the package against its programs, and quantized methods against theirs."""
     key, manifest = subject.key, subject.manifest
-    validation = validate_package(
+    return validate_package(
         subject.pte,
         subject.ptds,
         subject.programs,
@@ -157,24 +154,8 @@ def _run(subject: _Subject, crash_log: CrashLog, suites: BundleCases | None) -> 
         key["cases"],
         key["sequences"],
         suites.keep if suites else None,
-        crashes={crash.method: crash.sentence for crash in crash_log.crashes()},
-    )
-
-    def validate_quantized(
-        programs: Mapping[str, ExportedProgram], limits: Mapping[str, Limits]
-    ) -> Validation:
-        files = subject.pte, subject.ptds
-        return validate_package(
-            *files, programs, subject.examples, subject.settings, {}, cases={}, limits=limits
-        )
-
-    return check_quantized(
-        validation,
-        validate_quantized,
-        subject.programs,
         _load_quantized(manifest, subject.workspace.store),
-        subject.examples,
-        subject.settings,
+        {crash.method: crash.sentence for crash in crash_log.crashes()},
     )
 
 

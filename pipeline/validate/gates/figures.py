@@ -11,8 +11,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -179,14 +180,11 @@ def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
 
 def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
     """Return the worst of each output over all runs, except cases that were made to be extreme."""
-    worst: list[float | None] = []
-    for run in [run for run in runs if not run.get("case")] or runs:
-        for place, output in enumerate(run["outputs"]):
-            worst += [None] * (place + 1 - len(worst))
-            if output["sqnr_db"] is not None:  # infinities are strings
-                figure, known = round(min(float(output["sqnr_db"]), MOST_SQNR), 1), worst[place]
-                worst[place] = figure if known is None else min(figure, known)
-    return worst or None
+    usual = [run for run in runs if not run.get("case")] or runs
+    places = zip_longest(*([output["sqnr_db"] for output in run["outputs"]] for run in usual))
+    # Infinities are strings.
+    known = ([round(min(float(f), MOST_SQNR), 1) for f in each if f is not None] for each in places)
+    return [min(figures, default=None) for figures in known] or None
 
 
 def _max_abs(proved: Json, sqnr: Sequence[float | None] | None) -> float | None:
@@ -194,37 +192,6 @@ def _max_abs(proved: Json, sqnr: Sequence[float | None] | None) -> float | None:
         return None
     found = float(proved.get("max_abs", math.inf))
     return None if math.isinf(found) else float(f"{found:.2g}")
-
-
-class Change(NamedTuple):
-    """A value that was `before` and is `after`; None where there is none."""
-
-    what: str
-    before: Any
-    after: Any
-
-    @property
-    def growth(self) -> float:
-        return (self.after or 0) - (self.before or 0)
-
-
-def increases(before: Mapping[str, int | None], after: Mapping[str, int | None]) -> list[Change]:
-    """Return what is more than before, the greatest increase first."""
-    changes = (Change(name, before.get(name), after[name]) for name in after)
-    return sorted((c for c in changes if c.growth > 0), key=lambda c: (-c.growth, c.what))
-
-
-def tensor_sizes(tensors: Mapping[str, TensorFigures]) -> dict[str, int]:
-    return {name: tensor.size for name, tensor in tensors.items()}
-
-
-def bytes_by_method(figures: Figures) -> dict[str, int]:
-    """Return the bytes of each method's constants and delegates, where they are known."""
-    return {
-        name: (method.constants or 0) + (method.delegated or 0)
-        for name, method in figures.methods.items()
-        if method.constants is not None or method.delegated is not None
-    }
 
 
 def describe_left(delegation: Json, operator: str) -> str:

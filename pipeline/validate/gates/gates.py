@@ -9,27 +9,19 @@ machine can't run is left alone, as it is by the rest of a validation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple
 
 from pipeline.report.records import GateRecord, GateUnit
 from pipeline.store.errors import listed
-from pipeline.validate.gates.figures import (
-    Change,
-    Figures,
-    bytes_by_method,
-    describe_left,
-    increases,
-    make_figures,
-    output_names,
-    tensor_sizes,
-)
+from pipeline.validate.gates.figures import Figures, describe_left, make_figures, output_names
 
 Json = Mapping[str, Any]
 # The figure, None where it is not known, and what is to be said if the gate fails.
 Measured = tuple[float | None, str]
+Increase = tuple[str, int | None, int]  # a name, and the figures before and now
 _MOST = 5  # changes of a kind that a sentence names
 _ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 
@@ -145,7 +137,7 @@ def _check(
 def _size(package: Subject, limit: int) -> Measured:
     size = package.now.size
     if package.before is not None:
-        more = "; ".join(_growth(package)) or "it was so in the baseline"
+        more = _growth(package) or "it was so in the baseline"
     else:
         parts = sorted(package.now.segments.items(), key=lambda pair: -pair[1])
         more = ", ".join(f"{kind} {n}" for kind, n in parts)
@@ -156,33 +148,42 @@ def _size_growth(package: Subject, limit: float) -> Measured:
     size, before = package.now.size, package.before.size
     growth = size / before - 1
     what = f"the package grew by {growth:.1%} since the baseline, from {before} to {size} bytes"
-    return growth, f"{what}, at most {limit:.1%} wanted; {'; '.join(_growth(package))}"
+    return growth, f"{what}, at most {limit:.1%} wanted; {_growth(package)}"
 
 
-def _growth(package: Subject) -> Iterator[str]:
+def _growth(package: Subject) -> str:
     """Describe which kinds of segments, methods and tensors grew since the baseline."""
-    now, before = package.now, package.before
-    known = tensor_sizes(before.tensors)
+    segments, methods, tensors = zip(_sizes(package.before), _sizes(package.now), strict=True)
     # A baseline names the largest tensors only, so a smaller one may not be new.
-    least = min(known.values(), default=math.inf)
-    tensors = [
-        change
-        for change in increases(known, tensor_sizes(now.tensors))
-        if change.before is not None or change.after > least
-    ]
-    for what, changes in (
-        ("grew", increases(before.segments, now.segments)),
-        ("methods", increases(bytes_by_method(before), bytes_by_method(now))),
-        ("tensors", tensors),
-    ):
-        if changes:
-            yield f"{what}: {listed(map(_describe_growth, changes), _MOST)}"
+    least = min(tensors[0].values(), default=math.inf)
+    new = [change for change in _increases(*tensors) if change[1] is not None or change[2] > least]
+    grown = {"grew": _increases(*segments), "methods": _increases(*methods), "tensors": new}
+    sentences = {
+        what: [
+            f"{name} is new, {size} bytes"
+            if before is None
+            else f"{name} by {size - before} bytes to {size}"
+            for name, before, size in changes
+        ]
+        for what, changes in grown.items()
+    }
+    return "; ".join(f"{what}: {listed(each, _MOST)}" for what, each in sentences.items() if each)
 
 
-def _describe_growth(change: Change) -> str:
-    if change.before is None:
-        return f"{change.what} is new, {change.after} bytes"
-    return f"{change.what} by {change.growth} bytes to {change.after}"
+def _sizes(figures: Figures) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Return bytes of segments, of methods as far as they are known, and of tensors, by name."""
+    methods = {
+        name: (method.constants or 0) + (method.delegated or 0)
+        for name, method in figures.methods.items()
+        if method.constants is not None or method.delegated is not None
+    }
+    return figures.segments, methods, {name: t.size for name, t in figures.tensors.items()}
+
+
+def _increases(before: Mapping[str, int], after: Mapping[str, int]) -> list[Increase]:
+    """Return what is more than before, the greatest increase first."""
+    found = [(name, before.get(name), n) for name, n in after.items() if n > before.get(name, 0)]
+    return sorted(found, key=lambda each: ((each[1] or 0) - each[2], each[0]))
 
 
 def _delegated(noun: str, method: Subject, limit: float) -> Measured:
@@ -197,12 +198,10 @@ def _newly_left(method: Subject, words: str) -> str:
     """Describe the calls left to portable kernels now that were not in the baseline."""
     if method.before is None:
         return ""
-    changes = increases(method.before.left, method.now.left)
     calls = [
-        f"{change.what} x{change.after}"
-        + (f" (was x{change.before})" if change.before else "")
-        + describe_left(method.facts["delegation"], change.what)
-        for change in changes
+        f"{name} x{calls}{f' (was x{before})' if before else ''}"
+        f"{describe_left(method.facts['delegation'], name)}"
+        for name, before, calls in _increases(method.before.left, method.now.left)
     ]
     return f"; newly left {words}: {listed(calls, _MOST)}" if calls else ""
 
