@@ -182,7 +182,7 @@ def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> N
     link_package(link, plan.workspace, stages)
     with stages.stage("plan"):
         plan.remember()
-    seconds.update(stages.seconds, backend=counts.seconds)
+    seconds.update({name: end - begin for name, begin, end in stages.spans}, backend=counts.seconds)
 
 
 if __name__ == "__main__":

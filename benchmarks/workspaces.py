@@ -180,8 +180,9 @@ def _finish(plan: Plan, package: str) -> None:
 def _install(plan: Plan, action: Any, contents: Mapping[str, str], **facts: Any) -> None:
     store = plan.workspace.store
     files = {name: store.put(content.encode()) for name, content in contents.items()}
-    store.put_result(action.key, {"files": files, "facts": facts})
-    install(plan.workspace, action, files, **facts)
+    result = {"files": files, "facts": facts}
+    store.put_result(action.key, result)
+    install(plan.workspace, action, result)
 
 
 # The packages of this repository

@@ -6,7 +6,7 @@ from typing import Any
 
 from doit import cmd_info, cmd_run
 
-from pipeline.run.action_task import ActionTask
+from pipeline.plan.kinds import ActionTask
 from pipeline.store.errors import PipelineError
 
 

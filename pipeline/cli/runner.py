@@ -19,11 +19,11 @@ from doit.runner import FAILURE, Runner
 from pipeline.cli.doit_link import action_task
 from pipeline.cli.run_record import RunRecord
 from pipeline.plan.actions import Action
+from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
-from pipeline.report.events import Event
-from pipeline.run.action_task import ActionTask, make_event
+from pipeline.report.events import Event, make_event
 from pipeline.run.batch import Batch, Show
-from pipeline.run.install import install_result
+from pipeline.run.install import install
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem, format_new_problems
 from pipeline.store.files import temporary
@@ -166,7 +166,7 @@ class BatchRunner(Runner):
         self._hold(workspace)
         with contextlib.suppress(MissingBlobError):
             if entry := workspace.store.get(action.digest):
-                install_result(workspace, action, entry.result)
+                install(workspace, action, entry.result)
                 return True
         return False
 

@@ -23,8 +23,8 @@ from pipeline.cli.console import Reporter
 from pipeline.cli.doit_link import UpToDate, install_into_doit
 from pipeline.cli.runner import BatchRunner
 from pipeline.plan.actions import unit_name
+from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
-from pipeline.run.action_task import ActionTask
 from pipeline.run.install import clean
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace

@@ -1,4 +1,8 @@
-"""The kinds of actions: one table of what differs between them, for whoever plans and runs them."""
+"""The kinds of actions: one table of what differs between them, and the tasks of a build.
+
+A task stands for an action that the plan gives when its turn comes, as the key can depend on what
+runs before it.
+"""
 
 from __future__ import annotations
 
@@ -98,3 +102,36 @@ _ROWS = (
     ),
 )
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ROWS}  # in the order of a run
+
+
+@dataclass(frozen=True)
+class ActionTask:
+    """An action by its names."""
+
+    plan: Plan
+    kind: str
+    model: str | None = None
+    package: str | None = None
+    unit: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> str | None:
+        return unit_name(self.unit) or None
+
+    @property
+    def traits(self) -> Kind:
+        return KINDS[self.kind]
+
+    def action(self) -> Action | None:
+        """Return the action as its inputs are now; None where one is missing."""
+        return self.traits.action(self.plan, str(self.package or self.model), self.unit)
+
+    def status(self) -> Status:
+        """Return whether the action's result is there.
+
+        Raises:
+            PipelineError: the package has mistakes, or its model can't be read.
+        """
+        if self.package is not None:
+            self.plan.check(self.package)
+        return self.traits.status(self.plan, str(self.package or self.model), self.unit)

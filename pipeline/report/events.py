@@ -66,6 +66,11 @@ class Event(NamedTuple):
         return f"{self.kind} {self.name}"
 
 
+def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:
+    """Return an event of an action, or of the task for one."""
+    return Event(of.kind, of.package, of.method, of.model or "", outcome, **facts)
+
+
 def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str, Any]) -> None:
     """Write `run.json`, with an action a line, and what the remote tier was asked.
 

@@ -1,4 +1,4 @@
-"""Running actions in worker processes, and again those that lost an input.
+"""Runs actions in worker processes, and again those that lost an input.
 
 Between the moment when something is seen in the store and that when it is read, another process may
 evict or delete it, or it may turn out to be damaged. Then it is made again, in the same run.
@@ -6,16 +6,16 @@ evict or delete it, or it may turn out to be damaged. Then it is made again, in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from pipeline.plan.actions import Action
+from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status, unit_status
-from pipeline.report.events import Event
-from pipeline.run.action_task import find_again, make_event
+from pipeline.report.events import Event, make_event
 from pipeline.run.worker import Report, log_name, read_progress
 from pipeline.store.digest import Digest
 
@@ -46,13 +46,16 @@ class Batch:
                 if event.outcome == "lost" and attempt < _ATTEMPTS - 1:
                     lost.append(action)
                 else:
-                    yield wanted[action.digest], _final(event)
+                    outcome = "failed" if event.outcome == "lost" else event.outcome
+                    yield wanted[action.digest], event._replace(outcome=outcome)
             if not lost:
                 return
             queue = []
             self._repair_inputs(lost)
             for action in lost:
-                again = find_again(self._plan, action)
+                unit = tuple(action.method.split("+")) if action.method else ()
+                task = ActionTask(self._plan, action.kind, action.model, action.package, unit)
+                again = task.action()
                 if again is None:
                     error = "what it needs was lost and could not be made again"
                     facts = {"error": error, "log": log_name(action, self._plan.workspace)}
@@ -79,25 +82,15 @@ class Batch:
         self._repair([plan.models.export(m) for m in exports if not export_status(plan, m).current])
         for model in models:
             plan.forget(model)
-        compiles = [
-            unit
-            for action in lost
-            if action.kind == "link"
-            for unit in plan.compiles(str(action.package)) or ()
-            if unit_status(plan, str(action.package), unit).state == "stale"
-        ]
-        quantizes = [
-            quantize
-            for action in [*compiles, *(action for action in lost if action.kind == "compile")]
-            for quantize in action.inputs.quantizes.values()
-            if unit_status(plan, str(action.package), quantize).state == "stale"
-        ]
-        self._repair(quantizes)
+        links = [str(action.package) for action in lost if action.kind == "link"]
+        compiles = self._stale(unit for package in links for unit in plan.compiles(package) or ())
+        compiled = [*compiles, *(action for action in lost if action.kind == "compile")]
+        self._repair(self._stale(q for each in compiled for q in each.inputs.quantizes.values()))
         self._repair(compiles)
+
+    def _stale(self, units: Iterable[Action]) -> list[Action]:
+        plan = self._plan
+        return [u for u in units if unit_status(plan, str(u.package), u).state == "stale"]
 
     def _repair(self, actions: Sequence[Action]) -> None:
         list(self._events(list({action.digest: action for action in actions}.values())))
-
-
-def _final(event: Event) -> Event:
-    return event._replace(outcome="failed") if event.outcome == "lost" else event

@@ -15,21 +15,20 @@ from pipeline.store.files import copy_atomically, sweep
 from pipeline.store.workspace import Workspace
 
 
-def install_result(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> None:
-    """Put what an action once gave into `build/`. Raises MissingBlobError."""
-    install(workspace, action, result["files"], **result.get("facts", {}))
-
-
-def install(
-    workspace: Workspace, action: Action, files: Mapping[str, Digest], **facts: Any
-) -> None:
+def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> None:
     """Copy an action's files from the store into the package's folder and record them.
 
     The record is removed first and written last, so that a kill in between leaves a package that
     is stale, never one that looks whole. Files of an earlier build that are no longer made go.
+
+    Args:
+        result: as it is in the store: `files` by name, and `facts` for the record, if any.
+
+    Raises:
+        MissingBlobError: a file is not in the store.
     """
-    package = str(action.package)
-    section = action.kind
+    package, section = str(action.package), action.kind
+    files: dict[str, Digest] = dict(result["files"])
     state = workspace.state(package)
     earlier = state.pop(section, {}).get("files", {})
     workspace.write_state(package, state)
@@ -39,7 +38,7 @@ def install(
         _remove_empty(folder, name)
     for name, blob in sorted(files.items()):
         copy_atomically(workspace.store.verified_path(blob, once=True), folder / name)
-    record = {"action": action.digest, "files": dict(files), **facts}
+    record = {"action": action.digest, "files": files, **result.get("facts", {})}
     if isinstance(action.inputs, LinkInputs):
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
@@ -76,10 +75,8 @@ def _inside(name: str) -> bool:
 
 def _remove_empty(folder: Path, name: str) -> None:
     """Remove the folders inside a package's in which a file was, as far as they are empty."""
-    for parent in (folder / name).parents:
-        if parent == folder or folder not in parent.parents:
-            return
-        try:
+    with suppress(OSError):
+        for parent in (folder / name).parents:
+            if folder not in parent.parents:
+                return
             parent.rmdir()
-        except OSError:
-            return

@@ -17,7 +17,7 @@ from pipeline.run.build.compile import compile_unit
 from pipeline.run.build.export import export
 from pipeline.run.build.link import link_package
 from pipeline.run.build.quantize import quantize_method
-from pipeline.run.install import install_result
+from pipeline.run.install import install
 from pipeline.run.prove.validate import validate
 from pipeline.run.stages import WAIT, Stages
 from pipeline.store.store import MissingBlobError
@@ -62,7 +62,7 @@ def _done(action: Action, workspace: Workspace) -> bool:
     kind = KINDS[action.kind]
     if kind.installed:
         try:
-            install_result(workspace, action, entry.result)
+            install(workspace, action, entry.result)
         except MissingBlobError:
             return False
         return True

@@ -11,15 +11,14 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from joblib import Parallel, delayed
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from pipeline.plan.actions import Action
-from pipeline.run.action_task import make_event
-from pipeline.run.worker import Report, log_name, log_path, run, worker_process
+from pipeline.report.events import make_event
+from pipeline.run.worker import Report, log_name, log_path, run
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
@@ -33,7 +32,7 @@ class Pool:
         self._always = always
 
     def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
-        """Reports of all actions, in the order in which they end."""
+        """Yield the reports of all actions, in the order in which they end."""
         waiting = list(ready)
         for action in waiting:
             log_path(action, self._workspace).unlink(missing_ok=True)
@@ -53,8 +52,11 @@ class Pool:
                 waiting = [action for action in left if action not in begun] if begun else []
 
     def _alone(self, suspects: Iterable[Action]) -> Iterator[tuple[Action, Report]]:
-        """A validation that ends its worker is tried again, without the method that did it, as
-        long as that is another one each time."""
+        """Run actions one by one.
+
+        A validation that ends its worker is tried again, without the method that did it, as long as
+        that is another one each time.
+        """
         for action in suspects:
             crash_log = self._crash_log(action)
             crash_log.clear(crashes=False)  # it may have died with another one
@@ -64,10 +66,14 @@ class Pool:
                 try:
                     yield from ((action, report) for _, report in self._parallel([action], 1))
                 except TerminatedWorkerError as error:
-                    again = crash_log.record_crash(_codes(error))
+                    # As `SIGSEGV(-11)`; only the message of the error has it.
+                    how = ", ".join(sorted(set(re.findall(r"[A-Z]+\(-?\d+\)", str(error)))))
+                    again = crash_log.record_crash(how)
                     if not again:
+                        what = f"its worker process died{how and f' ({how})'}, twice"
+                        what += "; the system may have ended it for lack of memory"
                         log = log_name(action, self._workspace)
-                        facts = {"error": _describe_crash(error), "stage": "worker", "log": log}
+                        facts = {"error": what, "stage": "worker", "log": log}
                         yield action, Report(make_event(action, "failed", **facts))
 
     def _crash_log(self, action: Action) -> CrashLog:
@@ -92,22 +98,11 @@ class Pool:
         )
 
     def close(self) -> None:
-        """Ends the workers now, whatever they do."""
+        """End the workers now, whatever they do."""
         get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def _numbered(
     index: int, action: Action, workspace: Workspace, parent: int, always: bool
 ) -> tuple[int, Report]:
-    return index, run(action, workspace, always, partial(worker_process, parent))
-
-
-def _codes(error: TerminatedWorkerError) -> str:
-    """Return how workers ended, as `SIGSEGV(-11)`; only the message of the error has it."""
-    return ", ".join(sorted(set(re.findall(r"[A-Z]+\(-?\d+\)", str(error)))))
-
-
-def _describe_crash(error: TerminatedWorkerError) -> str:
-    codes = _codes(error)
-    how = f" ({codes})" if codes else ""
-    return f"its worker process died{how}, twice; the system may have ended it for lack of memory"
+    return index, run(action, workspace, always, parent)

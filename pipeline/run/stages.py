@@ -13,10 +13,9 @@ class Stages:
     """`current` names the stage under way, and after a failure the one that failed."""
 
     def __init__(self, tell: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """`tell` is called with how many of how many steps of the action are done."""
+        """Take a function of how many of how many steps of the action are done."""
         self.tell = tell
         self.current = "start"
-        self.seconds: dict[str, float] = {}
         self.spans: list[tuple[str, float, float]] = []  # of `time.perf_counter`, as they ended
 
     @contextmanager
@@ -24,11 +23,9 @@ class Stages:
         self.current = name
         started = time.perf_counter()
         yield
-        ended = time.perf_counter()
-        self.seconds[name] = self.seconds.get(name, 0.0) + ended - started
-        self.spans.append((name, started, ended))
+        self.spans.append((name, started, time.perf_counter()))
 
     @property
     def total(self) -> float:
         """Seconds of all stages that have ended, but for those in which nothing was made."""
-        return sum(s for name, s in self.seconds.items() if name not in (IMPORT, WAIT))
+        return sum(end - begin for name, begin, end in self.spans if name not in (IMPORT, WAIT))

@@ -14,26 +14,24 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pipeline.plan.actions import Action
-from pipeline.report.events import Event, Outcome
-from pipeline.run.action_task import make_event
+from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.stages import IMPORT, Stages
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import PipelineError, first_line
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
 _PR_SET_PDEATHSIG = 1
-_SECONDS_BETWEEN_STEPS = 0.1
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
 _NONE: Mapping[str, Usage] = MappingProxyType({})
-_ready = False
 
 
 class Report(NamedTuple):
@@ -66,19 +64,10 @@ def read_progress(action: Action, workspace: Workspace) -> tuple[int, int] | Non
         return None
 
 
-def _progress_writer(path: Path) -> Callable[[int, int], None]:
-    """Return a function that writes how far an action is, a few times a second."""
-    last = 0.0
-
-    def write(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if total > 1 and now - last > _SECONDS_BETWEEN_STEPS:
-            last = now
-            with suppress(OSError):
-                path.write_text(f"{done} {total}")
-
-    return write
+def _write_progress(path: Path, done: int, total: int) -> None:
+    if total > 1:
+        with suppress(OSError):
+            path.write_text(f"{done} {total}")
 
 
 def log_name(action: Action, workspace: Workspace) -> str:
@@ -86,26 +75,20 @@ def log_name(action: Action, workspace: Workspace) -> str:
     return str(log_path(action, workspace).relative_to(workspace.root))
 
 
-def run(
-    action: Action,
-    workspace: Workspace,
-    always: bool = False,
-    prepared: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Report:
-    """Perform an action, with all that it prints in its log.
+def run(action: Action, workspace: Workspace, always: bool, parent: int) -> Report:
+    """Perform an action in a child of the process `parent`, with all that it prints in its log.
 
     Args:
         always: performs it whatever the store holds.
-        prepared: a context in which the process is as an action needs it.
     """
     steps = progress_path(action, workspace)
-    stages = Stages(_progress_writer(steps))
+    stages = Stages(partial(_write_progress, steps))
     started, clock = time.perf_counter(), time.time()
     remote = workspace.store.remote
     if remote is not None:
         remote.counts = type(remote.counts)()  # of this action alone
     try:
-        with prepared(), _logging_to(log_path(action, workspace)):
+        with _worker_process(parent), _logging_to(log_path(action, workspace)):
             outcome, error, usage = _perform(action, workspace, stages, always)
     except OSError as problem:
         outcome, error, usage = "failed", _describe(problem), _NONE
@@ -157,29 +140,27 @@ def _describe(problem: BaseException) -> str:
     if isinstance(problem, OSError):
         where = f"{problem.filename}: " if problem.filename else ""
         return f"{where}{problem.strerror or problem}"
-    first = str(problem).strip().split("\n")[0]
-    name = type(problem).__name__
-    return f"{name}: {first}" if first else name
+    name, first = type(problem).__name__, first_line(problem)
+    return name if first == name else f"{name}: {first}"
 
 
 @contextmanager
-def worker_process(parent: int) -> Iterator[None]:
+def _worker_process(parent: int) -> Iterator[None]:
     """Prepare a worker process for an action, during which it collects no garbage."""
     _prepare(parent)
     with _without_garbage_collection():
-        _reset_peak()
+        with suppress(OSError), open("/proc/self/clear_refs", "w") as refs:
+            refs.write("5")  # resets the peak
         yield
 
 
+@cache
 def _prepare(parent: int) -> None:
     """Prepare a process once.
 
     It dies with its parent, leaves Ctrl-C to it, and computes on one thread, so that results
     depend neither on the number of workers nor on that of cores.
     """
-    global _ready
-    if _ready:
-        return
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -189,7 +170,6 @@ def _prepare(parent: int) -> None:
 
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    _ready = True
 
 
 @contextmanager
@@ -228,14 +208,9 @@ def _without_garbage_collection() -> Iterator[None]:
         gc.collect()
 
 
-def _reset_peak() -> None:
-    with suppress(OSError), open("/proc/self/clear_refs", "w") as refs:
-        refs.write("5")
-
-
 def _memory(field: str) -> int:
-    """Return this process's resident memory in bytes: now (`VmRSS`), or the peak since
-    `_reset_peak` (`VmHWM`). Off Linux both are the peak since the start."""
+    """Return this process's resident memory in bytes: now (`VmRSS`), or the peak of
+    this action (`VmHWM`). Off Linux both are the peak since the start."""
     with suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
         for line in status:
             if line.startswith(f"{field}:"):

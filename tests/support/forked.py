@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +123,11 @@ class _PoolOfOne:
         self._always = always
 
     def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        from pipeline.run.worker import log_path, run, worker_process
+        from pipeline.run.worker import log_path, run
 
-        prepared = partial(worker_process, os.getppid())
         for action in ready:
             log_path(action, self._workspace).unlink(missing_ok=True)
-            yield action, run(action, self._workspace, self._always, prepared)
+            yield action, run(action, self._workspace, self._always, os.getppid())
 
     def close(self) -> None:
         pass

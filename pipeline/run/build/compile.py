@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from torch.export import ExportedProgram
 
-from pipeline.backends import Backend, edge_operators, make_passes
+from pipeline.backends import edge_operators, make_passes
 from pipeline.compile.control_flow import count_float_operators
 from pipeline.compile.emit import collect_named_data, emit
 from pipeline.compile.emit_trace import Emission, record_emission
@@ -105,7 +105,7 @@ def lower_methods(
         store: where results of preprocessing are looked up and kept.
         etrecord: whether what an ETRecord needs is kept.
     """
-    backends = list(_backends(configs))
+    backends = [spec.backend for config in configs.values() for spec in config.partitioners]
     return lower(
         programs,
         {
@@ -121,11 +121,6 @@ def lower_methods(
         },
         etrecord=etrecord,
     )
-
-
-def _backends(configs: Mapping[str, MethodConfig]) -> Iterator[Backend]:
-    for config in configs.values():
-        yield from (spec.backend for spec in config.partitioners)
 
 
 def _describe(method: _Method, lowered: ExportedProgram, config: MethodConfig) -> CompiledMethod:

@@ -36,13 +36,9 @@ class CompiledMethod:
 
     def manifest(self) -> dict[str, Any]:
         """Return what a manifest says of the method."""
-        optional = {"debug_handles": self.debug_handles, "left_float": self.left_float}
-        return {
-            "delegation": self.delegation,
-            "signature": self.signature,
-            "instructions": self.instructions,
-            **{name: value for name, value in optional.items() if value},
-        }
+        facts = {name: value for name, value in vars(self).items() if name != "constants"}
+        optional = ("debug_handles", "left_float")
+        return {name: each for name, each in facts.items() if each or name not in optional}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.export import ExportedProgram
@@ -38,42 +38,44 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 _OWN_FOLDER = Path(__file__).resolve().parents[2]
-_WRITTEN = digest.Digest("written")
+# What was opened: its digest when that was first done, None where there was nothing.
+_Opened = dict[str, digest.Digest | None]
 
 
-def export(action: Action[ExportInputs], workspace: Workspace, stages: Stages) -> dict[str, Any]:
-    """Runs the exporter and records the result, under the key of what it really read.
+def export(action: Action[ExportInputs], workspace: Workspace, stages: Stages) -> None:
+    """Run the exporter and record the result, under the key of what it really read.
 
     Raises:
         SourceError: the exporter raised, or gave something else than named programs and inputs
             that fit them, or a file that it read changed meanwhile.
     """
-    path = workspace.root / action.inputs.path
+    root, store, model = workspace.root, workspace.store, action.model
+    path = root / action.inputs.path
     content = digest.hash_file(path)
-    with stages.stage("run the exporter"), _importing(workspace.root, path) as opened:
+    with stages.stage("run the exporter"), _importing(root, path) as opened:
         module = _load(path)
-        programs = _programs(path, module)
-        examples = {n: _examples(path, module, n, program) for n, program in programs.items()}
+        programs = _programs(module)
+        examples = {n: list(_inputs(module, "example", n, p)) for n, p in programs.items()}
+        # Each set has a record of its own, so that an exporter that yields them has one of them in
+        # memory at a time.
         batches = {
-            name: list(_calibration(path, module, name, program, workspace.store))
-            for name, program in programs.items()
+            name: [store.put(save_inputs([s])) for s in _inputs(module, "calibration", name, each)]
+            for name, each in programs.items()
         }
-        imported = _workspace_modules(workspace.root)
+        imported = sorted({*_workspace_modules(root).values()})
     with stages.stage("store"):
-        result = _commit(programs, examples, batches, workspace)
+        result = _commit(programs, examples, batches, store)
         _refuse_edited({**opened, str(path): content})
-        names = _inside(workspace.root, {*opened, *map(str, imported)} - {str(path)})
         read = {
-            name: opened.get(str(workspace.root / name)) or _digest_if_there(workspace.root / name)
-            for name in sorted(names)
+            str(file.relative_to(root)): opened.get(str(file)) or _digest_if_there(file)
+            for file in sorted({*map(Path, opened), *imported} - {path}, key=str)
+            if not file.is_dir()
         }
         record = {"reads": list(read), "distributions": _distributions([path, *imported])}
-        workspace.store.put_result(keys.reads_key(action.model, content), record)
-        real = keys.export_action(
-            action.model, content, read, record["distributions"], action.inputs.path
-        )
-        workspace.store.put_result(real.key, result, stages.total)
-    return result
+        store.put_result(keys.reads_key(model, content), record)
+        distributions, place = record["distributions"], action.inputs.path
+        real = keys.export_action(model, content, read, distributions, place)
+        store.put_result(real.key, result, stages.total)
 
 
 def _load(path: Path) -> ModuleType:
@@ -85,27 +87,25 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _programs(path: Path, module: ModuleType) -> dict[str, ExportedProgram]:
+def _programs(module: ModuleType) -> dict[str, ExportedProgram]:
     function = getattr(module, "export_methods", None)
+    programs = function() if callable(function) else None
     if not callable(function):
-        raise SourceError(
-            f"{path.name}: has no function export_methods(); it must return a dict of method name "
-            "to ExportedProgram"
-        )
-    programs = function()
-    good = isinstance(programs, Mapping) and programs
-    if not good or not all(isinstance(p, ExportedProgram) for p in programs.values()):
-        raise SourceError(
-            f"{path.name}: export_methods() returned {_describe(programs)}; must be a dict of "
-            "method name to torch.export.ExportedProgram"
-        )
-    wrong = [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]
-    if wrong:
-        raise SourceError(
-            f"{path.name}: method names {', '.join(wrong)}; must be letters, digits and "
-            "underscores, and not start with a digit"
-        )
-    return dict(programs)
+        what = "has no function export_methods(); it must return a dict of method name to "
+        what += "ExportedProgram"
+    elif not (
+        isinstance(programs, Mapping)
+        and programs
+        and all(isinstance(program, ExportedProgram) for program in programs.values())
+    ):
+        what = f"export_methods() returned {_describe(programs)}; must be a dict of method name to "
+        what += "torch.export.ExportedProgram"
+    elif wrong := [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]:
+        what = f"method names {', '.join(wrong)}; must be letters, digits and underscores, and not "
+        what += "start with a digit"
+    else:
+        return dict(programs)
+    raise SourceError(f"{module.__name__}.py: {what}")
 
 
 def _describe(value: Any) -> str:
@@ -115,60 +115,44 @@ def _describe(value: Any) -> str:
     return type(value).__name__
 
 
-def _examples(
-    path: Path, module: ModuleType, method: str, program: ExportedProgram
-) -> list[InputSet]:
-    """The example inputs of a method; by default those of the export."""
-    function = getattr(module, "example_inputs", None)
+def _inputs(
+    module: ModuleType,
+    kind: Literal["example", "calibration"],
+    method: str,
+    program: ExportedProgram,
+) -> Iterator[InputSet]:
+    """Yield the example or the calibration inputs of a method; by default its examples are those of
+    the export."""
+    function = getattr(module, f"{kind}_inputs", None)
     value = function(method) if callable(function) else None
-    if value is None:
-        value = program.example_inputs and [tuple(program.example_inputs)]
-    sets = as_input_sets(value, "example") if value else []
-    for inputs in sets:
-        _check(path, "example_inputs", method, program, inputs)
-    return sets
-
-
-def _calibration(
-    path: Path, module: ModuleType, method: str, program: ExportedProgram, store: Store
-) -> Iterator[digest.Digest]:
-    """Keeps the calibration inputs of a method, each in a record of its own, so that an exporter
-    that yields them has one of them in memory at a time."""
-    function = getattr(module, "calibration_inputs", None)
-    value = function(method) if callable(function) else None
-    if isinstance(value, tuple | list) or value is None:
-        sets: Iterable[InputSet] = as_input_sets(value, "calibration") if value else []
-    elif isinstance(value, Iterable) and not isinstance(value, Mapping | str | Tensor):
-        sets = _numbered(value)
+    if value is None and kind == "example" and program.example_inputs:
+        value = [tuple(program.example_inputs)]
+    eager = kind == "example" or isinstance(value, tuple | list | Mapping | str | Tensor)
+    sets: Iterable[InputSet]
+    if value is None or (isinstance(value, tuple | list) and not value):
+        sets = []
+    elif eager or not isinstance(value, Iterable):
+        sets = as_input_sets(value, kind)  # which says what may be wrong with it
     else:
-        sets = as_input_sets(value, "calibration")  # which says what is wrong with it
+        sets = (
+            replace(as_input_sets([call], kind)[0], origin=f"{kind} {number}")
+            for number, call in enumerate(value)
+        )
     for inputs in sets:
-        _check(path, "calibration_inputs", method, program, inputs)
-        yield store.put(save_inputs([inputs]))
-
-
-def _numbered(calls: Iterable[Any]) -> Iterator[InputSet]:
-    for number, call in enumerate(calls):
-        (inputs,) = as_input_sets([call], "calibration")
-        yield replace(inputs, origin=f"calibration {number}")
-
-
-def _check(
-    path: Path, function: str, method: str, program: ExportedProgram, inputs: InputSet
-) -> None:
-    try:
-        check_inputs(program, inputs)
-    except Exception as error:
-        raise SourceError(f"{path.name}: {function}({method!r}): {error}") from error
+        try:
+            check_inputs(program, inputs)
+        except Exception as error:
+            where = f"{module.__name__}.py: {kind}_inputs({method!r})"
+            raise SourceError(f"{where}: {error}") from error
+        yield inputs
 
 
 def _commit(
     programs: Mapping[str, ExportedProgram],
     examples: Mapping[str, list[InputSet]],
     batches: Mapping[str, list[digest.Digest]],
-    workspace: Workspace,
+    store: Store,
 ) -> dict[str, Any]:
-    store = workspace.store
     with store.writer() as file:
         save_programs(programs, file)
     archive = store.blob_path(file.digest)
@@ -193,82 +177,74 @@ def _commit(
 
 # What an exporter reads
 
-_watched: Path | None = None
-_opened: dict[str, digest.Digest | None] = {}
-_hooked = False
+# While an exporter runs: its workspace, and what was opened in it.
+_watching: tuple[Path, _Opened] | None = None
+_written: set[str] = set()
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    """Notes the content of every file of the workspace as it is when it is first opened to be
-    read, so that an edit is seen whatever the clock says. What the exporter itself writes is no
-    input."""
-    global _watched
-    if _watched is None or event != "open" or not isinstance(args[0], str):
+    """Note the content of every file of the workspace as it is when it is first opened to be read,
+    so that an edit is seen whatever the clock says. What the exporter itself writes is no input."""
+    global _watching
+    if _watching is None or event != "open" or not isinstance(args[0], str):
         return
     if args[0] in sys.path:  # tried as an archive of modules, as hooks of editable installs are
         return
-    root, path = _watched, os.path.abspath(args[0])
+    (root, opened), path = _watching, os.path.abspath(args[0])
     if path.endswith(".pyc"):  # then the source is not opened
         with suppress(ValueError):
             path = importlib.util.source_from_cache(path)
-    if path in _opened or not _is_inside(root, Path(path)):
+    if path in opened or path in _written or not _is_inside(root, Path(path)):
         return
-    _watched = None  # reading it here opens it too
+    _watching, watching = None, _watching  # reading it here opens it too
     try:
-        content = _digest_if_there(Path(path))
-        flags = args[2] or 0
-        made = flags & os.O_CREAT and content is None
-        _opened[path] = _WRITTEN if made or flags & (os.O_TRUNC | os.O_APPEND) else content
+        content, flags = _digest_if_there(Path(path)), args[2] or 0
+        if flags & (os.O_TRUNC | os.O_APPEND) or (flags & os.O_CREAT and content is None):
+            _written.add(path)
+        else:
+            opened[path] = content
     finally:
-        _watched = root
+        _watching = watching
+
+
+@cache
+def _add_hook() -> None:
+    sys.addaudithook(_audit)
 
 
 @contextmanager
-def _importing(root: Path, path: Path) -> Iterator[dict[str, digest.Digest | None]]:
-    """Imports from the workspace, afresh, and yields what is opened meanwhile, with its digest.
+def _importing(root: Path, path: Path) -> Iterator[_Opened]:
+    """Import from the workspace, afresh, and yield what is opened meanwhile.
 
     A worker runs several exporters: none may see a module that another one imported, and all that
     it imports must be seen. An audit hook can't be removed, so there is one per process.
     """
-    global _watched, _hooked
-    if not _hooked:
-        sys.addaudithook(_audit)
-        _hooked = True
+    global _watching
+    _add_hook()
     before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    _opened.clear()
-    _watched = root
+    opened: _Opened = {}
+    _written.clear()
+    _watching = root, opened
     try:
-        read: dict[str, digest.Digest | None] = {}
-        yield read
+        yield opened
     finally:
-        _watched = None
-        read |= {name: content for name, content in _opened.items() if content is not _WRITTEN}
+        _watching = None
         sys.path[:], sys.dont_write_bytecode = before, writing
-        for name in [n for n, m in sys.modules.items() if _is_inside(root, _module_file(m))]:
+        for name in _workspace_modules(root):
             del sys.modules[name]
 
 
-def _workspace_modules(root: Path) -> list[Path]:
-    files = (_module_file(module) for module in list(sys.modules.values()))
-    return sorted({file for file in files if file is not None and _is_inside(root, file)})
+def _workspace_modules(root: Path) -> dict[str, Path]:
+    """Return the files of the modules that were imported from the workspace, by module."""
+    files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+    found = {name: Path(file) for name, file in files.items() if isinstance(file, str)}
+    return {name: file for name, file in found.items() if _is_inside(root, file)}
 
 
-def _module_file(module: ModuleType | None) -> Path | None:
-    file = getattr(module, "__file__", None)
-    return Path(file) if isinstance(file, str) else None
-
-
-def _inside(root: Path, paths: Iterable[Path | str]) -> Iterator[str]:
-    for path in paths:
-        absolute = root / path
-        if _is_inside(root, absolute) and not absolute.is_dir():
-            yield str(absolute.relative_to(root))
-
-
-def _is_inside(root: Path, path: Path | None) -> bool:
+def _is_inside(root: Path, path: Path) -> bool:
     """Return whether a path is in the workspace, not in an environment or build folder in it."""
-    if path is None or not str(path).startswith(f"{root}{os.sep}") or ".." in path.parts:
+    if not str(path).startswith(f"{root}{os.sep}") or ".." in path.parts:
         return False  # almost all: thousands of modules outside
     outside = (_OWN_FOLDER, Path(sys.prefix), Path(sysconfig.get_path("purelib")), root / "build")
     hidden = any(
@@ -288,7 +264,7 @@ def _digest_if_there(path: Path) -> digest.Digest | None:
 
 
 def _distributions(files: Iterable[Path]) -> list[str]:
-    """The installed distributions that these modules import; their versions enter the key."""
+    """Return the installed distributions that these modules import, whose versions are in keys."""
     modules: set[str] = set()
     for file in files:
         for node in ast.walk(ast.parse(file.read_bytes())):

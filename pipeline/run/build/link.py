@@ -1,6 +1,10 @@
-"""Link: the objects of a package to its files."""
+"""Link: the objects of a package to its files, among them the manifest, which says what is in the
+package and what it was made from."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from pipeline.compile import etrecord
 from pipeline.compile.inspect.contents import describe_contents
@@ -8,12 +12,14 @@ from pipeline.compile.link import link
 from pipeline.plan.actions import Action, LinkInputs
 from pipeline.report.records import record_bytes
 from pipeline.run.build.compiled import CompiledUnit
-from pipeline.run.build.manifest import make_manifest
 from pipeline.run.install import install
 from pipeline.run.stages import Stages
+from pipeline.store.digest import hash_json
 from pipeline.store.files import CONTENTS, MANIFEST
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
+
+_FORMAT = 1  # of the manifest
 
 
 def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stages) -> None:
@@ -21,8 +27,8 @@ def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stage
     store = workspace.store
     compiled, spent = _load_units(action, store)
     constants, order = dict(action.key["constant_methods"]), action.key["order"]
+    unit_of = {method: name for name, unit in compiled.items() for method in unit.methods}
     with stages.stage("link"):
-        unit_of = {method: name for name, unit in compiled.items() for method in unit.methods}
         objects = [compiled[name].object for name in dict.fromkeys(map(unit_of.__getitem__, order))]
         linked = link(objects, constants, store, order, action.key["layout"])
     with stages.stage("store"):
@@ -31,15 +37,11 @@ def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stage
         files = {name: blob.digest for name, blob in blobs.items()}
         contents = describe_contents(
             {name: store.verified_path(blob, once=True) for name, blob in files.items()},
-            {
-                n: method.constants
-                for unit in compiled.values()
-                for n, method in unit.methods.items()
-            },
-            {n: unit.object.named_keys(n) for unit in compiled.values() for n in unit.methods},
+            {name: compiled[unit].methods[name].constants for name, unit in unit_of.items()},
+            {name: compiled[unit].object.named_keys(name) for name, unit in unit_of.items()},
         )
         sizes = {name: {"digest": blob.digest, "size": blob.size} for name, blob in blobs.items()}
-        manifest = make_manifest(action, compiled, sizes)
+        manifest = _make_manifest(action, compiled, sizes)
         if entries := [unit.etrecord for unit in compiled.values() if unit.etrecord]:
             joined = etrecord.join_etrecords(entries, order, store)
             files[etrecord.FILE] = joined.digest
@@ -48,7 +50,7 @@ def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stage
         files[CONTENTS] = store.put(record_bytes(contents))
         # Who finds a package spares its methods too.
         store.put_result(action.key, {"files": files}, stages.total + spent)
-        install(workspace, action, files)
+        install(workspace, action, {"files": files})
 
 
 def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, CompiledUnit], float]:
@@ -61,3 +63,46 @@ def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, Com
         compiled[unit] = CompiledUnit.from_json(entry.result)
         spent += entry.seconds
     return compiled, spent
+
+
+def _make_manifest(
+    action: Action[LinkInputs], compiled: Mapping[str, CompiledUnit], files: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the manifest, which holds neither times nor paths nor names of machines.
+
+    Args:
+        compiled: the compile units by name.
+        files: the digest and the size in bytes of each file.
+    """
+    inputs = action.inputs
+    methods = {
+        name: {
+            "program": inputs.programs[name],
+            "unit": unit,
+            "lowering": inputs.lowering[name],
+            "quantized": inputs.quantizes.get(name),
+            **method.manifest(),
+        }
+        for unit, result in compiled.items()
+        for name, method in result.methods.items()
+    }
+    objects = {}
+    for unit, result in compiled.items():
+        parts = result.object.to_json()
+        compile_digest = inputs.compiles[unit]
+        objects[unit] = {"action": compile_digest, "object": hash_json(parts), "parts": parts}
+    return {
+        "format": _FORMAT,
+        "package": action.package,
+        "model": action.model,
+        "target": action.key["target"],
+        "action": action.digest,
+        "toolchain": action.key["toolchain"],
+        "host": inputs.host,  # where it can matter: a calibration's last bits depend on it
+        "emit": inputs.emit,
+        "constant_methods": dict(action.key["constant_methods"]),
+        "order": action.key["order"],
+        "methods": methods,
+        "objects": objects,
+        "files": files,
+    }

@@ -70,14 +70,11 @@ def _calibration_inputs(
     source, most, store = action.inputs.source, action.inputs.spec.batches, workspace.store
     if files := action.inputs.config.files.get(CALIBRATION, ()):
         contents = action.key["methods"][str(action.method)]["calibration"]
-        loads = [
-            partial(read_planned, workspace.root, name, content, program)
-            for name, content in zip(files, contents, strict=True)
-        ]
-        return Batches(loads, most)
-    if source.batches:
-        return Batches([partial(_load_batch, store, each) for each in source.batches], most)
-    return load_examples(source, store)[:most]
+        planned = zip(files, contents, strict=True)
+        loads = [partial(read_planned, workspace.root, *each, program) for each in planned]
+    else:
+        loads = [partial(_load_batch, store, each) for each in source.batches]
+    return Batches(loads, most) if loads else load_examples(source, store)[:most]
 
 
 def _load_batch(store: Store, blob: Digest) -> list[InputSet]:

@@ -64,9 +64,10 @@ def validate(
             "sound": not (wrong or measured["failures"]),
             "measured": digest.hash_json(key),
         }
+        result = {"files": put, "facts": verdict}
         if record["ok"]:
-            workspace.store.put_result(action.key, {"files": put, "facts": verdict}, stages.total)
-        install(workspace, action, put, **verdict)
+            workspace.store.put_result(action.key, result, stages.total)
+        install(workspace, action, result)
     if failures := record["failures"]:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
