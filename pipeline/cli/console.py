@@ -17,7 +17,7 @@ from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
 from pipeline.run.batch import Show, Steps
 from pipeline.store.errors import plural
-from pipeline.store.files import REPORT
+from pipeline.store.files import REPORT, read_record
 from pipeline.store.sizes import human_size
 
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -138,7 +138,7 @@ HEADINGS = ("package", "method", "lower", "validate", "delegated", "size", "max 
 def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
     """Yield for each package a row of its own, then one for each method."""
     # This imports typing_extensions, which a no-op run does without.
-    from pipeline.report.records import delegated_share, read_manifest, read_record
+    from pipeline.report.records import delegated_share, read_manifest
 
     blank = dict.fromkeys(HEADINGS, "")
     for package in sorted({str(event.package) for event in events if event.package}):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.store.digest import Digest, hash_bytes, hash_json
-from pipeline.store.toolchain import code, planning_code, toolchain
+from pipeline.store.toolchain import code, toolchain
 from pipeline.store.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class ConfigCache:
             if composition.problems:
                 return None
             return {
-                "code": planning_code(),
+                "code": code("plan"),
                 "packages": composition.packages,
                 "files": composition.reads,
                 "variables": {name: _variable(name) for name in composition.variables},
@@ -111,7 +111,7 @@ class ConfigCache:
     def _still_so(self, composed: Mapping[str, Any]) -> bool:
         files, variables = composed["files"], composed["variables"]
         return (
-            composed["code"] == planning_code()
+            composed["code"] == code("plan")
             and all(self._digest(name) == digest for name, digest in files.items())
             and all(_variable(name) == digest for name, digest in variables.items())
         )

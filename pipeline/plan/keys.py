@@ -21,7 +21,7 @@ from pipeline.plan.actions import (
 )
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
-from pipeline.store.toolchain import code, describing_code, host, toolchain
+from pipeline.store.toolchain import code, host, toolchain
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import QuantizeConfig
@@ -46,7 +46,7 @@ def reads_key(model: str, source: Digest) -> Key:
 
 def programs_key(archive: Digest) -> Key:
     """Name the record of the programs in an archive of these bytes."""
-    return {"kind": "programs", "archive": archive, "code": describing_code()}
+    return {"kind": "programs", "archive": archive, "code": code("describe")}
 
 
 def program_key(program: Digest) -> Key:

@@ -19,7 +19,7 @@ from pipeline.program import sources
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem, SourceError
-from pipeline.store.toolchain import describing_code
+from pipeline.store.toolchain import code
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
@@ -137,7 +137,7 @@ class Models:
             return [content, facts.to_json()]
 
         with _reading(path):
-            described = digests.cached(path, "programs", describe, given=describing_code())
+            described = digests.cached(path, "programs", describe, given=code("describe"))
         return sources.parse_archive(*described)
 
     def remember(self) -> None:

@@ -113,11 +113,6 @@ class Table:
         for place in range(span.offset, span.end, 4):
             yield Table(self.data, place + number(self.data, place, "I"), self._visits)
 
-    def count(self, field: int) -> int:
-        """The number of tables in a vector."""
-        span = self.span(field, 4)
-        return span.size // 4 if span is not None else 0
-
     def text(self, field: int) -> str:
         span = self.span(field)
         if span is None:

@@ -57,12 +57,13 @@ class Frame:
 
 def module_frames(node: Node) -> list[Frame]:
     """Return the modules around a node, outermost first."""
-    stack = node.meta.get("nn_module_stack") or {}
-    return [
-        Frame(str(key), path, _class_name(kind))
-        for key, (path, kind) in stack.items()
-        if path != _NO_MODULE
-    ]
+    frames = []
+    for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
+        if path != _NO_MODULE:
+            if isinstance(kind, type):
+                kind = f"{kind.__module__}.{kind.__qualname__}"
+            frames.append(Frame(str(key), path, str(kind)))
+    return frames
 
 
 def parse_frames(stack: str) -> list[Frame]:
@@ -79,10 +80,6 @@ def enclosing_modules(node: Node) -> list[str]:
 def innermost_module(node: Node) -> str:
     """Return the qualified name of the module that a node is from; "" for the method's own."""
     return (enclosing_modules(node) or [""])[-1]
-
-
-def _class_name(kind: Any) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else str(kind)
 
 
 @dataclass(frozen=True)
@@ -111,14 +108,9 @@ def _make_outline(
     tensors: Mapping[str, str],
     storages: Mapping[str, Any],
 ) -> Outline:
-    """Make an outline.
-
-    Args:
-        stacks: the modules around each node, outermost first.
-        names: modules that the program lists by themselves.
-        tensors: kinds of tensors by name.
-        storages: what holds them, equal for tensors that are one.
-    """
+    """Make an outline from the modules around each node, outermost first, the `names` of modules
+    that the program lists by themselves, and kinds and storages of tensors by name; storages are
+    equal for tensors that are one."""
     calls: dict[str, set[int]] = defaultdict(set)
     objects: dict[str, set[str]] = defaultdict(set)
     kinds: dict[str, str] = {}
@@ -170,30 +162,22 @@ def _upwards(name: str) -> Iterator[str]:
 
 def outline_program(program: ExportedProgram) -> Outline:
     """Return the outline of a program in memory."""
-    from pipeline.program.graphs import iter_nodes
-
-    tensors = {**program.constants, **program.state_dict}
-    tensors = {name: t for name, t in tensors.items() if hasattr(t, "untyped_storage")}
-    return _make_outline(
-        map(module_frames, iter_nodes(program)),
-        [entry.fqn for entry in program.module_call_graph],
-        {name: _tensor_kind(name, program) for name in tensors},
-        {name: _storage(tensor) for name, tensor in tensors.items()},
-    )
-
-
-def _tensor_kind(name: str, program: ExportedProgram) -> str:
     from torch.nn import Parameter
 
-    signature, held = program.graph_signature, program.state_dict.get(name)
-    if isinstance(held, Parameter) or name in signature.parameters:
-        return "parameter"
-    return "buffer" if name in signature.buffers or held is not None else "constant"
+    from pipeline.program.graphs import iter_nodes
 
-
-def _storage(tensor: Any) -> Any:
-    place = tensor.untyped_storage()._cdata
-    return place, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+    held, signature = program.state_dict, program.graph_signature
+    parameters = {name for name, tensor in held.items() if isinstance(tensor, Parameter)}
+    kinds, storages = {}, {}
+    for name, tensor in {**program.constants, **held}.items():
+        if hasattr(tensor, "untyped_storage"):
+            is_buffer = name in held or name in signature.buffers
+            is_parameter = name in parameters or name in signature.parameters
+            kinds[name] = "parameter" if is_parameter else "buffer" if is_buffer else "constant"
+            place = tensor.untyped_storage()._cdata, tensor.storage_offset()
+            storages[name] = (*place, tuple(tensor.shape), tuple(tensor.stride()))
+    frames = map(module_frames, iter_nodes(program))
+    return _make_outline(frames, [e.fqn for e in program.module_call_graph], kinds, storages)
 
 
 def outline_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> Outline:
@@ -250,9 +234,9 @@ def _split(name: str) -> tuple[str, str | None]:
 
 
 def _matches(frame: Frame, base: str, call: str | None) -> bool:
-    if frame.name != base:
-        return call in (None, _ALL) and frame.name.startswith(f"{base}.")
-    return call in (None, _ALL) or str(frame.call) == call
+    if call in (None, _ALL):
+        return f"{frame.name}.".startswith(f"{base}.")
+    return frame.name == base and str(frame.call) == call
 
 
 def check_names(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, str]]:

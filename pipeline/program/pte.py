@@ -8,6 +8,7 @@ which takes seconds to import, is not needed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -134,15 +135,9 @@ def read_program(data: memoryview) -> ProgramFile:
         _chosen(segments, index)
     inline = tuple(_inline(each) for each in table.tables(3))
     plans = tuple(_plan(each, segments, inline) for each in table.tables(1))
+    mutable_parts = mutable, tuple(mutable_segments)
     return ProgramFile(
-        program,
-        segments,
-        constants,
-        constant_segments,
-        mutable,
-        tuple(mutable_segments),
-        named,
-        plans,
+        program, segments, constants, constant_segments, *mutable_parts, named, plans
     )
 
 
@@ -193,28 +188,29 @@ def _chosen(segments: tuple[Span, ...], index: int) -> Span:
 
 def _parts(segment: Span, offsets: tuple[int, ...]) -> tuple[Span, ...]:
     """Return the parts of a segment that begin at these offsets."""
-    ends = (*offsets[1:], segment.size)
-    if any(not start <= end <= segment.size for start, end in zip(offsets, ends, strict=True)):
+    limits = list(itertools.pairwise((*offsets, segment.size)))
+    if any(not start <= end <= segment.size for start, end in limits):
         raise CorruptError("the parts of a segment overlap")
-    return tuple(
-        Span(segment.offset + start, end - start) for start, end in zip(offsets, ends, strict=True)
-    )
+    return tuple(Span(segment.offset + start, end - start) for start, end in limits)
 
 
 def _inline(table: Table) -> Span:
-    """Data within the flatbuffer."""
+    """Return the span of data within the flatbuffer."""
     return table.span(0) or Span(0, 0)
 
 
 def _plan(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) -> PlanFacts:
-    values = list(table.tables(2))
+    values = [v.table(1) if v.number(0, "B") == _TENSOR else None for v in table.tables(2)]
     inputs = table.numbers(3, "i")
     if any(not 0 <= index < len(values) for index in inputs):
         raise CorruptError(f"an input of its method is beyond its {len(values)} values")
     return PlanFacts(
         name=table.text(0),
-        instructions=sum(chain.count(2) for chain in table.tables(5)),
-        input_orders=tuple(_dim_order(values[index]) for index in inputs),
+        instructions=sum(len(chain.numbers(2, "I")) for chain in table.tables(5)),
+        input_orders=tuple(
+            None if (tensor := values[index]) is None else tensor.numbers(3, "B")
+            for index in inputs
+        ),
         operators=tuple(
             ".".join(filter(None, (each.text(0), each.text(1)))) for each in table.tables(6)
         ),
@@ -238,19 +234,8 @@ def _delegate(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]
     return PlanDelegate(table.text(0), payload if payload.size else None)
 
 
-def _tensor(value: Table) -> Table | None:
-    return value.table(1) if value.number(0, "B") == _TENSOR else None
-
-
-def _dim_order(value: Table) -> tuple[int, ...] | None:
-    tensor = _tensor(value)
-    return None if tensor is None else tensor.numbers(3, "B")
-
-
-def _stored_tensors(values: Iterable[Table]) -> Iterator[PlanTensor]:
-    for tensor in map(_tensor, values):
-        if tensor is None:
-            continue
+def _stored_tensors(tensors: Iterable[Table | None]) -> Iterator[PlanTensor]:
+    for tensor in filter(None, tensors):
         extra = tensor.table(9)
         key = extra.text(1) if extra is not None and extra.number(2, "b") == _EXTERNAL else ""
         index = tensor.number(5, "I")

@@ -59,15 +59,11 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
         if form is not None:
             model = path.name if form == "folder" else path.stem
             found.setdefault(model, []).append(ModelSource(model, form, path))
-    sources = {model: forms[0] for model, forms in found.items() if len(forms) == 1}
-    wrong |= {
-        model: f"model '{model}' has {len(forms)} sources: "
-        + ", ".join(f"{source.path.parent.name}/{source.path.name}" for source in forms)
-        + "; keep one"
-        for model, forms in found.items()
-        if len(forms) > 1
-    }
-    return sources, wrong
+    for model, forms in found.items():
+        if len(forms) > 1:
+            places = ", ".join(shown(source.path) for source in forms)
+            wrong[model] = f"model '{model}' has {len(forms)} sources: {places}; keep one"
+    return {model: forms[0] for model, forms in found.items() if len(forms) == 1}, wrong
 
 
 def unreadable(error: OSError) -> str:
@@ -226,12 +222,9 @@ class _Archive:
             raise SourceError(f"{shown(path)}: is not a PT2 archive, or is cut short")
 
     def facts(self) -> list[ProgramFacts]:
-        start, end = f"{self._root}/models/", ".json"
-        entries = [
-            name[len(start) : -len(end)]
-            for name in self._zip.namelist()
-            if name.startswith(start) and name.endswith(end)
-        ]
+        start = f"{self._root}/models/"
+        members = [n for n in self._zip.namelist() if n.startswith(start) and n.endswith(".json")]
+        entries = [name.removeprefix(start).removesuffix(".json") for name in members]
         if not entries:
             raise SourceError(
                 f"{shown(self._path)}: holds no exported program; write it with package_pt2"
@@ -244,33 +237,30 @@ class _Archive:
         serialized = json.loads(self._read(f"models/{entry}.json"))
         canonical = canonical_program(serialized)
         tensors = {kind: self._payloads(kind, entry) for kind in ("weights", "constants")}
+        outline = outline_archive(serialized, tensors).to_json()
         return ProgramFacts(
             entry,
             digest.hash_json({"program": canonical.program, **tensors}),
             digest.hash_json(canonical.names),
-            self._examples(entry),
-            {
-                **summarize_parts(canonical, tensors),
-                "outline": outline_archive(serialized, tensors).to_json(),
-            },
+            self._pickled("sample_inputs", entry),
+            {**summarize_parts(canonical, tensors), "outline": outline},
         )
 
-    def _examples(self, entry: str) -> Digest | None:
-        name = f"data/sample_inputs/{entry}.pt"
+    def _pickled(self, kind: str, entry: str) -> Digest | None:
+        """Return the digest of what an archive holds pickled; None if it does not."""
+        name = f"data/{kind}/{entry}.pt"
         present = f"{self._root}/{name}" in self._names
         return digest.hash_bytes(self._read(name)) if present else None
 
     def _payloads(self, kind: str, entry: str) -> Any:
-        legacy = f"data/{kind}/{entry}.pt"
-        if f"{self._root}/{legacy}" in self._names:
-            return digest.hash_bytes(self._read(legacy))
+        if legacy := self._pickled(kind, entry):
+            return legacy
         config = json.loads(self._read(f"data/{kind}/{entry}_{kind}_config.json"))["config"]
         files: dict[str, list[Any]] = {}
         for _, payload in sorted(config.items()):
             name = payload["path_name"]
             if name not in files:  # the position says which names share one file, that is, alias
-                content = digest.hash_bytes(self._read(f"data/{kind}/{name}"))
-                files[name] = [len(files), content]
+                files[name] = [len(files), digest.hash_bytes(self._read(f"data/{kind}/{name}"))]
             payload["path_name"] = files[name]
         return config
 

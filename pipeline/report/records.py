@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
-from pipeline.store.files import MANIFEST
+from pipeline.store.files import MANIFEST, read_record
 from pipeline.store.workspace import Workspace
 
 FORMAT = 1  # of report.json
@@ -28,15 +27,6 @@ CulpritKind = Literal["operator", "delegate", "package", "state", "order"]
 
 # Strict JSON has no infinities; None where a figure is undefined.
 Figure = float | Literal["inf", "-inf", "nan"] | None
-
-
-def read_record(path: Path) -> dict[str, Any] | None:
-    """Read a record in JSON; None where there is none that can be read."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def record_bytes(record: Mapping[str, Any]) -> bytes:

@@ -10,10 +10,10 @@ from typing import Any
 from pipeline.report.elements import Json
 from pipeline.report.events import RUN, TIMELINE
 from pipeline.report.excerpts import named_files
-from pipeline.report.records import read_manifest, read_record
+from pipeline.report.records import read_manifest
 from pipeline.report.render import Entry, render, render_all
 from pipeline.store.digest import hash_bytes
-from pipeline.store.files import REPORT, write_atomically
+from pipeline.store.files import REPORT, read_record, write_atomically
 from pipeline.store.workspace import Workspace
 
 _LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it

@@ -7,6 +7,7 @@ what is hashed, and never uses `hash()`, `repr()` or pickle, whose output varies
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NewType
 
@@ -15,6 +16,11 @@ from blake3 import blake3
 Digest = NewType("Digest", str)
 
 _MMAP_FROM = 1 << 20  # bytes
+_PIECE = 1 << 22  # bytes
+
+
+class WrongContentError(Exception):
+    """Content is not what its digest names."""
 
 
 def hash_bytes(data: bytes | memoryview) -> Digest:
@@ -30,6 +36,24 @@ def hash_file(path: Path) -> Digest:
     else:
         hasher.update(path.read_bytes())
     return Digest(hasher.hexdigest())
+
+
+def read_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file in pieces. Raises OSError."""
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def verified(pieces: Iterable[bytes], expected: Digest) -> Iterator[bytes]:
+    """Yield pieces of content. Raises WrongContentError after the last, if `expected` names other
+    content; what was made of it must then be thrown away."""
+    hasher = blake3()
+    for piece in pieces:
+        hasher.update(piece)
+        yield piece
+    if hasher.hexdigest() != expected:
+        raise WrongContentError(expected)
 
 
 def hash_json(value: Any) -> Digest:

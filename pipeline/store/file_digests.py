@@ -5,7 +5,6 @@ An entry holds as long as size, mtime, ctime and inode of its file stay the same
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store.digest import Digest, canonical_json, hash_file
-from pipeline.store.files import write_atomically
+from pipeline.store.files import read_record, write_atomically
 
 # A file that changed this recently could change again within the resolution of its timestamps
 # and keep its stat, so nothing is cached of it (git calls this "racily clean").
@@ -26,7 +25,8 @@ class FileDigests:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._entries = _read_entries(path)
+        found = read_record(path) or {}
+        self._entries = {p: e for p, e in found.items() if isinstance(e, dict) and "stamp" in e}
         self._changed = False
 
     def hash(self, path: Path) -> Digest:
@@ -96,13 +96,3 @@ def read_stamp(path: Path) -> list[int]:
     """Return size, mtime in ns, ctime in ns and inode of a file. Raises OSError."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
-
-
-def _read_entries(path: Path) -> dict[str, dict[str, Any]]:
-    try:
-        entries = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(entries, dict):
-        return {}
-    return {p: e for p, e in entries.items() if isinstance(e, dict) and "stamp" in e}

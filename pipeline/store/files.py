@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 TEMPORARY_PREFIX = ".tmp-"
 
 # The records in a package's folder.
 MANIFEST, CONTENTS, REPORT = "manifest.json", "contents.json", "report.json"
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Read a record in JSON; None where there is none that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 @contextmanager

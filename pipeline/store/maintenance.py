@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,26 +31,23 @@ class _File:
 _use = attrgetter("used")
 
 
-def _files(folder: Path, suffix: str = "") -> Iterator[_File]:
+def _blobs(store: Store) -> list[_File]:
+    return list(_files(store.root / "blobs"))
+
+
+def _results(store: Store) -> list[_File]:
+    return list(_files(store.root / "actions"))
+
+
+def _files(folder: Path) -> Iterator[_File]:
     """List the files of `blobs` or `actions`; one that vanishes meanwhile is passed over."""
     now = time.time()
-    with suppress(OSError):
-        for inner in sorted(entry.path for entry in os.scandir(folder) if entry.is_dir()):
-            for entry in os.scandir(inner):
-                with suppress(OSError):
-                    stat = entry.stat()
-                    name = Path(inner).name + entry.name.removesuffix(suffix)
-                    # A clock that once stood in the future must not keep a file for ever.
-                    used = min(stat.st_mtime, now)
-                    yield _File(Path(entry.path), Digest(name), stat.st_size, used)
-
-
-def _blobs(store: Store) -> Iterator[_File]:
-    return _files(store.root / "blobs")
-
-
-def _results(store: Store) -> Iterator[_File]:
-    return _files(store.root / "actions", ".json")
+    for path in sorted(folder.glob("*/*")):
+        with suppress(OSError):
+            stat = path.stat()
+            # A clock that once stood in the future must not keep a file for ever.
+            used = min(stat.st_mtime, now)
+            yield _File(path, Digest(path.parent.name + path.stem), stat.st_size, used)
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,13 @@ class Stats:
 def statistics(store: Store) -> Stats:
     """Count what a store holds. Reads every result."""
     blobs = [file.size for file in _blobs(store)]
-    results = list(_results(store))
+    results = _results(store)
     kinds: Counter[str] = Counter()
     for file in results:
         entry = store.read_entry(file.path, file.digest)
         kinds[str(entry.key.get("kind")) if entry else "damaged"] += 1
-    return Stats(
-        len(blobs), sum(blobs), kinds, sum(file.size for file in results), read_usage(store)
-    )
+    sizes = sum(file.size for file in results)
+    return Stats(len(blobs), sum(blobs), kinds, sizes, read_usage(store))
 
 
 def earlier_keys(store: Store, kind: str) -> Iterator[tuple[Digest, Mapping[str, Any]]]:
@@ -108,7 +103,7 @@ def verify(store: Store) -> Verified:
     """Hash every file again, and drop those that are not what their name says."""
     from concurrent.futures import ThreadPoolExecutor  # which a no-op run does without
 
-    blobs, results = list(_blobs(store)), list(_results(store))
+    blobs, results = _blobs(store), _results(store)
     with ThreadPoolExecutor() as threads:  # hashing lets other threads run
         good_blobs = threads.map(_is_whole, blobs)
         bad = [file for file, good in zip(blobs, good_blobs, strict=True) if not good]
@@ -170,10 +165,12 @@ def evict(store: Store, cap: int) -> Evicted:
 
     if not store.root.exists():
         return Evicted()
-    lock = FileLock(store.root / ".gc.lock", timeout=0)
     try:
-        with lock:
-            _sweep(store)
+        with FileLock(store.root / ".gc.lock", timeout=0):
+            sweep(store.root / "tmp")
+            for path in (store.root / "locks").glob("*"):
+                with suppress(Timeout, OSError), FileLock(path, timeout=0):
+                    path.unlink(missing_ok=True)
             return _evict(store, cap)
     except Timeout:
         return Evicted(busy=True)
@@ -182,17 +179,14 @@ def evict(store: Store, cap: int) -> Evicted:
 def _evict(store: Store, cap: int) -> Evicted:
     since = _earliest_lease(store)
     blobs = {file.digest: file for file in _blobs(store)}
-    results = list(_results(store))
+    results = _results(store)
     done = Evicted(left=sum(file.size for file in (*blobs.values(), *results)))
     if done.left <= cap:
         return done
     named = {file.digest: [d for d in _references(file) if d in blobs] for file in results}
     holders = Counter(blob for names in named.values() for blob in names)
-    units: list[tuple[_File | None, list[Digest]]] = [
-        (None, [file.digest])
-        for file in sorted(blobs.values(), key=_use)
-        if not holders[file.digest]
-    ]
+    unnamed = [file for file in sorted(blobs.values(), key=_use) if not holders[file.digest]]
+    units: list[tuple[_File | None, list[Digest]]] = [(None, [file.digest]) for file in unnamed]
     units += [(file, named[file.digest]) for file in sorted(results, key=_use)]
     for result, names in units:
         if done.left <= cap:
@@ -237,13 +231,3 @@ def _earliest_lease(store: Store) -> float:
         with suppress(OSError):
             times.append(path.stat().st_mtime)
     return min(times)
-
-
-def _sweep(store: Store) -> None:
-    """Remove the temporary files and locks of killed processes."""
-    from filelock import FileLock, Timeout
-
-    sweep(store.root / "tmp")
-    for path in (store.root / "locks").glob("*"):
-        with suppress(Timeout, OSError), FileLock(path, timeout=0):
-            path.unlink(missing_ok=True)

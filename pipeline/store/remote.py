@@ -13,26 +13,29 @@ neither wrong nor fail.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
-from weakref import WeakMethod
 
-from blake3 import blake3
-
-from pipeline.store.digest import Digest, canonical_json, hash_bytes
+from pipeline.store.digest import (
+    Digest,
+    WrongContentError,
+    canonical_json,
+    hash_bytes,
+    read_pieces,
+    verified,
+)
 from pipeline.store.errors import PipelineError
 from pipeline.store.remote_fs import RemoteError, RemoteFiles
 from pipeline.store.signing import Keys, load_keys
+from pipeline.store.store import action_name, blob_name
 
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34
 MAX_ERRORS = 3  # in a row
-_CHUNK = 1 << 22  # bytes
 _DOMAIN = b"pte-pipeline result\n"
 _EMPTY = hash_bytes(b"")
 
@@ -75,14 +78,12 @@ class Counts:
     bytes_pushed: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            *(getattr(self, each.name) + getattr(other, each.name) for each in fields(self))
-        )
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Remote:
-    """Its methods may be called from several threads, after a fork, and after pickling, which
-    carries the settings only. `problem` says in one line why it was given up, or is empty."""
+    """A remote, for all threads of one process. `problem` says in one line why it was given up, or
+    is empty."""
 
     def __init__(self, settings: RemoteSettings) -> None:
         self.settings = settings
@@ -93,18 +94,8 @@ class Remote:
         self._known: dict[str, str] = {}  # "there", or the count of the failed fetch, by name
         self._keys: Keys | None = None
         self._files = RemoteFiles(settings.url, settings.options, settings.timeout)
-        self._start()
-        start = WeakMethod(self._start)
-        os.register_at_fork(after_in_child=lambda: (method := start()) and method())
-
-    def _start(self) -> None:
-        """Begin anew in this process: a lock held by another thread does not outlive a fork."""
         self.counts = Counts()
         self._lock = threading.Lock()
-        self._files.forget_connection()
-
-    def __reduce__(self) -> Any:
-        return Remote, (self.settings,)
 
     def check(self) -> None:
         """Raise PipelineError for settings that cannot work, whatever the remote does."""
@@ -116,7 +107,7 @@ class Remote:
     def fetch_result(self, action: Digest) -> Any | None:
         """Return a record that someone trusted pushed, perhaps for another action; None if there is
         none."""
-        name = _result_name(action)
+        name = action_name(action)
         if self._may_have(name):
             with self._transfer(name):
                 return self._read_record(b"".join(self._read(name, RESULT_LIMIT)))
@@ -127,15 +118,14 @@ class Remote:
         written. Raises only what the file raises."""
         if blob == _EMPTY:  # which has no range of bytes that could be asked for
             return True
-        name = _blob_name(blob)
+        name = blob_name(blob)
         if self._may_have(name):
             with self._transfer(name):
-                hasher = blake3()
-                for chunk in self._read(name, BLOB_LIMIT):
-                    hasher.update(chunk)
-                    file.write(chunk)
-                if hasher.hexdigest() != blob:
-                    raise RemoteError("corrupt")
+                try:
+                    for piece in verified(self._read(name, BLOB_LIMIT), blob):
+                        file.write(piece)
+                except WrongContentError:
+                    raise RemoteError("corrupt") from None
                 return True
         return False
 
@@ -143,10 +133,10 @@ class Remote:
         return self._usable() and self._known.get(name, "there") == "there"
 
     def _read(self, name: str, limit: int) -> Iterator[bytes]:
-        for chunk in self._files.read(name, limit):
+        for piece in self._files.read(name, limit):
             with self._lock:
-                self.counts.bytes_fetched += len(chunk)
-            yield chunk
+                self.counts.bytes_fetched += len(piece)
+            yield piece
 
     def _read_record(self, content: bytes) -> Any:
         try:
@@ -172,19 +162,20 @@ class Remote:
         signer, signature = self._keys.sign(_DOMAIN + canonical_json(record))
         content = canonical_json({"record": record, "signature": signature, "signer": signer})
         if len(content) <= RESULT_LIMIT:
-            name = _result_name(action)
+            name = action_name(action)
             with self._transfer(name, pushing=True):
                 self._write(name, [content])
 
     def push_blob(self, blob: Digest, path: Path) -> None:
         """Write a blob, unless it is there already or the local file has another content."""
-        name = _blob_name(blob)
+        name = blob_name(blob)
         known = self._known.get(name, "misses")
         if blob == _EMPTY or not self._pushes() or known == "there":
             return
-        with suppress(OSError), self._transfer(name, pushing=True):  # OSError: of the local file
+        # What is wrong with the local file is no matter of the remote.
+        with suppress(OSError, WrongContentError), self._transfer(name, pushing=True):
             if known != "misses" or not self._has(name, path.stat().st_size):
-                self._write(name, _read_blob(blob, path))
+                self._write(name, verified(read_pieces(path), blob))
 
     def _pushes(self) -> bool:
         return self.settings.pushes and not self._denied and self._usable()
@@ -249,22 +240,3 @@ class Remote:
                 self.problem = str(error)
                 self._given_up = True
         return not self._given_up
-
-
-def _blob_name(blob: Digest) -> str:
-    return f"blobs/{blob[:2]}/{blob[2:]}"
-
-
-def _result_name(action: Digest) -> str:
-    return f"actions/{action[:2]}/{action[2:]}.json"
-
-
-def _read_blob(blob: Digest, path: Path) -> Iterator[bytes]:
-    """Read a file in pieces. Raises OSError, after the last one if they are not the blob."""
-    hasher = blake3()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
-            yield chunk
-    if hasher.hexdigest() != blob:
-        raise OSError(f"{path}: is not {blob}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import queue
 import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -61,11 +61,6 @@ class RemoteFiles:
         self._protocol = url.partition("://")[0]
         self._options = dict(options)
         self._timeout = timeout
-        self.forget_connection()
-
-    def forget_connection(self) -> None:
-        """Begin anew after a fork: neither a lock held by another thread nor fsspec's event loop
-        outlives it."""
         self._connecting = threading.Lock()
         self._connection: tuple[Any, str] | None = None
 
@@ -198,23 +193,21 @@ class RemoteFiles:
     def _step(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a function in a thread that may be left hanging: no process waits for it at its
         exit. Raises RemoteError, a miss for FileNotFoundError and an error for all else."""
-        done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        done: Future[Any] = Future()
 
         def run() -> None:
             try:
-                done.put((function(*args, **options), None))
+                done.set_result(function(*args, **options))
             except BaseException as error:
-                done.put((None, error))
+                done.set_exception(error)
 
         try:
             threading.Thread(target=run, name="pte-remote", daemon=True).start()
-            result, error = done.get(timeout=self._timeout)
-        except RuntimeError as cannot_start:
-            raise RemoteError("errors", cannot_start) from cannot_start
-        except queue.Empty:
-            error = TimeoutError()
+            error = done.exception(self._timeout)
+        except (RuntimeError, TimeoutError) as problem:  # no thread can start, or it hangs
+            error = problem
         if error is None:
-            return result
+            return done.result()
         if isinstance(error, TimeoutError):
             error = TimeoutError(f"no answer within {self._timeout:g} s")
         count = "misses" if isinstance(error, FileNotFoundError) else "errors"

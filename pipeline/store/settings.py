@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 TABLE = "tool.pte-pipeline"
 UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
 DEFAULT_CAP = "50GB"
-MODES = ("read-write", "read-only")
-VARIABLES = {
-    "jobs": "PTE_PIPELINE_JOBS",
-    "store": "PTE_PIPELINE_STORE",
-    "store_size": "PTE_PIPELINE_STORE_SIZE",
-    "remote": "PTE_PIPELINE_REMOTE",
-    "remote_mode": "PTE_PIPELINE_REMOTE_MODE",
-    "remote_timeout": "PTE_PIPELINE_REMOTE_TIMEOUT",
-    "signing_key": "PTE_PIPELINE_SIGNING_KEY",
-    "trusted_keys": "PTE_PIPELINE_TRUSTED_KEYS",
-}
-_KNOWN = (*VARIABLES, "remote_options")
 
 
 @dataclass(frozen=True)
@@ -47,16 +35,84 @@ class WorkspaceSettings:
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
-    """Read the settings of the workspace at `root`. Raises PipelineError for wrong ones."""
-    source = _Source(root)
-    cpus = len(os.sched_getaffinity(0))
-    cap = parse_size(DEFAULT_CAP)
+    """Read the settings of the workspace at `root`. Raises PipelineError for wrong ones.
+
+    An untrusted build writes to the remote tier only if its environment says so, not if a file says
+    so that the build's author can edit.
+    """
+    get = _Source(root).get
+    remote = None
+    if (url := get("remote")) is not None:
+        from pipeline.store.remote import RemoteSettings
+
+        untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
+        default_mode = "read-only" if untrusted else "read-write"
+        remote = RemoteSettings(
+            url=url,
+            writable=get("remote_mode", default_mode, from_file=not untrusted) == "read-write",
+            signing_key=get("signing_key"),
+            trusted_keys=get("trusted_keys", ()),
+            options=get("remote_options", {}),
+            timeout=get("remote_timeout", 20.0),
+        )
     return WorkspaceSettings(
-        jobs=source.get("jobs", _parse_jobs, "a whole number from 1 up", cpus),
-        store=source.get("store", source.parse_path, "a path", default_root()),
-        cap=source.get("store_size", _parse_size, "a size such as 50GB", cap),
-        remote=_read_remote(source),
+        jobs=get("jobs", len(os.sched_getaffinity(0))),
+        store=get("store", default_root()),
+        cap=get("store_size", parse_size(DEFAULT_CAP)),
+        remote=remote,
     )
+
+
+def _parse_jobs(value: Any, _: Path) -> int:
+    jobs = int(value) if isinstance(value, str) and value.isdecimal() else value
+    return _checked(jobs, type(jobs) is int and jobs >= 1)
+
+
+def _parse_size(value: Any, _: Path) -> int:
+    size = parse_size(value) if isinstance(value, str) else None
+    return _checked(size, size is not None)
+
+
+def _parse_seconds(value: Any, _: Path) -> float:
+    seconds = float(_checked(value, type(value) in (int, float, str)))
+    return _checked(seconds, 0 < seconds < float("inf"))
+
+
+def _parse_path(value: Any, root: Path) -> Path:
+    return root / Path(_checked(value, isinstance(value, str))).expanduser()
+
+
+def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
+    values = value.split(os.pathsep) if isinstance(value, str) else value
+    return tuple(_parse_path(each, root) for each in _checked(values, isinstance(values, list)))
+
+
+def _checked(value: Any, ok: bool) -> Any:
+    if not ok:
+        raise ValueError
+    return value
+
+
+# How the value of each setting is read, in a workspace at a root, and what it must be. A parser
+# raises ValueError.
+_SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
+    "jobs": (_parse_jobs, "a whole number from 1 up"),
+    "store": (_parse_path, "a path"),
+    "store_size": (_parse_size, "a size such as 50GB"),
+    "remote": (
+        lambda value, _: _checked(value, isinstance(value, str) and "://" in value),
+        "an address such as s3://bucket/folder or file:///folder",
+    ),
+    "remote_mode": (
+        lambda value, _: _checked(value, value in ("read-write", "read-only")),
+        "read-write or read-only",
+    ),
+    "remote_timeout": (_parse_seconds, "a number of seconds above 0"),
+    "signing_key": (_parse_path, "a path"),
+    "trusted_keys": (_parse_paths, "a path or a list of paths"),
+    "remote_options": (lambda value, _: _checked(value, isinstance(value, dict)), "a table"),
+}
+VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in _SETTINGS if name != "remote_options"}
 
 
 class _Source:
@@ -66,106 +122,29 @@ class _Source:
         self._root = root
         self._table = _read_table(root / "pyproject.toml")
 
-    def get(
-        self,
-        name: str,
-        parse: Callable[[Any], Any],
-        wanted: str,
-        default: Any = None,
-        from_file: bool = True,
-    ) -> Any:
-        """Return the parsed value of a setting, or the default if nothing gives one.
-
-        Args:
-            parse: raises ValueError for a wrong value.
-            wanted: what would be right, for the message.
-        """
+    def get(self, name: str, default: Any = None, from_file: bool = True) -> Any:
+        """Return the value of a setting, or the default if nothing gives one."""
         text = os.environ.get(VARIABLES.get(name, ""))
         value = text or (self._table.get(name) if from_file else None)
         if value is None:
             return default
+        parse, wanted = _SETTINGS[name]
         try:
-            return parse(value)
+            return parse(value, self._root)
         except ValueError:
             where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
             raise PipelineError(f"{where}: is {value!r}; must be {wanted}") from None
 
-    def parse_path(self, value: Any) -> Path:
-        return self._root / Path(_checked(value, isinstance(value, str))).expanduser()
-
-    def parse_paths(self, value: Any) -> tuple[Path, ...]:
-        values = value.split(os.pathsep) if isinstance(value, str) else value
-        return tuple(map(self.parse_path, _checked(values, isinstance(values, list))))
-
 
 def _read_table(path: Path) -> Mapping[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    try:
-        table = tomllib.loads(text).get("tool", {}).get("pte-pipeline", {})
     except tomllib.TOMLDecodeError as error:
         raise PipelineError(f"{path.name}: {error}") from error
-    for name in table:
-        if name not in _KNOWN:
-            raise PipelineError(
-                f"{path.name}: {TABLE}: unknown key '{name}'; {did_you_mean(name, _KNOWN)}"
-            )
-    return table
-
-
-def _checked(value: Any, ok: bool) -> Any:
-    if not ok:
-        raise ValueError
-    return value
-
-
-def _parse_jobs(value: Any) -> int:
-    jobs = int(value) if isinstance(value, str) and value.isdecimal() else value
-    return _checked(jobs, type(jobs) is int and jobs >= 1)
-
-
-def _parse_size(value: Any) -> int:
-    size = parse_size(value) if isinstance(value, str) else None
-    return _checked(size, size is not None)
-
-
-def _parse_seconds(value: Any) -> float:
-    seconds = float(_checked(value, type(value) in (int, float, str)))
-    return _checked(seconds, 0 < seconds < float("inf"))
-
-
-def _read_remote(source: _Source) -> RemoteSettings | None:
-    """Read the settings of the remote tier.
-
-    An untrusted build writes to it only if its environment says so, not if a file says so that the
-    build's author can edit.
-    """
-    url = source.get(
-        "remote",
-        lambda value: _checked(value, isinstance(value, str) and "://" in value),
-        "an address such as s3://bucket/folder or file:///folder",
-    )
-    if url is None:
-        return None
-    from pipeline.store.remote import RemoteSettings
-
-    untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
-    mode = source.get(
-        "remote_mode",
-        lambda value: _checked(value, value in MODES),
-        " or ".join(MODES),
-        "read-only" if untrusted else "read-write",
-        from_file=not untrusted,
-    )
-    paths = source.get("trusted_keys", source.parse_paths, "a path or a list of paths", ())
-    options = source.get("remote_options", lambda v: _checked(v, isinstance(v, dict)), "a table")
-    return RemoteSettings(
-        url=url,
-        writable=mode == "read-write",
-        signing_key=source.get("signing_key", source.parse_path, "a path"),
-        trusted_keys=paths,
-        options=options or {},
-        timeout=source.get("remote_timeout", _parse_seconds, "a number of seconds above 0", 20.0),
-    )
+    settings: dict[str, Any] = table.get("tool", {}).get("pte-pipeline", {})
+    if unknown := [name for name in settings if name not in _SETTINGS]:
+        guess = did_you_mean(unknown[0], _SETTINGS)
+        raise PipelineError(f"{path.name}: {TABLE}: unknown key '{unknown[0]}'; {guess}")
+    return settings

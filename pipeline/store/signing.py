@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,23 +61,14 @@ def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Keys:
         raise PipelineError(f"keys of the remote need cryptography: {INSTALL}") from error
 
     signing = None
-    public_keys = [
-        _load(
-            path,
-            load_pem_public_key,
-            ed25519.Ed25519PublicKey,
-            "public key in PEM; openssl pkey -in key.pem -pubout -out key.pub",
-        )
-        for path in trusted_keys
-    ]
+    wanted = "public key in PEM; openssl pkey -in key.pem -pubout -out key.pub"
+    kind: type = ed25519.Ed25519PublicKey
+    public_keys = [_load(path, load_pem_public_key, kind, wanted) for path in trusted_keys]
     if signing_key is not None:
-        signing = _load(
-            signing_key,
-            lambda data: load_pem_private_key(data, password=None),
-            ed25519.Ed25519PrivateKey,
-            "private key in PEM, without a password; openssl genpkey -algorithm ed25519 "
-            "-out key.pem",
-        )
+        wanted = "private key in PEM, without a password; "
+        wanted += "openssl genpkey -algorithm ed25519 -out key.pem"
+        parse = partial(load_pem_private_key, password=None)
+        signing = _load(signing_key, parse, ed25519.Ed25519PrivateKey, wanted)
         public_keys.append(signing.public_key())
     return Keys(signing, {_key_name(key): key for key in public_keys})
 

@@ -16,12 +16,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from blake3 import blake3
 
-from pipeline.store.digest import Digest, canonical_json, hash_bytes, hash_file, hash_json
+from pipeline.store.digest import (
+    Digest,
+    WrongContentError,
+    canonical_json,
+    hash_bytes,
+    hash_file,
+    hash_json,
+    read_pieces,
+    verified,
+)
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import publish, temporary
 
@@ -29,7 +39,7 @@ if TYPE_CHECKING:
     from pipeline.store.remote import Remote, RemoteSettings
 
 LOCK_TIMEOUT = 900.0  # seconds to wait for another process that computes the same
-_CHUNK = 1 << 22  # bytes
+_CORRUPT = "was corrupt and has been dropped"
 _REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
 _README = """\
 This folder is the store of pte-pipeline: compiled methods and linked packages, by content.
@@ -40,6 +50,16 @@ _T = TypeVar("_T")
 
 class MissingBlobError(PipelineError):
     """A blob is not in the store, or no longer has the content that its name promises."""
+
+
+def blob_name(blob: Digest) -> str:
+    """Return the place of a blob in a store or a remote."""
+    return f"blobs/{blob[:2]}/{blob[2:]}"
+
+
+def action_name(action: Digest) -> str:
+    """Return the place of an action's entry in a store or a remote."""
+    return f"actions/{action[:2]}/{action[2:]}.json"
 
 
 def default_root() -> Path:
@@ -100,17 +120,22 @@ class Store:
     ) -> None:
         self.root = root
         self.cap = cap
-        self.remote = _connect(remote) if remote is not None else None
+        self._remote = remote
         self._verified: set[Digest] = set()
 
     def __reduce__(self) -> Any:  # a worker verifies for itself
-        return Store, (self.root, self.remote and self.remote.settings, self.cap)
+        return Store, (self.root, self._remote, self.cap)
+
+    @property
+    def remote(self) -> Remote | None:
+        """The remote tier, if there is one."""
+        return None if self._remote is None else _connect(self._remote)
 
     def blob_path(self, blob: Digest) -> Path:
-        return self.root / "blobs" / blob[:2] / blob[2:]
+        return self.root / blob_name(blob)
 
     def action_path(self, action: Digest) -> Path:
-        return self.root / "actions" / action[:2] / f"{action[2:]}.json"
+        return self.root / action_name(action)
 
     # Blobs
 
@@ -126,14 +151,10 @@ class Store:
         return not bad
 
     def _is_good(self, blob: Digest) -> bool:
-        if blob in self._verified and self.blob_path(blob).is_file():
+        with suppress(MissingBlobError):
+            self.verified_path(blob, once=True)
             return True
-        try:
-            self.verified_path(blob)
-        except MissingBlobError:
-            return False
-        self._verified.add(blob)
-        return True
+        return False
 
     def put(self, data: bytes | memoryview) -> Digest:
         """Store a blob, unless it is there already."""
@@ -175,9 +196,11 @@ class Store:
         Raises:
             MissingBlobError: it is not there; a bad one is dropped.
         """
-        if once and self._is_good(blob):
-            return self.blob_path(blob)
-        return self._checked(blob, lambda path: path if hash_file(path) == blob else None)
+        path = self.blob_path(blob)
+        if not (once and blob in self._verified and path.is_file()):
+            self._checked(blob, lambda path: hash_file(path) == blob or None)
+            self._verified.add(blob)
+        return path
 
     def _checked(self, blob: Digest, read: Callable[[Path], _T | None]) -> _T:
         """Return what `read` gives of the local file or, where it gives None, of a fetched one."""
@@ -196,7 +219,7 @@ class Store:
             if found is not None:
                 return found
             _remove(path)
-            why = "was corrupt and has been dropped"
+            why = _CORRUPT
         raise self._missing(blob, why)
 
     def stream(self, blob: Digest) -> Iterator[bytes]:
@@ -206,18 +229,14 @@ class Store:
         be thrown away.
         """
         path = self.blob_path(blob)
-        hasher = blake3()
         try:
             self.has(blob)
-            with open(path, "rb") as file:
-                while chunk := file.read(_CHUNK):
-                    hasher.update(chunk)
-                    yield chunk
+            yield from verified(read_pieces(path), blob)
         except OSError as error:
             raise self._missing(blob, f"is missing ({error})") from error
-        if hasher.hexdigest() != blob:
+        except WrongContentError as error:
             _remove(path)
-            raise self._missing(blob, "was corrupt and has been dropped")
+            raise self._missing(blob, _CORRUPT) from error
 
     def _missing(self, blob: Digest, why: str) -> MissingBlobError:
         return MissingBlobError(f"store {self.root}: blob {blob} {why}")
@@ -316,18 +335,17 @@ class Store:
             readme.write_text(_README)
 
 
-_remotes: dict[str, Remote] = {}
-
-
+@cache
 def _connect(settings: RemoteSettings) -> Remote:
     """Return the process's one remote of these settings, so that it is given up once if it does not
     answer."""
     from pipeline.store.remote import Remote  # which most no-op runs do without
 
-    name = repr((settings, settings.options))
-    if name not in _remotes:
-        _remotes[name] = Remote(settings)
-    return _remotes[name]
+    return Remote(settings)
+
+
+# Locks that another thread holds, and fsspec's event loop, do not outlive a fork.
+os.register_at_fork(after_in_child=_connect.cache_clear)
 
 
 def find_references(content: bytes) -> list[Digest]:

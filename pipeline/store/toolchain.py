@@ -18,8 +18,12 @@ from blake3 import blake3
 _DESCRIBING = ("store", "program")
 _PLANNING = (*_DESCRIBING, "backends", "config", "plan")
 _BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build")
-_MEASURING = (*_BUILDING, "devices", "validate", "run/prove", "report/records.py")
-_REPORTING = ("report", "validate", "run/prove")
+_UNITS = {
+    "describe": _DESCRIBING,
+    "plan": _PLANNING,
+    "measure": (*_BUILDING, "devices", "validate", "run/prove", "report/records.py"),
+    "validate": ("report", "validate", "run/prove"),
+}
 
 # What every compiled method depends on. flatbuffers lays out the bytes of a .pte file.
 CORE = ("executorch", "flatbuffers", "numpy", "torch", "torchao")
@@ -30,30 +34,11 @@ def code(kind: str = "") -> str:
 
     It is part of every action's key. Reports are made anew without measuring, since the key of a
     `validate` action holds that of its `measure` action, and packages are measured anew without
-    building.
+    building. Of "describe", it is the code that makes the digests of programs, and of "plan", that
+    which makes actions from configs.
     """
-    match kind:
-        case "measure":
-            return _digest(_MEASURING)
-        case "validate":
-            return _digest(_REPORTING)
-        case _:
-            return _digest(_BUILDING)
-
-
-def planning_code() -> str:
-    """Return the digest of the code that makes actions from configs; cached plans hold it."""
-    return _digest(_PLANNING)
-
-
-def describing_code() -> str:
-    """Return the digest of the code that makes the digests of programs."""
-    return _digest(_DESCRIBING)
-
-
-def _digest(rooms: Iterable[str]) -> str:
     hasher = blake3()
-    for room in rooms:
+    for room in _UNITS.get(kind, _BUILDING):
         hasher.update(_room(room))
     return hasher.hexdigest()
 

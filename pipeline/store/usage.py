@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from pipeline.store.digest import canonical_json
-from pipeline.store.files import write_atomically
+from pipeline.store.files import read_record, write_atomically
 from pipeline.store.store import Store
 
 # The level of the key of each kind of action: the raw bytes of a source, a program, a partition.
@@ -42,9 +41,9 @@ class Usage:
 def read_usage(store: Store) -> dict[str, Usage]:
     """Read the usage over all runs of a store, by kind of action; empty if nothing is known."""
     try:
-        data = json.loads((store.root / "usage.json").read_bytes())
+        data = read_record(store.root / "usage.json") or {}
         return {kind: Usage(**counts) for kind, counts in data.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except TypeError:
         return {}
 
 

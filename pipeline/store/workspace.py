@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import Any
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.file_digests import FileDigests
-from pipeline.store.files import write_atomically
+from pipeline.store.files import read_record, write_atomically
 from pipeline.store.settings import read_settings
 from pipeline.store.store import Store
 
@@ -59,11 +58,7 @@ class Workspace:
 
     def state(self, package: str) -> dict[str, Any]:
         """Read what the last build of a package recorded; empty if nothing can be trusted."""
-        try:
-            state = json.loads(self._state_path(package).read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return state if isinstance(state, dict) else {}
+        return read_record(self._state_path(package)) or {}
 
     def write_state(self, package: str, state: Mapping[str, Any]) -> None:
         write_atomically(self._state_path(package), canonical_json(state))

@@ -21,8 +21,8 @@ ENTRIES = {
 # What performs every action, whatever it does; what it hands an action to is an entry of its own.
 HARNESS = ("pipeline.run.perform", "pipeline.run.worker")
 CODES = {
-    "describing": toolchain.describing_code,
-    "planning": toolchain.planning_code,
+    "describing": lambda: toolchain.code("describe"),
+    "planning": lambda: toolchain.code("plan"),
     "compile": lambda: toolchain.code("compile"),
     "measure": lambda: toolchain.code("measure"),
     "validate": lambda: toolchain.code("validate") + toolchain.code("measure"),

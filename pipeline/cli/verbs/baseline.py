@@ -8,10 +8,9 @@ from contextlib import suppress
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import find_damage, link_status
-from pipeline.report.records import read_record
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import ConfigErrors, PipelineError
-from pipeline.store.files import MANIFEST, REPORT, write_atomically
+from pipeline.store.files import MANIFEST, REPORT, read_record, write_atomically
 from pipeline.store.sizes import human_size
 from pipeline.store.workspace import BASELINES
 from pipeline.validate.gates.baseline import format_baseline, keep_accepted, read_baseline

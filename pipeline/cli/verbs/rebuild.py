@@ -23,13 +23,12 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
-from pipeline.report.records import read_record
 from pipeline.run.batch import Batch
 from pipeline.run.pool import Pool
 from pipeline.run.worker import log_path
 from pipeline.store.digest import Digest, hash_file
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import MANIFEST
+from pipeline.store.files import MANIFEST, read_record
 from pipeline.store.json_diff import diff_json, show_value
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace

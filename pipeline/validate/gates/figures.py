@@ -19,9 +19,8 @@ from pydantic import Field
 
 from pipeline.backends.options import Options
 from pipeline.config.fields import DIGEST_PATTERN
-from pipeline.report.records import read_record
 from pipeline.store.digest import hash_json
-from pipeline.store.files import CONTENTS, REPORT
+from pipeline.store.files import CONTENTS, REPORT, read_record
 
 Json = Mapping[str, Any]
 # A higher SQNR is float32's own rounding, and differs from one processor to the next.
