@@ -29,19 +29,19 @@ class Reporter(ConsoleReporter):
     desc = "packages: progress, failures, and a table at the end"
 
     def execute_task(self, task: Any) -> None:
-        if not _ours(task) and not _is_command(task):
+        if not _ours(task):
             super().execute_task(task)
 
     def skip_uptodate(self, task: Any) -> None:
-        if not _ours(task) and task.actions:
+        if not _ours(task):
             super().skip_uptodate(task)
 
     def add_failure(self, task: Any, fail: Any) -> None:
-        if not _ours(task) and not _is_command(task):
+        if _ours(task):
+            self.write(f"{fail.message}\n")
+            self.outstream.flush()
+        else:
             super().add_failure(task, fail)
-            return
-        self.write(f"{fail.message}\n")
-        self.outstream.flush()
 
     def progress(self, actions: Sequence[Action], steps: Steps) -> AbstractContextManager[Show]:
         """Return a context with the function to call with each event."""
@@ -66,11 +66,9 @@ class Reporter(ConsoleReporter):
 
 
 def _ours(task: Any) -> bool:
-    return action_task(task) is not None or not task.actions
-
-
-def _is_command(task: Any) -> bool:
-    return bool((task.meta or {}).get("command"))
+    """Return whether a task is for an action, a verb, or a group of tasks."""
+    is_verb = bool((task.meta or {}).get("command"))
+    return is_verb or not task.actions or action_task(task) is not None
 
 
 @contextmanager

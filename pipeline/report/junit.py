@@ -97,13 +97,7 @@ def _add_case(
     output: str = "",
     seconds: float = 0.0,
 ) -> None:
-    """Add one check.
-
-    Args:
-        classname: what CI servers group by.
-        failures: sentences.
-        skipped: why it was not run.
-    """
+    """Add one check. CI servers group by `classname`; `skipped` says why it was not run."""
     attributes = {"classname": classname, "name": name, "time": f"{seconds:.3f}"}
     element = Xml.SubElement(suite, "testcase", attributes)
     if failures:

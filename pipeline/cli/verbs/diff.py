@@ -22,7 +22,7 @@ from pipeline.store.store import ActionEntry, MissingBlobError, Store
 from pipeline.store.workspace import BASELINES
 from pipeline.validate.gates.baseline import read_baseline
 from pipeline.validate.gates.comparison import Comparison, compare_builds
-from pipeline.validate.gates.figures import Build, Figures, make_build, read_build
+from pipeline.validate.gates.figures import Build, make_build, read_build
 
 
 class Other(NamedTuple):
@@ -131,17 +131,10 @@ def _find_accepted(plan: Plan, package: str) -> Other:
             continue
         found = _load_build(plan.workspace.store, action)
         if found is not None and found.figures.digest == figures.digest:
-            return Other(_with_numerics(found, figures), name)
+            accepted = {"methods": figures.methods}  # their numerics may be of another machine
+            return Other(replace(found, figures=found.figures.model_copy(update=accepted)), name)
     note = "the build that was accepted is not in the store, so options are left out"
     return Other(Build(figures), name, (note,))
-
-
-def _with_numerics(build: Build, figures: Figures) -> Build:
-    methods = dict(build.figures.methods)
-    for name in methods.keys() & figures.methods.keys():
-        measured = {key: getattr(figures.methods[name], key) for key in ("sqnr_db", "max_abs")}
-        methods[name] = methods[name].model_copy(update=measured)
-    return replace(build, figures=build.figures.model_copy(update={"methods": methods}))
 
 
 def _load_build(store: Store, link: Digest, report: Any = None) -> Build | None:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from pipeline.report.elements import Chart
 
 _WIDTHS = {"wide": 960, "narrow": 360}  # pixels
-_SVG = "http://www.w3.org/2000/svg"
+_NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'  # which SVG in a page goes without
 _DROPPED = ("aria-roledescription", "font-family", "pointer-events", "class", "version")
 
 
@@ -31,26 +31,23 @@ def draw(chart: Chart) -> Markup:
 
 def _svg(spec: dict[str, Any], chart: Chart) -> Markup:
     convert = vl_convert.vega_to_svg if "marks" in spec else vl_convert.vegalite_to_svg
-    root = Xml.fromstring(convert(spec))
+    root = Xml.fromstring(convert(spec).replace(_NAMESPACE, "", 1))
     _prune(root)
     _add_titles(root, chart.links)
     width = root.attrib.pop("width")
     del root.attrib["height"]
     root.attrib |= {"role": "img", "aria-label": chart.label, "style": f"max-width:{width}px"}
-    for element in root.iter():
-        element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
     return Markup(Xml.tostring(root, encoding="unicode"))
 
 
 def _prune(parent: Xml.Element) -> None:
     """Remove what draws nothing, and what the page's style says."""
     for child in list(parent):
-        hidden = child.get("display") == "none" or child.get("class") == "background"
-        if hidden or (child.tag == f"{{{_SVG}}}rect" and child.get("fill") == "white"):
+        if child.get("display") == "none" or child.get("class") == "background":
             parent.remove(child)
             continue
         _prune(child)
-        if child.tag == f"{{{_SVG}}}g" and not len(child):
+        if child.tag == "g" and not len(child):
             parent.remove(child)
     dropped = list(_DROPPED)
     if parent.get("aria-roledescription") == "axis":  # its labels are texts already
@@ -71,9 +68,9 @@ def _add_titles(parent: Xml.Element, links: Mapping[str, str]) -> None:
         del child.attrib["role"]
         if not description or child.get("aria-hidden"):
             continue
-        Xml.SubElement(child, f"{{{_SVG}}}title").text = description
+        Xml.SubElement(child, "title").text = description
         if description in links:
             parent.remove(child)
-            link = Xml.Element(f"{{{_SVG}}}a", {"href": links[description]})
+            link = Xml.Element("a", {"href": links[description]})
             link.append(child)
             parent.insert(place, link)
