@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,13 +37,12 @@ class Configs:
     def add(self, composition: Composition, package: str) -> None:
         """Add a package of a file; a package that two files make has no config."""
         other = self.files.setdefault(package, composition.file)
-        problems: Sequence[Problem] = composition.problems
-        if other != composition.file:
-            what = f"makes the package '{package}', as {other} does"
-            problems = [Problem(composition.file, "", what, "keep one")]
         try:
-            if problems:
-                raise ConfigErrors(problems)
+            if other != composition.file:
+                what = f"makes the package '{package}', as {other} does"
+                raise ConfigErrors([Problem(composition.file, "", what, "keep one")])
+            if composition.problems:
+                raise ConfigErrors(composition.problems)
             document = composition.documents[package]
             self.configs[package] = parse_document(package, document)
             self.documents[package] = document
@@ -66,11 +65,7 @@ def read_configs(folder: Path, environment: Mapping[str, str] = os.environ) -> C
 
 
 def parse_document(package: str, document: Document) -> PackageConfig:
-    """Parse a document; each mistake names the place where it was written.
-
-    Raises:
-        ConfigErrors: everything that is wrong.
-    """
+    """Parse a document. Raises ConfigErrors, with every mistake and where it was written."""
     found = list(document.problems)
     try:
         config = _parse(package, document.data, document.problem, KEYS)
@@ -83,11 +78,8 @@ def parse_document(package: str, document: Document) -> PackageConfig:
 
 
 def parse_config(package: str, data: object, file: str) -> PackageConfig:
-    """Parse plain data; `file` is how messages call the file.
-
-    Raises:
-        ConfigErrors: everything that is wrong.
-    """
+    """Parse plain data; `file` is how messages call the file. Raises ConfigErrors, with every
+    mistake."""
     return _parse(package, data, lambda path, what, known, at: Problem(file, path, what, known))
 
 

@@ -66,16 +66,13 @@ def parse(
     more_keys: Iterable[str] = (),
     **given: Any,
 ) -> _M:
-    """Parse plain data as a model.
+    """Parse plain data as a model. Raises ConfigErrors, with every mistake.
 
     Args:
         problem: makes a problem of a path of the data, what is wrong, what is known, and the path
             of the member that it is about, or "".
         more_keys: keys that may stand beside the model's own: they were used up before.
         given: values that cannot be written in the data.
-
-    Raises:
-        ConfigErrors: everything that is wrong.
     """
     try:
         return model.model_validate(data, context=_Reader(model, more_keys, given))

@@ -26,17 +26,11 @@ FOLDER = "passes"
 
 
 def source_files(reference: str, root: Path) -> dict[str, Path]:
-    """Find the files whose content decides what a pass is, by names without paths of this machine.
-
-    Empty for a module that is not there.
-
-    Args:
-        reference: `module:name`.
-        root: the workspace's folder.
-    """
+    """Find the files whose content decides what a pass (`module:name`) is, by names without paths
+    of this machine. Empty for a module that is not there; `root` is the workspace's folder."""
     top = reference.partition(":")[0].partition(".")[0]
     folder = root / FOLDER
-    if _in(folder, top):
+    if (folder / f"{top}.py").is_file() or (folder / top).is_dir():
         return _python_files(folder, FOLDER)
     try:
         spec = find_spec(top)
@@ -50,10 +44,6 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
     return {origin.name: origin}
 
 
-def _in(folder: Path, top: str) -> bool:
-    return (folder / f"{top}.py").is_file() or (folder / top).is_dir()
-
-
 def _python_files(folder: Path, name: str) -> dict[str, Path]:
     return {
         f"{name}/{path.relative_to(folder).as_posix()}": path
@@ -63,10 +53,7 @@ def _python_files(folder: Path, name: str) -> dict[str, Path]:
 
 def load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., Any]]:
     """Make passes: a class is made with its options, a function is given them with each call.
-
-    Raises:
-        PipelineError: one can't be imported or made.
-    """
+    Raises PipelineError for one that can't be imported or made."""
     with _importing(root / FOLDER):
         return [_load(spec.reference, spec.options) for spec in specs]
 

@@ -124,12 +124,8 @@ def map_members(value: Any, change: Callable[[Node], Any], made: dict[int, Any])
 
 
 def read_scalar(text: str) -> Any:
-    """Read a text as if it stood in a file without quotes.
-
-    Raises:
-        ValueError: YAML 1.1 takes it for something else than YAML 1.2. Its arguments are what is
-            wrong and what to do.
-    """
+    """Read a text as if it stood in a file without quotes. Raises ValueError, with what is wrong
+    and what to do, where YAML 1.1 takes it for something else than YAML 1.2."""
     tag = next((tag for tag, pattern in _SCALARS.items() if pattern.match(text)), _TEXT)
     if tag == _AMBIGUOUS:
         raise ValueError(*_ambiguous(text))

@@ -67,11 +67,8 @@ class QuantizeInputs:
 
 @dataclass(frozen=True)
 class CompileInputs:
-    """The methods of a unit, in the order of the model.
-
-    Attributes:
-        quantizes: the quantize actions of those that are quantized, by method.
-    """
+    """The methods of a unit, in the order of the model, and the quantize actions of those that are
+    quantized."""
 
     sources: Mapping[str, MethodSource]
     quantizes: Mapping[str, Action[QuantizeInputs]]
@@ -81,13 +78,11 @@ class CompileInputs:
 
 @dataclass(frozen=True)
 class LinkInputs:
-    """The actions that a package is linked from, and facts for its manifest.
+    """The digests of the actions that a package is linked from, by unit and by method, and facts
+    for its manifest.
 
     Attributes:
-        compiles: the digests of the compile actions, by unit.
-        quantizes: the digests of the quantize actions, by method.
         lowering: the resolved configs of the methods, with the digests of their files.
-        emit: the resolved settings of emission.
         programs: the digests of the methods' programs.
         host: the facts of the machine that calibrates, or None where no method is calibrated.
     """

@@ -61,13 +61,8 @@ def export_action(
     distributions: Sequence[str],
     path: str,
 ) -> Action[ExportInputs]:
-    """Return the action that exports a model.
-
-    Args:
-        reads: the files of the workspace that the exporter imports or opens, by their path in it;
-            None stands for one that is not there.
-        path: the exporter's.
-    """
+    """Return the action that exports a model by the exporter at `path`. `reads` are the files of
+    the workspace that it imports or opens, by their path; None stands for one that is not there."""
     key = {**_common("export", distributions), "model": model, "source": source, "reads": reads}
     return Action("export", model, None, None, key, ExportInputs(path))
 
@@ -75,10 +70,8 @@ def export_action(
 def quantize_action(
     config: PackageConfig, method: str, source: MethodSource, files: OptionFiles = NO_FILES
 ) -> Action[QuantizeInputs]:
-    """Return the action that quantizes a method.
-
-    Its key holds neither package nor partitioners, so that all of them share the result.
-    """
+    """Return the action that quantizes a method. Its key holds neither package nor partitioners, so
+    that all of them share the result."""
     spec = config.methods[method].quantize
     assert spec is not None
     described = {
@@ -93,9 +86,8 @@ def quantize_action(
 
     needs = QUANTIZERS[spec.quantizer].host
     key = {**_common("quantize", sorted(needs.distributions)), "methods": {method: described}}
-    facts = dict(sorted(needs.facts().items())) if needs.facts is not None else {}
-    if facts:
-        key["facts"] = {spec.quantizer: facts}
+    if needs.facts is not None and (facts := needs.facts()):
+        key["facts"] = {spec.quantizer: dict(sorted(facts.items()))}
     if spec.depends_on_host:
         key["host"] = host()
     inputs = QuantizeInputs(source, config.methods[method])
@@ -182,11 +174,13 @@ def link_action(
     }
     quantizes = {n: q for action in compiles for n, q in action.inputs.quantizes.items()}
     described = {n: own for action in compiles for n, own in action.key["methods"].items()}
-    files = {n: {"files": own["files"]} for n, own in described.items() if "files" in own}
     inputs = LinkInputs(
         compiles=digests,
         quantizes={name: action.digest for name, action in quantizes.items()},
-        lowering={n: m.resolved() | files.get(n, {}) for n, m in config.methods.items()},
+        lowering={
+            name: method.resolved() | {k: v for k, v in described[name].items() if k == "files"}
+            for name, method in config.methods.items()
+        },
         emit=config.emit.resolved(),
         programs={name: source.program for name, source in methods.items()},
         host=next((q.key["host"] for q in quantizes.values() if "host" in q.key), None),

@@ -85,10 +85,7 @@ class Models:
 
     def methods(self, model: str) -> dict[str, MethodSource] | None:
         """Return a model's methods in its order, or None while it is not exported.
-
-        Raises:
-            SourceError: the source can't be read.
-        """
+        Raises SourceError."""
         if model not in self._methods:
             self._methods[model] = self._read_methods(self.sources[model])
         return self._methods[model]

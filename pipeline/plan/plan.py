@@ -127,10 +127,7 @@ class Plan:
 
     def methods(self, package: str) -> dict[str, MethodSource] | None:
         """Return the methods of a package's model, in its order, or None while it is not exported.
-
-        Raises:
-            SourceError: the model can't be read.
-        """
+        Raises SourceError."""
         model = self.model(package)
         assert model is not None
         return self.models.methods(model)

@@ -43,11 +43,8 @@ def export_status(plan: Plan, model: str) -> Status:
 
 
 def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
-    """Return the status of a quantize or compile action, which leaves nothing in `build/`.
-
-    Args:
-        action: None while it can't be known.
-    """
+    """Return the status of a quantize or compile action, which leaves nothing in `build/`; `action`
+    is None while it can't be known."""
     if action is None:
         return _waiting(plan, package)
     done, made = _WORDS[action.kind]
