@@ -19,7 +19,7 @@ from pipeline.config.variables import Variables
 from pipeline.config.yaml import Node, load_nodes, map_members, plain
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
-from pipeline.store.workspace import CONFIG_SUFFIXES, config_files, makes_packages
+from pipeline.store.workspace import CONFIG_SUFFIXES, config_files
 
 # The keys of a file that are used up here, in the order in which people read of them.
 KEYS = ("extends", "defaults", "matrix", "package")
@@ -112,13 +112,6 @@ class Folder:
         self.files = config_files(path)
         self._read: dict[Path, tuple[Node | None, Digest | None, tuple[Problem, ...]]] = {}
         self._composed: dict[Path, Composition] = {}
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files that make packages."""
-        return [
-            path for stem, paths in self.files.items() if makes_packages(stem) for path in paths
-        ]
 
     def compose(self, path: Path) -> Composition:
         if path not in self._composed:

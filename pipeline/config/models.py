@@ -1,7 +1,7 @@
 """The models of a package config: what can stand in it, with which limits and defaults.
 
 They are also what the JSON schema is made from, so descriptions are written for people who edit a
-config. How the YAML spelling becomes these models, `pipeline.config.load` knows.
+config. `pipeline.config.parser` reads the YAML spelling of them.
 """
 
 from __future__ import annotations

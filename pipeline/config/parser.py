@@ -25,9 +25,10 @@ from pipeline.backends import (
 )
 from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
+from pipeline.config.compose import Document
 from pipeline.config.fields import REFERENCE_PATTERN, RULES, Mistakes
 from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
+from pipeline.store.errors import ConfigErrors, did_you_mean, join, shown
 
 _M = TypeVar("_M", bound=Options)
 _Handler = Callable[[Any], Any]
@@ -59,23 +60,15 @@ _MUST_BE = {
 }
 
 
-def parse(
-    model: type[_M],
-    data: Any,
-    problem: Callable[[str, str, str, str], Problem],
-    more_keys: Iterable[str] = (),
-    **given: Any,
-) -> _M:
-    """Parse plain data as a model. Raises ConfigErrors, with every mistake.
+def parse(model: type[_M], document: Document, more_keys: Iterable[str] = (), **given: Any) -> _M:
+    """Parse a document as a model. Raises ConfigErrors, with every mistake.
 
     Args:
-        problem: makes a problem of a path of the data, what is wrong, what is known, and the path
-            of the member that it is about, or "".
         more_keys: keys that may stand beside the model's own: they were used up before.
-        given: values that cannot be written in the data.
+        given: values that cannot be written in the document.
     """
     try:
-        return model.model_validate(data, context=_Reader(model, more_keys, given))
+        return model.model_validate(document.data, context=_Reader(model, more_keys, given))
     except ValidationError as invalid:
         problems = []
         for error in invalid.errors(include_url=False):
@@ -83,7 +76,7 @@ def parse(
             for key in error["loc"]:
                 path = join(path, key)
             at = join(path, context["key"]) if "key" in context else ""
-            problems.append(problem(path, context["what"], context["known"], at))
+            problems.append(document.problem(path, context["what"], context["known"], at))
         raise ConfigErrors(problems) from None
 
 

@@ -26,8 +26,8 @@ from pipeline.backends.arm.tosa import TosaOptions, TosaQuantize
 from pipeline.backends.arm.vgf import VgfOptions, VgfQuantize, converter
 from pipeline.backends.options import NAMES
 from pipeline.backends.workspace_files import find_misfits
-from pipeline.config.load import parse_config
 from pipeline.store.errors import ConfigErrors, PipelineError
+from tests.support.configs import parse_config
 
 PASSES = set(PassOptions.model_fields)
 U55 = {"target": "ethos-u55-128"}

@@ -16,9 +16,9 @@ from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
 from pipeline.backends import BACKENDS, constructors
 from pipeline.backends.cortex_m import CortexMOptions
 from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
-from pipeline.config.load import read_configs
 from pipeline.plan.checks import check_options
 from tests.support.bench import REPOSITORY
+from tests.support.configs import read_configs
 from tools import describe_constructors as describe
 
 # All that take options, of this package's own; a plugin's need not be described.

@@ -16,12 +16,12 @@ from pipeline.backends.quantize_options import MixedQuantize
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.quantize import quantize
-from pipeline.config.load import parse_config
 from pipeline.config.schema import json_schema
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules
 from pipeline.program.operators import base_name
 from pipeline.store.errors import ConfigErrors, PipelineError
+from tests.support.configs import parse_config
 
 MIXED = sorted(name for name, each in QUANTIZERS.items() if issubclass(each.options, MixedQuantize))
 # What a quantizer can't do without.

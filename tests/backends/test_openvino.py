@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from pipeline.backends import BACKENDS
 from pipeline.backends.openvino import OpenvinoOptions, OpenvinoQuantize
 from pipeline.backends.openvino.blob import UnknownBlobError, without_counters
-from pipeline.config.load import parse_config
 from pipeline.store.errors import ConfigErrors
 from tests.support.bench import REPOSITORY
+from tests.support.configs import parse_config
 from tests.support.lowerable import (
     bench_for,
     both,

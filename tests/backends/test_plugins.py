@@ -143,7 +143,7 @@ def test_it_stands_in_catalogue_and_schema_without_torch(site):
         """
         import sys, json
         from pipeline.backends import BACKENDS, PLUGIN_PROBLEMS
-        from pipeline.config.load import parse_config
+        from tests.support.configs import parse_config
         from pipeline.cli.verbs.backends import list_backends, describe_backend
         acme = BACKENDS["acme"]
         assert acme.plugin == "acme-delegate" and not PLUGIN_PROBLEMS
@@ -244,7 +244,7 @@ def test_one_that_is_wrong_is_told_where_its_backend_is_asked_for(site, change, 
     out = python(
         site,
         """
-        from pipeline.config.load import parse_config
+        from tests.support.configs import parse_config
         from pipeline.store.errors import ConfigErrors
         data = {"model": "m", "methods": {"f": {"partitioners": ["acme"]}}}
         try:

@@ -20,7 +20,6 @@ from torch.export import export
 from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.quantize import quantize
-from pipeline.config.load import parse_config
 from pipeline.program.inputs import InputSet
 from pipeline.report.records import record_bytes
 from pipeline.store.digest import hash_bytes
@@ -28,6 +27,7 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from tests.support import functions
 from tests.support.bench import DATA
+from tests.support.configs import parse_config
 from tests.support.functions import BACKEND_ID
 from tests.support.packed import compiled, linked, pack
 from tests.support.programs import shared_programs

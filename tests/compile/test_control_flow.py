@@ -16,12 +16,12 @@ from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.quantize import quantize
-from pipeline.config.load import parse_config
 from pipeline.config.models import EmitConfig
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
+from tests.support.configs import parse_config
 from tests.support.lowerable import bench_for
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))

@@ -32,12 +32,12 @@ from pipeline.compile.emit import emit
 from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
 from pipeline.compile.quantize import quantize
-from pipeline.config.load import parse_config
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import ConfigErrors, PipelineError
+from tests.support.configs import parse_config
 
 
 class Block(torch.nn.Module):

@@ -20,10 +20,10 @@ from pipeline import to_backend, to_backend_multiple, validation_disabled
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.preprocess.cache import counted_preprocess
-from pipeline.config.load import parse_config
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from tests.support import functions
+from tests.support.configs import parse_config
 from tests.support.functions import BACKEND_ID, Linears, Two, payloads
 from tests.support.programs import shared_programs
 

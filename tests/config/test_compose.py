@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.config.compose import Folder, merge
-from pipeline.config.load import parse_document, read_configs
+from pipeline.config.load import parse_document
 from pipeline.config.resolved import resolved_view
 from pipeline.config.variables import Variables
 from pipeline.config.yaml import Mark, Node, load_nodes, plain, read_scalar
@@ -23,6 +23,7 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.config.test_load import DOCUMENTS
 from tests.support.bench import REPOSITORY
+from tests.support.configs import read_configs
 
 BASE = """\
 model: m

@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config.load import parse_config, read_configs
 from pipeline.config.schema import json_schema
 from pipeline.config.yaml import load_nodes, plain
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import ConfigErrors, PipelineError
 from tests.support.bench import REPOSITORY
+from tests.support.configs import parse_config, read_configs
 
 PORTABLE = "write `partitioners: []` for portable operators only"
 XNNPACK_OPTIONS = "per_op_mode, config_precisions, configs, force_non_static_weights_for_f32_linear"
@@ -195,7 +195,6 @@ METHOD_RULE = "letters, digits and '_', and not begin with a digit"
 MISTAKES = [
     ("modle", 1, "unknown key 'modle'; did you mean 'model'? known: model, target, methods, "
      "constant_methods, emit, validate"),
-    ("package", "x", "unknown key 'package'; known: model,"),
     ("model", ..., "model: is missing; name one of models/"),
     ("model", None, "model: is empty; name one of models/"),
     ("model", 5, "model: is 5, must be text; quote it"),

@@ -9,7 +9,7 @@ import yaml
 
 from pipeline.backends import BACKENDS, QUANTIZERS
 from pipeline.backends.options import OneOf
-from pipeline.config.load import read_configs
+from tests.support.configs import read_configs
 
 PARTITIONERS = {f"{name} partitioner": backend.options for name, backend in BACKENDS.items()}
 QUANTIZER = {f"{name} quantizer": entry.options for name, entry in QUANTIZERS.items()}

@@ -5,10 +5,10 @@ import sys
 import jsonschema
 import pytest
 
-from pipeline.config.load import parse_config, read_configs
 from pipeline.config.schema import DIALECT, json_schema
 from pipeline.store.errors import ConfigErrors
 from tests.support.bench import REPOSITORY
+from tests.support.configs import parse_config, read_configs
 
 SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

@@ -175,8 +175,8 @@ def test_int8_is_the_same_to_the_bit():
             return self.layers(x)
 
     from pipeline.compile.quantize import quantize
-    from pipeline.config.load import parse_config
     from pipeline.program.inputs import InputSet
+    from tests.support.configs import parse_config
 
     data = {
         "model": "m",

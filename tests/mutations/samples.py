@@ -25,10 +25,10 @@ from pipeline.compile.emit import emit
 from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.lower import lower
 from pipeline.compile.quantize import quantize
-from pipeline.config.load import parse_config
 from pipeline.config.models import EmitConfig
 from pipeline.config.validation import ValidateConfig
 from pipeline.program.inputs import InputSet
+from tests.support.configs import parse_config
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import backends
-from pipeline.config.load import parse_config
 from pipeline.plan import keys as plan_keys
 from pipeline.plan.keys import (
     compile_action,
@@ -20,6 +19,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.store import toolchain
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
+from tests.support.configs import parse_config
 
 SOURCES = {
     name: MethodSource(

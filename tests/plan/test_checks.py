@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from pipeline.config.load import parse_config
 from pipeline.plan.checks import check_methods
 from pipeline.store.errors import Problem
+from tests.support.configs import parse_config
 
 DOCUMENT = SimpleNamespace(
     problem=lambda path, what, known="": Problem("f.yaml", path, what, known)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.config.load import parse_config
 from pipeline.config.validation import CASES, Limits, ValidateConfig
 from pipeline.devices import executorch
 from pipeline.program.eager import Source
@@ -19,6 +18,7 @@ from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import CONSTANTS, exported, lowered, package_file, write
 from tests.program.test_inputs import Embed, Sum, embed_inputs
+from tests.support.configs import parse_config
 from tests.validate.test_package import Conv, method, sources
 
 LIMIT = ValidateConfig(atol=1e-5, rtol=1e-3)

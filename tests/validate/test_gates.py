@@ -2,13 +2,13 @@
 
 import pytest
 
-from pipeline.config.load import parse_config, read_configs
 from pipeline.plan.checks import find_places
 from pipeline.plan.keys import validate_action
 from pipeline.store.errors import ConfigErrors
 from pipeline.validate.gates.figures import make_figures
 from pipeline.validate.gates.gates import check_gates, failed_gates
 from tests.support.builds import contents, delegation, manifest, proved, validation
+from tests.support.configs import parse_config, read_configs
 
 BASELINE = make_figures(manifest(), contents(), validation())
 

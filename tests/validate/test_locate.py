@@ -13,7 +13,6 @@ from torch import nn
 
 from pipeline.backends import BACKENDS, make_partitioners
 from pipeline.backends.add_sub import runtime as add_sub
-from pipeline.config.load import parse_config
 from pipeline.devices import executorch as on_executorch
 from pipeline.devices.interpreter import prims
 from pipeline.program.inputs import InputSet
@@ -22,6 +21,7 @@ from pipeline.validate.locate.case import Located
 from pipeline.validate.locate.locate import locate
 from tests.devices.test_bindings import Counter, exported
 from tests.devices.test_interpreter import Branches
+from tests.support.configs import parse_config
 from tests.support.located import build, opened, plan_of, written
 
 

@@ -12,7 +12,6 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from torch import nn
 from torch.export import export
 
-from pipeline.config.load import parse_config
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices import interpreter
 from pipeline.devices.interface import DeviceError, PackageFiles
@@ -21,6 +20,7 @@ from pipeline.program.eager import Source, common_buffers
 from pipeline.program.inputs import InputSet
 from pipeline.validate.package import rounds, usual_sequences, validate_package
 from tests.devices.test_bindings import lowered, write
+from tests.support.configs import parse_config
 
 
 class State(nn.Module):

@@ -36,7 +36,7 @@ def parse_baseline(content: bytes, file: str) -> Figures:
     if root is None:
         raise ConfigErrors([Problem(file, "", "is empty", "`doit baseline` makes it")])
     document = Document(file, root)
-    return parse(Figures, document.data, document.problem)
+    return parse(Figures, document)
 
 
 class _Dumper(Dumper):
