@@ -23,12 +23,11 @@ from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
 from pipeline.report.events import Event, make_event
 from pipeline.run.batch import Batch, Show
-from pipeline.run.install import install
+from pipeline.run.install import install_stored
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem, format_new_problems
 from pipeline.store.files import temporary
 from pipeline.store.maintenance import lease
-from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
@@ -151,8 +150,10 @@ class BatchRunner(Runner):
         else:
             workspace = task.plan.workspace
             try:
-                if task.traits.installed and not self._install(workspace, action):
-                    return False
+                if task.traits.installed:
+                    self._hold(workspace)
+                    if not install_stored(workspace, action):
+                        return False
             except OSError as error:
                 self._fail(node, _failure(task, error, status.reason))
                 return True
@@ -160,15 +161,6 @@ class BatchRunner(Runner):
             event = make_event(task, "hit", reason=status.reason, start=time.time())
         self._succeed(node, event)
         return True
-
-    def _install(self, workspace: Workspace, action: Action) -> bool:
-        """Put the files of an action from the store into `build/`, if they are still there."""
-        self._hold(workspace)
-        with contextlib.suppress(MissingBlobError):
-            if entry := workspace.store.get(action.digest):
-                install(workspace, action, entry.result)
-                return True
-        return False
 
     def _hold(self, workspace: Workspace) -> None:
         """Keep others from evicting what this run uses from now on."""

@@ -12,6 +12,7 @@ from pipeline.plan.actions import Action, LinkInputs
 from pipeline.plan.kinds import KINDS
 from pipeline.store.digest import Digest
 from pipeline.store.files import copy_atomically, sweep
+from pipeline.store.store import MissingBlobError
 from pipeline.store.workspace import Workspace
 
 
@@ -43,6 +44,15 @@ def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> 
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
     workspace.write_state(package, {**state, section: record})
+
+
+def install_stored(workspace: Workspace, action: Action) -> bool:
+    """Install what the store has of an action; return whether it has all of it."""
+    with suppress(MissingBlobError):
+        if entry := workspace.store.get(action.digest):
+            install(workspace, action, entry.result)
+            return True
+    return False
 
 
 def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]:

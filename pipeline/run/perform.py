@@ -17,10 +17,9 @@ from pipeline.run.build.compile import compile_unit
 from pipeline.run.build.export import export
 from pipeline.run.build.link import link_package
 from pipeline.run.build.quantize import quantize_method
-from pipeline.run.install import install
+from pipeline.run.install import install_stored
 from pipeline.run.prove.validate import validate
 from pipeline.run.stages import WAIT, Stages
-from pipeline.store.store import MissingBlobError
 from pipeline.store.workspace import Workspace
 
 
@@ -56,14 +55,8 @@ def _done(action: Action, workspace: Workspace) -> bool:
     store = workspace.store
     if action.kind == "export":  # what it reads, and so its key, may have become known meanwhile
         action = Plan(workspace).models.export(action.model)
-    entry = store.get(action.digest)
-    if entry is None:
-        return False
     kind = KINDS[action.kind]
     if kind.installed:
-        try:
-            install(workspace, action, entry.result)
-        except MissingBlobError:
-            return False
-        return True
-    return store.intact(kind.blobs(entry.result))
+        return install_stored(workspace, action)
+    entry = store.get(action.digest)
+    return entry is not None and store.intact(kind.blobs(entry.result))
