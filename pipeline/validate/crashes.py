@@ -12,35 +12,9 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pipeline.store.files import write_atomically
-
-
-@dataclass(frozen=True)
-class Crash:
-    """The end of a worker that was validating.
-
-    Attributes:
-        method: empty where the package as a whole was opened.
-        what: what was being done to it, such as "it runs".
-        how: how the process ended, such as "SIGSEGV(-11)".
-        timeout: after how many seconds it was to be ended.
-    """
-
-    method: str
-    what: str
-    how: str
-    timeout: float
-
-    @property
-    def sentence(self) -> str:
-        """The predicate of a sentence about the method, or the package."""
-        if "ALRM" in self.how:
-            return f"was ended after {self.timeout:g} s (validate.timeout) while {self.what}"
-        killed = "; the system may have ended it for lack of memory" if "KILL" in self.how else ""
-        return f"ends the process that runs it ({self.how}) while {self.what}{killed}"
 
 
 class CrashLog:
@@ -78,24 +52,33 @@ class CrashLog:
         """Record that the worker died at the step it noted; return whether to try again.
 
         Trying again is in vain where it noted none, or where the same method crashed before.
+
+        Args:
+            how: the process ended, such as "SIGSEGV(-11)".
         """
         try:
             method, what, timeout = json.loads(self._step.read_text())
         except (OSError, ValueError):  # not there, or half written
             return False
         known = self.crashes()
-        if any(crash.method == method for crash in known):
+        if method in known:
             return False
-        crashes = [asdict(crash) for crash in (*known, Crash(method, what, how, timeout))]
-        write_atomically(self._crashes, json.dumps(crashes).encode())
+        if "ALRM" in how:
+            sentence = f"was ended after {timeout:g} s (validate.timeout) while {what}"
+        else:
+            sentence = f"ends the process that runs it ({how}) while {what}"
+            sentence += "; the system may have ended it for lack of memory" if "KILL" in how else ""
+        write_atomically(self._crashes, json.dumps({**known, method: sentence}).encode())
         return True
 
-    def crashes(self) -> list[Crash]:
-        """Return the crashes of this run."""
+    def crashes(self) -> dict[str, str]:
+        """Return the predicate of a sentence about each method that ended its worker in this run;
+        that of "" is about the package as a whole, which was opened."""
         try:
-            return [Crash(**crash) for crash in json.loads(self._crashes.read_text())]
-        except (OSError, ValueError, TypeError):
-            return []
+            found = json.loads(self._crashes.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def clear(self, crashes: bool = True) -> None:
         """Forget the step, and the crashes unless they are to be kept."""

@@ -155,7 +155,7 @@ def _run(subject: _Subject, crash_log: CrashLog, suites: BundleCases | None) -> 
         key["sequences"],
         suites.keep if suites else None,
         _load_quantized(manifest, subject.workspace.store),
-        {crash.method: crash.sentence for crash in crash_log.crashes()},
+        crash_log.crashes(),
     )
 
 
