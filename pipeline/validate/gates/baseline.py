@@ -7,7 +7,6 @@ accepted it. Gates hold later builds to it, and `doit diff` compares them with i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +50,13 @@ class _Dumper(Dumper):
 
 def format_baseline(package: str, figures: Figures) -> str:
     """Format a baseline; equal figures give equal text, and unknown figures are left out."""
-    content = figures.resolved()
-    tensors = content.pop("tensors")
-    content["methods"] = {name: _known(each) for name, each in content["methods"].items()}
+    content = figures.model_dump(mode="json", exclude_defaults=True)
+    tensors = content.pop("tensors", {})
     largest = sorted(tensors, key=lambda name: (-tensors[name]["size"], name))[:MOST_TENSORS]
-    content["tensors"] = {name: tensors[name] for name in sorted(largest)}
+    if largest:
+        content["tensors"] = {name: tensors[name] for name in sorted(largest)}
     options: Any = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
-    return _COMMENT.format(package=package) + yaml.dump(_known(content), None, _Dumper, **options)
-
-
-def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: figure for name, figure in figures.items() if figure not in (None, {})}
+    return _COMMENT.format(package=package) + yaml.dump(content, None, _Dumper, **options)
 
 
 def keep_accepted(now: Figures, before: Figures | None) -> Figures:
