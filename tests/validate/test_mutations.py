@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.mutations.location import unplaced
 from tests.mutations.score import Judges, table
 
 # Damages that validation does not see, or that end the process that runs them, and why that stays.
@@ -32,6 +33,11 @@ FATAL = {
     "*/delegate_of_another_*": "XNNPACK takes as many inputs as its bytes say, not as many as come",
     "*/scalar_changed": "ExecuTorch's kernels end the process where an argument makes no sense",
 }
+# Damages after which nothing can be traced: the package can't be read, or holds no such method.
+UNREADABLE = {
+    "truncated", "ptd_truncated", "ptd_missing", "method_missing", "method_extra",
+    "method_renamed", "constant_method",
+}  # fmt: skip
 REPRESENTATIVE = {
     "portable": ["element_in_constant", "replaced", "output_aliased", "constant_method"],
     "delegated": ["element_in_named_data", "xnnpack_replaced", "delegate_of_another_partition"],
@@ -68,7 +74,7 @@ def check(verdict):
 
 
 @pytest.mark.parametrize(("sample", "damage", "seed"), DEFAULT)
-def test_damage_is_caught(judges, sample, damage, seed):
+def test_damage_is_caught_and_located(judges, sample, damage, seed):
     verdict = judges.judge(sample, damage, seed)
     assert verdict is not None, "there is nothing to damage so"
     assert verdict["outcome"] == "caught", verdict
@@ -77,6 +83,7 @@ def test_damage_is_caught(judges, sample, damage, seed):
         assert re.match(r"[\w.]+: \S", sentence), sentence
     said = {sentence.split(":")[0] for sentence in verdict["sentences"]}
     assert said & {"model.pte", *verdict["methods"]}
+    assert damage in UNREADABLE or unplaced(verdict) == [], verdict
 
 
 @pytest.mark.parametrize("sample", REPRESENTATIVE)
@@ -146,6 +153,21 @@ def test_the_score_is_high(matrix):
     visible = [v for v in matrix if v["outcome"] not in ("equivalent", "tolerated")]
     caught = [v for v in visible if v["outcome"] == "caught"]
     assert len(caught) / len(visible) > 0.96
+
+
+@pytest.mark.slow
+def test_nine_of_ten_damages_are_located(matrix):
+    """Traced to where they were done: method, delegate or operator, and kind."""
+    caught = [
+        verdict
+        for verdict in matrix
+        if verdict["outcome"] == "caught" and verdict["damage"] not in UNREADABLE
+    ]
+    missed = [verdict for verdict in caught if unplaced(verdict)]
+    print(f"\n{len(caught) - len(missed)} of {len(caught)} located")
+    for verdict in missed:
+        print({key: verdict[key] for key in ("sample", "damage", "seed", "what", "found")})
+    assert len(missed) <= len(caught) / 10
 
 
 @pytest.mark.slow

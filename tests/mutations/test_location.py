@@ -1,16 +1,7 @@
-"""Damages are traced to where they were done: method, delegate or operator, and kind."""
-
-import pytest
+"""When the mutation suite takes a damage as traced to where it was done."""
 
 from tests.mutations.location import base, is_at, names, unplaced
-from tests.mutations.score import Judges
-from tests.validate.test_mutations import DEFAULT, SEEDS
 
-# Damages after which nothing can be traced: the package can't be read, or holds no such method.
-UNREADABLE = {
-    "truncated", "ptd_truncated", "ptd_missing", "method_missing", "method_extra",
-    "method_renamed", "constant_method",
-}  # fmt: skip
 WANTED = {"method": "run", "kind": "operator", "name": "aten::addmm.out", "instruction": 3}
 FOUND = {"method": "run", "kind": "operator", "operator": "aten.linear.default", "what": ""}
 
@@ -21,36 +12,6 @@ def wanted(**fields):
 
 def found(**fields):
     return {"module": "", "line": "", "backend": None, "partition": None, **FOUND, **fields}
-
-
-@pytest.fixture(scope="module")
-def judges():
-    with Judges() as running:
-        yield running
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("sample", "damage", "seed"), DEFAULT)
-def test_damage_is_located(judges, sample, damage, seed):
-    verdict = judges.judge(sample, damage, seed)
-    if damage not in UNREADABLE:
-        assert unplaced(verdict) == [], verdict
-
-
-@pytest.mark.slow
-def test_nine_of_ten_damages_are_located(judges):
-    missed, count = [], 0
-    for job in judges.jobs(SEEDS):
-        verdict = judges.judge(*job)
-        if verdict is None or verdict["outcome"] != "caught" or job[1] in UNREADABLE:
-            continue
-        count += 1
-        if lost := unplaced(verdict):
-            missed.append((job, verdict["what"], lost, verdict["found"]))
-    print(f"\n{count - len(missed)} of {count} located")
-    for each in missed:
-        print(each)
-    assert len(missed) <= count / 10, missed
 
 
 def test_operators_are_the_same_by_any_name():
