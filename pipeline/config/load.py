@@ -1,4 +1,4 @@
-"""Package configs: from what files of `partition_configs/` hold to a PackageConfig for each package.
+"""Package configs: from what files of `partition_configs/` hold to a PackageConfig a package.
 
 All mistakes are reported together, as Problems, in this project's words. Knows no torch.
 """

@@ -162,11 +162,11 @@ class LayoutConfig(Options):
     extract_delegate_segments: bool = True
     """Keep payloads of delegates in segments of their own, so that a runtime can free them."""
     segment_alignment: PowerOfTwo = 128
-    """Of every segment, in bytes."""
+    """The alignment of every segment, in bytes."""
     constant_tensor_alignment: PowerOfTwo | None = None
-    """Of every constant, in bytes; by default the schema's, 16."""
+    """The alignment of every constant, in bytes; by default the schema's, 16."""
     delegate_alignment: PowerOfTwo | None = None
-    """Of every payload, in bytes; by default the schema's, 16."""
+    """The alignment of every payload, in bytes; by default the schema's, 16."""
 
 
 class EmitConfig(Options):
@@ -190,7 +190,7 @@ class EmitConfig(Options):
     run_reinplace_pass: bool = False
     """Let operators write to their input where nothing else reads it."""
     sym_shape_eval: Literal["constraint_based", "hint_based"] = "constraint_based"
-    """What dynamic sizes are planned for: their upper bounds, or the sizes of the export."""
+    """Plan for the upper bounds of dynamic sizes, or for the sizes of the export."""
     emit_stacktrace: bool = False
     """Store with each instruction where in Python it came from."""
     etrecord: bool = False
@@ -210,7 +210,7 @@ class PackageConfig(Options):
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
     """Every method of the model, and how it is lowered."""
     constant_methods: dict[MethodName, Constant] = Field(default={})
-    """Methods that return a constant, and what they return."""
+    """Methods that return a constant, with the constant."""
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
 

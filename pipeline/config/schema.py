@@ -30,6 +30,13 @@ from pipeline.config.parser import partitioner_options
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # What is no model's. The names of these definitions end in a point, which no model's holds.
 _OWN = rf"""
+Root.:
+  $schema: {DIALECT}
+  $ref: "#/$defs/File."
+  if:
+    required: [model]
+    not: {{anyOf: [required: [extends], required: [defaults], required: [matrix]]}}
+  then: {{$ref: "#/$defs/Whole."}}
 Variable.:
   description: 'A variable of the environment or of the matrix: ${{NAME}}, ${{NAME:-default}},
     ${{matrix.axis}}.'
@@ -43,6 +50,19 @@ Given.:
   description: Any value, with no empty one in its mappings.
   type: [array, boolean, number, object, string]
   additionalProperties: {{$ref: "#/$defs/Given."}}
+Whole.:
+  $ref: "#/$defs/Given."
+  properties:
+    package: false
+    methods:
+      minProperties: 1
+      additionalProperties:
+        oneOf:
+          - required: [partitioners]
+          - required: [recipe]
+            properties: {{quantize: false}}
+        properties:
+          quantize: {{$ref: "#/$defs/Quantizer."}}
 Matrix.:
   title: Matrix
   description: Axes. One is a list of values, for ${{matrix.axis}}, or a mapping of names to parts
@@ -97,7 +117,6 @@ File.:
         default <file>-<value>-<value>.
       type: string
 """
-_PUT_TOGETHER = ("extends", "defaults", "matrix")
 _MEMBERS = ("properties", "patternProperties")
 
 
@@ -179,24 +198,22 @@ def json_schema() -> dict[str, Any]:
     )
     references = {model: reference for (model, _), reference in found.items()}
     definitions = schema["$defs"]
-    whole = _whole({model: definitions[_name_in(each)] for model, each in references.items()})
+    required = {m: definitions[_name_in(each)].get("required") for m, each in references.items()}
     partial = set(_mergeable(references[PackageConfig], definitions))
     definitions = {name: _relaxed(each, name in partial) for name, each in definitions.items()}
     definitions |= yaml.safe_load(_OWN)
     definitions["Package."], definitions["Method."] = (references[each] for each in models[:2])
-    definitions["Whole."] = whole
+    definitions["Whole."]["required"] = required[PackageConfig]
+    quantizers = [
+        {"properties": {"quantizer": {"const": name}}, "required": required[each.options]}
+        for name, each in QUANTIZERS.items()
+    ]
+    definitions["Quantizer."] = {"anyOf": quantizers}
     package = definitions[_name_in(references[PackageConfig])]["properties"]
     keys = definitions["File."]["properties"]
     definitions["File."]["properties"] = {**package, **keys}
     package["defaults"] = keys["defaults"]
-    together = [{"required": [name]} for name in _PUT_TOGETHER]
-    return {
-        "$schema": DIALECT,
-        **_reference("File."),
-        "if": {"required": ["model"], "not": {"anyOf": together}},
-        "then": _reference("Whole."),
-        "$defs": dict(sorted(definitions.items())),
-    }
+    return {**definitions.pop("Root."), "$defs": dict(sorted(definitions.items()))}
 
 
 def _mergeable(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[str]:
@@ -208,32 +225,6 @@ def _mergeable(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[
     members = [each for key in _MEMBERS for each in schema.get(key, {}).values()]
     for each in (*members, *schema.get("anyOf", ())):
         yield from _mergeable(each, definitions)
-
-
-def _whole(described: dict[Any, Any]) -> dict[str, Any]:
-    """Return what a file must hold that says all of its package, by the schemas of models."""
-    quantizers = [
-        {
-            "properties": {"quantizer": {"const": name}},
-            "required": described[each.options]["required"],
-        }
-        for name, each in QUANTIZERS.items()
-    ]
-    method = {
-        "oneOf": [
-            {"required": ["partitioners"]},
-            {"required": ["recipe"], "properties": {"quantize": False}},
-        ],
-        "properties": {"quantize": {"anyOf": quantizers}},
-    }
-    return {
-        **_reference("Given."),
-        "properties": {
-            "methods": {"additionalProperties": method, "minProperties": 1},
-            "package": False,
-        },
-        "required": described[PackageConfig]["required"],
-    }
 
 
 def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Limits(Options):
     max_mean_abs: Tolerance | None = None
     """The greatest mean of an output's absolute errors."""
     max_p999_abs: Tolerance | None = None
-    """What 99.9 % of an output's absolute errors may not exceed."""
+    """The limit that 99.9 % of an output's absolute errors must keep."""
     max_relative: Tolerance | None = None
     """The greatest sum of an output's absolute errors over that of its values."""
     min_sqnr: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -96,8 +96,8 @@ class Latency(Options):
     """Settings of timing methods on the machine that validates them."""
 
     seconds: float = Field(default=0.3, ge=0, le=3600, allow_inf_nan=False)
-    """Spent on each method, for loading it, for its runs and for those of its source program; 0
-    times nothing."""
+    """The time to spend on each method: on loading it, its runs and those of its source program.
+    0 times nothing."""
 
 
 class ValidateConfig(Limits):
@@ -106,7 +106,7 @@ class ValidateConfig(Limits):
     inputs: int = Field(default=3, ge=0, le=2**31 - 1)
     """How many input sets are generated for each method."""
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
-    """What the input sets are generated from."""
+    """The seed of the random generator of input sets."""
     steps: int = Field(default=4, ge=1, le=2**31 - 1)
     """How often a method with state is called in a row."""
     # What passes in less passes in more, and what fails is not kept.
