@@ -1,8 +1,8 @@
 """ExecuTorch's own tests of delegation, run in this process.
 
 `python tests/support/upstream.py ours MODULE... CLASS.TEST...` runs all tests of these modules
-but for those named. With `ours`, every module that has ExecuTorch's `to_backend` gets ours in its
-place, with a store; with `theirs` nothing is changed. Prints, as JSON, the outcome of each test (a
+but for those named, and every module that has ExecuTorch's `to_backend` gets ours in its place,
+with a store. With `theirs` nothing is changed, and only the tests that are named run. Prints, as JSON, the outcome of each test (a
 test with failed sub-tests has failed) and how often our function was called in each module.
 """
 
@@ -76,7 +76,7 @@ def put_ours(calls: Counter[str], folder: str) -> None:
 current = [""]
 
 
-def main(whose: str, modules: list[str], left_out: list[str]) -> dict[str, Any]:
+def main(whose: str, modules: list[str], tests: list[str]) -> dict[str, Any]:
     calls: Counter[str] = Counter()
     loaded = {name: import_module(f"{PACKAGE}.{name}") for name in modules}
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +87,8 @@ def main(whose: str, modules: list[str], left_out: list[str]) -> dict[str, Any]:
             current[0] = name
             result = Outcomes()
             for test in _tests(unittest.defaultTestLoader.loadTestsFromModule(module)):
-                if ".".join(test.id().split(".")[-2:]) not in left_out:
+                named = ".".join(test.id().split(".")[-2:]) in tests
+                if named == (whose == "theirs"):
                     test(result)
             outcomes[name] = result.found
     return {"outcomes": outcomes, "calls": dict(calls)}
