@@ -69,6 +69,8 @@ class MethodValidator:
         self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
         try:
             self._validate(examples)
+        except DeviceError as error:
+            self.result.fail(self._reason(error))
         except Exception as error:
             self.fail_for(error)
 
@@ -85,11 +87,7 @@ class MethodValidator:
             if self._declares_the_same():
                 self._keep_expected(examples)
             return
-        try:
-            self.package.load(self.result.method)
-        except DeviceError as error:
-            self.result.fail(self._reason(error))
-            return
+        self.package.load(self.result.method)
         if not self._declares_the_same():
             return
         self.sets = self._input_sets(examples)
