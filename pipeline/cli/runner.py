@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from doit.exceptions import TaskFailed
@@ -22,7 +21,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
 from pipeline.report.events import Event, make_event
-from pipeline.run.batch import Batch, Show
+from pipeline.run.batch import Batch
 from pipeline.run.install import install_stored
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem, format_new_problems
@@ -40,6 +39,7 @@ class Waiting(NamedTuple):
     node: Any
     task: ActionTask
     status: Status
+    action: Action
 
 
 class BatchRunner(Runner):
@@ -120,7 +120,6 @@ class BatchRunner(Runner):
 
     def _run_together(self, nodes: list[Any]) -> None:
         waiting: dict[Digest, list[Waiting]] = {}
-        actions: list[Action] = []
         for node in nodes:
             task = action_task(node.task)
             assert task is not None
@@ -135,11 +134,10 @@ class BatchRunner(Runner):
             if action is None:  # its result is not there and will never be
                 self._fail(node, make_event(task, "failed", error=status.reason))
             elif self.always_execute or not self._settle(node, task, status, action):
-                if action.digest not in waiting:
-                    actions.append(action)
-                waiting.setdefault(action.digest, []).append(Waiting(node, task, status))
+                each = Waiting(node, task, status, action)
+                waiting.setdefault(action.digest, []).append(each)
         if waiting:
-            self._run_in_workers(actions, waiting)
+            self._run_in_workers(waiting)
 
     def _settle(self, node: Any, task: ActionTask, status: Status, action: Action) -> bool:
         """Settle a task for which there is nothing to compute; False for any other."""
@@ -168,17 +166,18 @@ class BatchRunner(Runner):
             self._held = True
             self._lease.enter_context(lease(workspace.store))
 
-    def _run_in_workers(
-        self, actions: Sequence[Action], waiting: dict[Digest, list[Waiting]]
-    ) -> None:
+    def _run_in_workers(self, waiting: dict[Digest, list[Waiting]]) -> None:
         """Run each action once, also where several tasks ask for it, as two packages can ask for
         the same method lowered in the same way."""
+        actions = [tasks[0].action for tasks in waiting.values()]
         plan = next(iter(waiting.values()))[0].task.plan
         try:
-            _check_writable(plan.workspace)
+            for folder in (plan.workspace.logs, plan.workspace.store.root):
+                with temporary(folder):  # fails now rather than after minutes of compiling
+                    pass
         except OSError as error:
-            for node, task, status in (each for tasks in waiting.values() for each in tasks):
-                self._fail(node, _failure(task, error, status.reason))
+            for each in (each for tasks in waiting.values() for each in tasks):
+                self._fail(each.node, _failure(each.task, error, each.status.reason))
             return
         self._hold(plan.workspace)
         if self._pool is None:
@@ -186,17 +185,18 @@ class BatchRunner(Runner):
 
             jobs = self._jobs or plan.workspace.jobs
             self._pool = Pool(plan.workspace, jobs, self.always_execute)
-        batch = Batch(plan, self._pool, getattr(self.reporter, "progress", _show_nothing))
+        quiet = contextlib.nullcontext(lambda event: None)
+        batch = Batch(plan, self._pool, getattr(self.reporter, "progress", lambda *_: quiet))
         try:
             for action, event in batch.run(actions):
                 for number, each in enumerate(waiting[action.digest]):
-                    self._settle_built(each, action, event, first=number == 0)
+                    self._settle_built(each, event, first=number == 0)
         finally:
             self.record.reports += batch.reports
 
-    def _settle_built(self, waiting: Waiting, action: Action, event: Event, first: bool) -> None:
+    def _settle_built(self, waiting: Waiting, event: Event, first: bool) -> None:
         """Settle a task whose action ended; all but the first of an action are hits."""
-        node, task, status = waiting
+        node, task, status, action = waiting
         own = make_event(task, event.outcome, reason=status.reason)
         if action.kind == "export":
             task.plan.forget(action.model)
@@ -261,14 +261,3 @@ def _failure(task: ActionTask, error: Exception, reason: str = "") -> Event:
     if isinstance(error, OSError) and error.filename:
         text = f"{error.filename}: {error.strerror}"
     return make_event(task, "failed", reason=reason, error=text)
-
-
-def _check_writable(workspace: Workspace) -> None:
-    """Raise OSError now rather than after minutes of compiling."""
-    for folder in (workspace.logs, workspace.store.root):
-        with temporary(folder):
-            pass
-
-
-def _show_nothing(*_: Any) -> contextlib.AbstractContextManager[Show]:
-    return contextlib.nullcontext(lambda event: None)

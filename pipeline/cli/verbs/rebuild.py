@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         build = folder / "build"
         workspace = replace(plan.workspace, store=Store(folder / "store"), build_folder=build)
         build.mkdir()
-        failed = _Rebuild(plan.workspace, workspace).run(packages)
+        failed = _Rebuild(plan.workspace, Plan(workspace)).run(packages)
         differing = []
         for package in packages:
             if package in failed:
@@ -103,13 +103,12 @@ def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
     return packages
 
 
+@dataclass
 class _Rebuild:
     """A build of its own; `ours` is the user's workspace, to which only logs of failures go."""
 
-    def __init__(self, ours: Workspace, workspace: Workspace) -> None:
-        self._ours = ours
-        self._workspace = workspace
-        self._plan = Plan(workspace)
+    ours: Workspace
+    plan: Plan
 
     def run(self, packages: Sequence[str]) -> dict[str, str]:
         """Build the packages, and return what went wrong, by package.
@@ -117,8 +116,8 @@ class _Rebuild:
         Raises:
             PipelineError: a model can't be exported, on which all else rests.
         """
-        plan, wrong = self._plan, dict[str, str]()
-        pool = Pool(self._workspace, self._workspace.jobs, always=False)
+        plan, wrong = self.plan, dict[str, str]()
+        pool = Pool(plan.workspace, plan.workspace.jobs, always=False)
         batch = Batch(plan, pool, partial(progress_on, sys.stdout))
         try:
             exports = [model for model in map(plan.exporter, packages) if model is not None]
@@ -138,7 +137,7 @@ class _Rebuild:
         return wrong
 
     def _actions(self, kind: str, package: str) -> list[Action]:
-        plan = self._plan
+        plan = self.plan
         units: dict[str, Sequence[tuple[str, ...]]] = {
             "quantize": [(method,) for method in plan.quantized(package)],
             "compile": plan.units(package),
@@ -158,12 +157,12 @@ class _Rebuild:
 
     def _keep_log(self, action: Action) -> str:
         """Copy the log of a failure, which would go with the folder, and return where it is now."""
-        there, here = log_path(action, self._workspace), log_path(action, self._ours)
+        there, here = log_path(action, self.plan.workspace), log_path(action, self.ours)
         here = here.with_name(f"rebuild-{here.name}")
         with suppress(OSError):
             here.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(there, here)
-            return f"\n  log: {here.relative_to(self._ours.root)}"
+            return f"\n  log: {here.relative_to(self.ours.root)}"
         return ""
 
 
