@@ -29,17 +29,11 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             yield f"{BASELINES}/{package}.yaml: {_accept(plan, package)}"
         except PipelineError as error:
             refused.append(str(error))
-    if not words:
-        yield from unused_baselines(plan)
-    if refused:
-        raise PipelineError("\n".join(refused))
-
-
-def unused_baselines(plan: Plan) -> Iterator[str]:
-    """Yield a line for each baseline of a package that no config makes."""
-    for path in sorted((plan.workspace.root / BASELINES).glob("*.yaml")):
+    for path in () if words else sorted((plan.workspace.root / BASELINES).glob("*.yaml")):
         if path.stem not in plan.packages:
             yield f"{BASELINES}/{path.name}: there is no package '{path.stem}'; remove the file"
+    if refused:
+        raise PipelineError("\n".join(refused))
 
 
 def _accept(plan: Plan, package: str) -> str:
@@ -47,7 +41,7 @@ def _accept(plan: Plan, package: str) -> str:
     path = plan.workspace.baseline(package)
     before = None
     with suppress(ConfigErrors):  # one that can't be read is replaced
-        before = read_baseline(plan.workspace.baseline(package))
+        before = read_baseline(path)
     text = format_baseline(package, keep_accepted(now, before)).encode()
     there = path.read_bytes() if path.is_file() else None
     if there == text:

@@ -105,11 +105,13 @@ def _choose_finder(
     path = plan.workspace.root / against
     if path.exists():
         return _find_in_folder(plan, path, against, packages)
-    commit = find_commit(plan.workspace.root, against)
-    if commit is None:
+    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{against}^{{commit}}")
+    named = _git(plan.workspace.root, *asked)
+    if named.returncode:
         known = did_you_mean(against, plan.packages)
         raise PipelineError(f"'{against}' is no package, file or revision of git's; {known}")
-    root = stack.enter_context(check_out(plan.workspace.root, commit))
+    commit = named.stdout.strip()
+    root = stack.enter_context(_check_out(plan.workspace.root, commit))
     there = Plan(replace(plan.workspace, root=root))
     name = against if commit.startswith(against) else f"{against} ({commit[:12]})"
     wanted = packages or [p for p in plan.packages if p in there.packages]
@@ -213,18 +215,8 @@ def _find_stored(there: Plan, package: str) -> tuple[Build | None, str]:
     return _load_build(store, link.digest, report) or build, ""
 
 
-# Another revision
-
-
-def find_commit(root: Path, revision: str) -> str | None:
-    """Return the commit that a revision of git's names; None where it names none."""
-    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    found = _git(root, *asked)
-    return found.stdout.strip() if found.returncode == 0 else None
-
-
 @contextmanager
-def check_out(root: Path, commit: str) -> Iterator[Path]:
+def _check_out(root: Path, commit: str) -> Iterator[Path]:
     """Yield the root of a workspace as it was at a commit, in a worktree of git's that goes at the
     end of the block. No hook runs. Raises PipelineError."""
     inside = _git(root, "rev-parse", "--show-prefix").stdout.strip()
