@@ -12,21 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import DeviceError
 
 
-class DelegateError(PipelineError):
-    """A delegate refused its bytes or a call. `what` is the message; `debug_handle` is that of the
-    instruction that failed, where the delegate knows: a number that `debug_handle_map` of the
-    preprocess result leads back to a node."""
+class DelegateError(DeviceError):
+    """A delegate refused its bytes or a call. `debug_handle` is that of the instruction that
+    failed, where the delegate knows: a number that `debug_handle_map` of the preprocess result
+    leads back to a node."""
 
     def __init__(self, what: str, debug_handle: int | None = None) -> None:
-        super().__init__(what)
-        self.what = what
-        self.debug_handle = debug_handle
+        super().__init__("", what, debug_handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.what, self.debug_handle)
+        return type(self), (self.reason, self.debug_handle)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ class Package:
                 self._bytes = files.contents(), _merge(files.data())
                 self._module = library._load_for_executorch_from_buffer(*self._bytes)
             self._names: list[str] = sorted(self._module.method_names())
+        self._plans = files.plans
 
     def methods(self) -> list[str]:
         """List the methods, sorted, constant methods among them."""
@@ -110,19 +112,17 @@ class Package:
                 raise
 
     def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
-        """Run a method on flat inputs and return copies of its flat outputs.
-
-        The runtime reads a tensor in the dim order that the method was exported with and does not
-        check the tensor's own, so the caller gives that. Too few inputs would crash the process.
-        """
+        """Run a method on flat inputs, tensors of any layout; return copies of its flat outputs.
+        Too few inputs would crash the process."""
         arity = len(self.declared(method).inputs)
         if len(inputs) != arity:
             reason = f"takes {arity} inputs, {len(inputs)} given"
             subject = f"{self.name}: method '{method}' "
             raise DeviceError(subject, reason, code=_INVALID_ARGUMENT)
+        plan = self._plans.get(method)
+        pairs = zip_longest(inputs, plan.input_orders if plan is not None else ())
         with self._errors(f"method '{method}' ", "fails"):
-            outputs = self._module.run_method(method, [_plain(value) for value in inputs], True)
-            return list(outputs)
+            return list(self._module.run_method(method, [_lay_out(*pair) for pair in pairs], True))
 
     @contextmanager
     def _errors(self, subject: str, what: str) -> Iterator[None]:
@@ -147,14 +147,18 @@ def _tensor(read: Any, index: int) -> DeclaredTensor | None:
     return DeclaredTensor(tuple(info.sizes()), DTYPES.get(int(info.dtype())))
 
 
-def _plain(value: Any) -> Any:
-    """Clone a tensor as a torch.Tensor that is contiguous or channels-last; the bindings take no
-    other. A method whose inputs are not memory-planned may write to them."""
+def _lay_out(value: Any, order: tuple[int, ...] | None) -> Any:
+    """Clone a tensor, with its memory in the order of dimensions that the method was exported with.
+
+    The runtime reads memory so, whatever the tensor's own strides, and the bindings do not take
+    tensors of every layout. A method whose inputs are not memory-planned may write to them.
+    """
     if not isinstance(value, torch.Tensor):
         return value
-    dense = value.is_contiguous() or value.is_contiguous(memory_format=torch.channels_last)
-    layout = torch.preserve_format if dense else torch.contiguous_format
-    return value.detach().clone(memory_format=layout)
+    if order is None or value.ndim != len(order):
+        order = tuple(range(value.ndim))
+    plain = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
+    return plain.view(value.shape)
 
 
 @contextmanager

@@ -79,14 +79,6 @@ class Device(ABC):
     """Runs the methods of packages. What it refuses is raised as DeviceError."""
 
     @abstractmethod
-    def methods(self, files: PackageFiles) -> list[str]:
-        """List the methods of a package, sorted, constant methods among them."""
-
-    @abstractmethod
-    def declared(self, files: PackageFiles, method: str) -> Declared:
-        """Return what a method takes and gives, without loading it."""
-
-    @abstractmethod
     def load(self, files: PackageFiles, method: str) -> Any:
         """Make a method ready to run, with its initial state.
 

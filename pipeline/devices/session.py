@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any
 
+from pipeline.devices.bindings import Package, registered_backends
 from pipeline.devices.interface import Declared, Device, PackageFiles
 from pipeline.devices.registry import devices
 
@@ -46,12 +48,12 @@ class Session:
     def methods(self) -> list[str]:
         """List the methods, sorted, constant methods among them. Raises DeviceError."""
         with _GUARD.get()("", "it is opened"):
-            return self._reader.methods(self.files)
+            return self._package.methods()
 
     def declared(self, method: str) -> Declared:
         """Return what a method takes and gives, without loading it. Raises DeviceError."""
         with _GUARD.get()(method, "it is read"):
-            return self._reader.declared(self.files, method)
+            return self._package.declared(method)
 
     def choose_device(self, method: str) -> str:
         """Return the name of the device on which a method runs.
@@ -64,8 +66,6 @@ class Session:
         plan = self.files.plans.get(method)
         if plan is None or not plan.delegates:
             return EXECUTORCH
-        from pipeline.devices.bindings import registered_backends
-
         lacking = {each.backend for each in plan.delegates} - registered_backends()
         if not lacking:
             return EXECUTORCH
@@ -107,7 +107,7 @@ class Session:
     def _run_by(self, method: str) -> Device:
         return devices().get(self.choose_device(method))
 
-    @property
-    def _reader(self) -> Device:
-        """The device that reads the package; ExecuTorch's opens it faster than any other."""
-        return devices().get(self._device or EXECUTORCH)
+    @cached_property
+    def _package(self) -> Package:
+        """The package, opened to be read, whichever device runs it."""
+        return Package(self.files)

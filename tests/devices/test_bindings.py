@@ -300,20 +300,6 @@ def test_missing_and_corrupt_external_data():
         Package(PackageFiles.of(pte, [pte]))
 
 
-def test_the_runtime_trusts_the_layout_of_an_input():
-    """Why `run` asks its caller for the dim order: upstream misreads the tensor in silence."""
-    torch.manual_seed(0)
-    convolution = nn.Conv2d(2, 2, 3)
-    x = torch.randn(1, 2, 4, 4)
-    program = exported(convolution, x)
-    path = write("layout.pte", lowered({"forward": program}).buffer)
-    package = Package(PackageFiles.of(path))
-    expected = convolution(x)
-    torch.testing.assert_close(package.run("forward", [x])[0], expected)
-    (wrong,) = package.run("forward", [x.to(memory_format=torch.channels_last)])
-    assert (wrong - expected).abs().max() > 0.1
-
-
 def test_a_device_lays_inputs_out_as_the_method_reads_them():
     """Any layout gives what the plain one gives, whichever of the two that kernels take the export
     had."""

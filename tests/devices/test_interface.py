@@ -6,12 +6,12 @@ import sys
 import pytest
 import torch
 
-from pipeline.devices.interface import DeclaredTensor, Device, DeviceError, PackageFiles
+from pipeline.devices.interface import Device, DeviceError, PackageFiles
 from pipeline.devices.registry import Registry, devices
 from pipeline.devices.session import Session
 from pipeline.program.pte import read_plans
 from pipeline.store.errors import PipelineError
-from tests.devices.test_bindings import package_file, programs, write
+from tests.devices.test_bindings import package_file, write
 from tests.support.bench import REPOSITORY
 
 X = torch.tensor([1.0, 2.0, 3.0])
@@ -32,12 +32,6 @@ def files():
 
 class Other(Device):
     """A device that does nothing."""
-
-    def methods(self, files):
-        return []
-
-    def declared(self, files, method):
-        raise DeviceError("", "nothing")
 
     def load(self, files, method):
         return None
@@ -85,18 +79,9 @@ sys.exit("executorch.exir" in sys.modules)
 # Devices.
 
 
-def test_methods_and_what_they_declare(device, files):
-    names = device.methods(files)
-    assert names == sorted(names) and set(programs()) <= set(names)
-    declared = device.declared(files, "encode")
-    assert declared.inputs == (DeclaredTensor((10, 4), torch.float32),)
-    assert declared.outputs == (DeclaredTensor((10, 3), torch.float32),)
-    assert device.declared(files, "pass").inputs[1] is None
-    with pytest.raises(PipelineError, match="no method 'decode'"):
-        device.declared(files, "decode")
-
-
 def test_methods_are_loaded_and_called(device, files):
+    with pytest.raises(PipelineError, match="no method 'decode'"):
+        device.load(files, "decode")
     embed = device.load(files, "embed")
     rows, tokens = device.call(embed, [torch.tensor([1, 2, 6]), torch.tensor(2.0)])
     assert rows.shape == (3, 4) and tokens.tolist() == [1, 2, 6]

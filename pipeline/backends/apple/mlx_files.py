@@ -14,10 +14,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from importlib.util import module_from_spec, spec_from_file_location
 from io import StringIO
 from pathlib import Path
 from pkgutil import walk_packages
+from runpy import run_path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -70,19 +70,13 @@ def provide() -> None:
 
 def _generate(path: Path, flatc: Path) -> None:
     """Do what `main` of the generator does, without the C++ files, whose templates are missing."""
-    spec = spec_from_file_location("pte_mlx_generate", path / "generate.py")
-    assert spec is not None and spec.loader is not None
-    generator = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses look there
     said = StringIO()
-    try:
-        with redirect_stdout(said):
-            spec.loader.exec_module(generator)
-            schema = generator.parse_fbs(generator.SCHEMA_FBS)
-            generator.RUNTIME_DIR.mkdir()
-            made = generator.run_flatc(str(flatc))
-            generator._fixup_flatc_imports()
-    finally:
-        del sys.modules[spec.name]
+    with redirect_stdout(said):
+        generator = SimpleNamespace(**run_path(str(path / "generate.py")))
+        schema = generator.parse_fbs(generator.SCHEMA_FBS)
+        generator.RUNTIME_DIR.mkdir()
+        made = generator.run_flatc(str(flatc))
+        generator._fixup_flatc_imports()
     if not made:
         raise PipelineError(f"mlx: flatc failed: {said.getvalue().strip()}")
     generator.GENERATED_SCHEMA_PY.write_text(generator.generate_python_schema(schema))

@@ -18,9 +18,8 @@ from weakref import WeakKeyDictionary
 import torch
 from executorch.exir import schema
 
-from pipeline.backends.delegate_runtime import DelegateError, Timing
-from pipeline.devices.bindings import DTYPES
-from pipeline.devices.interface import Declared, DeclaredTensor, Device, DeviceError, PackageFiles
+from pipeline.backends.delegate_runtime import Timing
+from pipeline.devices.interface import Device, DeviceError, PackageFiles
 from pipeline.devices.interpreter.execute import describe_instruction, run
 from pipeline.devices.interpreter.load import (
     Method,
@@ -45,16 +44,6 @@ class InterpreterDevice(Device):
     def __init__(self) -> None:
         self._read: WeakKeyDictionary[PackageFiles, PackageData] = WeakKeyDictionary()
         self._timings: dict[str, list[Timing]] = {}
-
-    def methods(self, files: PackageFiles) -> list[str]:
-        return sorted(self._data(files).plans)
-
-    def declared(self, files: PackageFiles, method: str) -> Declared:
-        plan = self._plan(files, method)
-        return Declared(
-            tuple(_declared_tensor(plan.values[index]) for index in plan.inputs),
-            tuple(_declared_tensor(plan.values[index]) for index in plan.outputs),
-        )
 
     def load(self, files: PackageFiles, method: str, shared: SharedMemory | None = None) -> _Loaded:
         subject = f"{files.name}: method '{method}' "
@@ -107,11 +96,5 @@ class InterpreterDevice(Device):
 def _device_errors(subject: str, what: str) -> Iterator[None]:
     try:
         yield
-    except DelegateError as error:
-        raise DeviceError(subject, f"{what}: {error.what}", error.debug_handle) from error
-
-
-def _declared_tensor(value: schema.EValue) -> DeclaredTensor | None:
-    if not isinstance(value.val, schema.Tensor):
-        return None
-    return DeclaredTensor(tuple(value.val.sizes), DTYPES.get(int(value.val.scalar_type)))
+    except DeviceError as error:
+        raise DeviceError(subject, f"{what}: {error.reason}", error.debug_handle) from error

@@ -11,12 +11,12 @@ from executorch.exir import schema
 from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.devices.interpreter.load import Method, get_instructions
 from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList
-from pipeline.store.errors import first_line
+from pipeline.store.errors import DeviceError, first_line
 
 
 def run(method: Method, inputs: Sequence[Any]) -> list[Any]:
-    """Call a method once; return copies of its flat outputs. Raises RefusalError or DelegateError,
-    which name the instruction that failed."""
+    """Call a method once; return copies of its flat outputs. Raises DelegateError, which names the
+    instruction that failed, or RefusalError, of an input."""
     for _ in steps(method, inputs):
         pass
     return [read_value(method, index) for index in method.plan.outputs]
@@ -47,9 +47,9 @@ def steps(method: Method, inputs: Sequence[Any]) -> Iterator[int]:
             elif isinstance(call, schema.FreeCall):
                 slot = values[call.value_index]
                 slot.memory, slot.offset = None, 0
-        except DelegateError as error:
-            what = f"instruction {counter}, {describe_instruction(plan, call)}: {error.what}"
-            raise type(error)(what, error.debug_handle) from error
+        except DeviceError as error:
+            what = f"instruction {counter}, {describe_instruction(plan, call)}: {error.reason}"
+            raise DelegateError(what, error.debug_handle) from error
         yield counter
         counter = following
 
@@ -62,7 +62,7 @@ def result_indices(method: Method, number: int) -> list[int]:
             return [call.args[0]]
         last = call.args[-1]
         value = method.values[last] if last >= 0 else None
-        return list(value.members) if isinstance(value, ValueList) else [last]
+        return list(value) if isinstance(value, ValueList) else [last]
     if isinstance(call, schema.DelegateCall):
         return list(call.args[len(call.args) - method.results[number] :])
     return [call.move_to] if isinstance(call, schema.MoveCall) else []
@@ -133,7 +133,7 @@ def _fresh(value: Any, values: Sequence[Any]) -> Any:
     """Make what an operator writes to instead of planned memory. Its result is laid out as the
     operator likes it, and then copied to where it belongs."""
     if isinstance(value, ValueList):
-        return [_fresh(values[index], values) for index in value.members]
+        return [_fresh(values[index], values) for index in value]
     return torch.empty(0, dtype=value.dtype)
 
 
@@ -142,14 +142,14 @@ def _argument(values: Sequence[Any], index: int) -> Any:
     if isinstance(value, Slot):
         return value.tensor()
     if isinstance(value, ValueList):
-        return [_argument(values, member) for member in value.members]
+        return [_argument(values, member) for member in value]
     return value
 
 
 def _store(values: list[Any], index: int, given: Any) -> None:
     value = values[index]
     if isinstance(value, ValueList):
-        for member, each in zip(value.members, given, strict=True):
+        for member, each in zip(value, given, strict=True):
             _store(values, member, each)
     elif isinstance(value, Slot):
         if not isinstance(given, torch.Tensor):

@@ -157,7 +157,7 @@ def _value(value: Any, arenas: Sequence[torch.Tensor], data: PackageData) -> Any
     if isinstance(value, schema.Tensor):
         return _slot(value, arenas, data)
     if isinstance(value, (schema.IntList, *_LISTS)):
-        return ValueList(tuple(value.items))
+        return ValueList(value.items)
     if isinstance(value, (schema.DoubleList, schema.BoolList)):
         return list(value.items)
     if isinstance(value, schema.Double):

@@ -53,7 +53,7 @@ class Prim:
 def _view(values: list[Any], args: Sequence[int]) -> None:
     """Make a view of a tensor, in the same memory; one of its sizes may be -1."""
     source, out = values[args[0]], values[args[-1]]
-    sizes = [values[index] for index in values[args[1]].members]
+    sizes = [values[index] for index in values[args[1]]]
     number = math.prod(source.sizes)
     rest = math.prod(size for size in sizes if size != -1)
     sizes = [number // rest if size == -1 and rest else size for size in sizes]

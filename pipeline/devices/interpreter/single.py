@@ -16,9 +16,9 @@ from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
 
-from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime
+from pipeline.backends.delegate_runtime import DelegateRuntime
 from pipeline.devices.bindings import DTYPES, Package
-from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.devices.interface import PackageFiles
 
 _NAME = "delegate"
 _ALIGNMENT = 16
@@ -52,17 +52,11 @@ class ExecutorchDelegate(DelegateRuntime):
         )
         content = bytes(serialize_pte_binary(file, extract_delegate_segments=True))
         package = Package(PackageFiles("package", content))
-        try:
-            package.load(_NAME)
-        except DeviceError as error:
-            raise DelegateError(error.reason) from error
+        package.load(_NAME)
         return package
 
     def execute(self, handle: Package, inputs: Sequence[Any]) -> Sequence[Any]:
-        try:
-            return handle.run(_NAME, inputs)
-        except DeviceError as error:
-            raise DelegateError(error.reason) from error
+        return handle.run(_NAME, inputs)
 
     def _program(self, processed: bytes, specs: Sequence[tuple[str, bytes]]) -> schema.Program:
         values, size = [], 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from executorch.exir import schema
+from executorch.exir.tensor import stride_from_dim_order
 
 from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.devices.bindings import DTYPES
@@ -42,11 +42,7 @@ class Slot:
         """Return the tensor itself, not a copy: writing to it writes to its memory."""
         if self.memory is None:
             self.memory = allocate(self.size_in_bytes())
-        strides = [0] * len(self.sizes)
-        step = 1
-        for dimension in reversed(self.order):
-            strides[dimension] = step
-            step *= max(self.sizes[dimension], 1)
+        strides = stride_from_dim_order(self.sizes, self.order)
         storage = self.memory.untyped_storage()
         place = self.offset // self.dtype.itemsize
         return torch.empty(0, dtype=self.dtype).set_(storage, place, self.sizes, strides)
@@ -84,8 +80,5 @@ class RefusalError(DelegateError):
     """A plan, an operator or an input cannot be run; the message says why."""
 
 
-@dataclass(frozen=True)
-class ValueList:
+class ValueList(tuple[int, ...]):
     """A list in a plan: the indices of its members among the values; -1 stands for None."""
-
-    members: tuple[int, ...]

@@ -94,7 +94,7 @@ def walk(
             visits[index] += 1
         walked.outputs = [read_value(method, index) for index in method.plan.outputs]
     except DelegateError as error:
-        walked.stopped = error.what
+        walked.stopped = error.reason
         # An error of the interpreter names its instruction.
         word = walked.stopped.removeprefix("instruction ").partition(",")[0]
         walked.stopped_at = int(word) if word.isdecimal() else index + 1
