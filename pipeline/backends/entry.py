@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Why: TypeAlias = "dict[Node, str]"
 Reasons: TypeAlias = "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
+_QUANTIZER_HOST = Host(distributions=("executorch", "torch", "torchao"))
 
 
 def lazy(target: str) -> Callable[..., Any]:
@@ -79,13 +80,9 @@ class Quantization:
 
     options: type[QuantizeConfig]
     make_quantizer: Callable[[Any], Quantizer | None] = lambda options: None
-    apply_quantizer: Callable[[GraphModule, Any, Iterable[tuple[Any, ...]]], GraphModule] | None = (
-        None
-    )
+    apply_quantizer: Callable[[GraphModule, Any, Iterable[Any]], GraphModule] | None = None
     rewrite: Callable[[ExportedProgram, Any], GraphModule] | None = None
-    host: Host = field(
-        default_factory=lambda: Host(distributions=("executorch", "torch", "torchao"))
-    )
+    host: Host = _QUANTIZER_HOST
 
 
 @dataclass(frozen=True)
@@ -173,16 +170,16 @@ class Backend:
     backend_id: str
     summary: str
     options: type[Options]
-    lowering: Lowering = field(default_factory=Lowering)
+    lowering: Lowering = Lowering()
     quantization: Quantization | None = None
-    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    preprocessing: Preprocessing = Preprocessing()
     host: Host = field(default_factory=Host)
-    execution: Execution = field(default_factory=Execution)
+    execution: Execution = Execution()
     plugin: str = ""
 
     def __post_init__(self) -> None:
-        targets = {"function": self.preprocessing.function, "details": self.preprocessing.details}
-        for name, target in targets.items():
+        for name in ("function", "details"):
+            target = getattr(self.preprocessing, name)
             if target and not _TARGET.fullmatch(target):
                 raise ValueError(f"{self.name}: {name} must be `module:name`, not {target!r}")
         if self.preprocessing.function and self.preprocessing.joint:

@@ -31,11 +31,7 @@ _Model = TypeVar("_Model", bound=Options)
 
 
 def _row(
-    name: str,
-    backend_id: str,
-    summary: str,
-    needs: Sequence[Requirement],
-    joint: bool = False,
+    name: str, backend_id: str, summary: str, needs: Sequence[Requirement], joint: bool = False
 ) -> Backend:
     """Return the entry of a backend whose options are the parameters of its constructors."""
     kind = {"quantizer": (Literal[name], ...), "dynamic": (Static, False)}  # type: ignore[valid-type]

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.backends import reasons
-from pipeline.backends.entry import (
-    Backend,
-    Execution,
-    Lowering,
-    Preprocessing,
-    Quantization,
-)
+from pipeline.backends.entry import Backend, Execution, Lowering, Preprocessing, Quantization
 from pipeline.backends.options import (
     NAMES,
     Distinct,

@@ -19,9 +19,7 @@ from pipeline.store.files import MANIFEST
 
 
 def load_package(
-    path: str | PathLike[str],
-    device: str = "",
-    ptds: Sequence[str | PathLike[str]] = (),
+    path: str | PathLike[str], device: str = "", ptds: Sequence[str | PathLike[str]] = ()
 ) -> LoadedPackage:
     """Load a package, with one callable per method.
 

@@ -38,11 +38,16 @@ class Session:
 
     Args:
         device: runs all methods; by default each runs on one that has its delegates.
+
+    Raises:
+        PipelineError: there is no such device.
     """
 
     def __init__(self, files: PackageFiles, device: str = "") -> None:
         self.files = files
         self._device = device
+        if device:
+            devices().get(device)  # there must be one
         self._loaded: dict[str, Any] = {}
 
     def methods(self) -> list[str]:
