@@ -226,8 +226,8 @@ class DelegationRecord(TypedDict):
     backends: NotRequired[dict[str, BackendCounts]]
     subgraphs: NotRequired[int]
     left: NotRequired[list[UndelegatedRecord]]
-    border: NotRequired[BoundaryRecord]
-    stretches: NotRequired[list[GraphSegmentRecord]]
+    boundary: NotRequired[BoundaryRecord]
+    segments: NotRequired[list[GraphSegmentRecord]]
 
 
 class SegmentRecord(TypedDict):

@@ -139,22 +139,22 @@ def test_graphs_are_counted_as_by_hand(case):
     assert counts["partitions"] == {"AddSubBackend": partitions}
     operators = counts["backends"]["AddSubBackend"]["operators"]
     assert counts["backends"] == {"AddSubBackend": share(delegated, operators, partitions)}
-    assert counts["border"] == boundary(into, out_of)
+    assert counts["boundary"] == boundary(into, out_of)
     assert len(counts["left"]) == sum(counts["undelegated"].values()) == nodes - delegated
 
 
 def test_the_body_of_a_scan_is_called_for_each_row():
     counts = counted(program_of(Steps()), spec("add_sub"))
     assert counts["partitions"] == {"AddSubBackend": 1} and counts["delegated_nodes"] >= 2
-    assert counts["border"]["into"] == crossing(6, 6 * ROW)
-    assert counts["border"]["out_of"] == crossing(6, 6 * ROW)
+    assert counts["boundary"]["into"] == crossing(6, 6 * ROW)
+    assert counts["boundary"]["out_of"] == crossing(6, 6 * ROW)
 
 
-def test_portable_methods_cross_no_border():
+def test_portable_methods_cross_no_boundary():
     counts = counted(program_of(Condition()))
     assert (counts["nodes"], counts["delegated_nodes"], counts["subgraphs"]) == (6, 0, 2)
     assert counts["backends"] == counts["partitions"] == {}
-    assert counts["border"] == boundary((0, 0), (0, 0))
+    assert counts["boundary"] == boundary((0, 0), (0, 0))
     why = describe_delegation(lowered(program_of(Chain())), partitioners=())["left"]
     assert [each["reason"] for each in why] == ["portable only: the config says so"] * 3
 
@@ -198,7 +198,7 @@ def test_every_call_is_delegated_or_left(names):
     places = [place for place, name in enumerate(names, 1) if name not in ("add", "sub")]
     assert [each["place"] for each in counts["left"]] == places
     transfers = (runs(names, ("add", "sub")), X.nbytes * runs(names, ("add", "sub")))
-    assert counts["border"] == boundary(transfers, transfers)
+    assert counts["boundary"] == boundary(transfers, transfers)
 
 
 def test_methods_of_several_backends():
@@ -211,7 +211,7 @@ def test_methods_of_several_backends():
     assert (counts["nodes"], counts["delegated_nodes"]) == (4, 3)
     assert (counts["operators"], counts["delegated_operators"]) == (3, 2)
     # What goes from one delegate to another goes out of the one and into the other.
-    assert counts["border"]["into"] == counts["border"]["out_of"] == crossing(3, 3 * X.nbytes)
+    assert counts["boundary"]["into"] == counts["boundary"]["out_of"] == crossing(3, 3 * X.nbytes)
     assert left_of(counts) == [
         ("aten.erf", f"add_sub: it has no instruction for aten.erf; xnnpack: {OF_NO_TYPE}")
     ]
@@ -220,7 +220,7 @@ def test_methods_of_several_backends():
 def test_sizes_count_with_their_upper_bounds():
     shapes = ({0: Dim("rows", min=2, max=16)},)
     counts = counted(program_of(Chain(), dynamic_shapes=shapes), spec("add_sub"))
-    assert counts["border"]["into"] == crossing(3, 3 * 16 * ROW)
+    assert counts["boundary"]["into"] == crossing(3, 3 * 16 * ROW)
 
 
 def test_copies_beside_delegates_are_counted():
@@ -230,7 +230,7 @@ def test_copies_beside_delegates_are_counted():
 
     counts = counted(program_of(Cast()), spec("xnnpack"))
     assert counts["partitions"] == {"XnnpackBackend": 1}
-    assert counts["border"]["copies"] == 2  # the first copy is beside another copy only
+    assert counts["boundary"]["copies"] == 2  # the first copy is beside another copy only
     assert sum(n for name, n in counts["undelegated"].items() if "_to_dim_order_copy" in name) == 3
 
 

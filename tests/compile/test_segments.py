@@ -28,7 +28,7 @@ class Between(nn.Module):
 
 
 def segments(manager, partitioners=None):
-    return describe_delegation(manager.exported_program("run"), partitioners)["stretches"]
+    return describe_delegation(manager.exported_program("run"), partitioners)["segments"]
 
 
 @pytest.mark.parametrize("backend", ["portable", "xnnpack", "vulkan"])

@@ -99,7 +99,7 @@ FACTS = {
                 left("aten.mul.Tensor", "y * `4`", "", "no | such"),
                 left("aten.add.Tensor"),
             ],
-            "border": {
+            "boundary": {
                 "into": {"tensors": 1, "bytes": 512},
                 "out_of": {"tensors": 2, "bytes": 2 << 20},
                 "copies": 1,
@@ -115,7 +115,7 @@ FACTS = {
             "backends": {},
             "subgraphs": 2,
             "left": [],
-            "border": {
+            "boundary": {
                 "into": {"tensors": 0, "bytes": 0},
                 "out_of": {"tensors": 0, "bytes": 0},
                 "copies": 0,

@@ -125,7 +125,7 @@ def test_optional_parts_may_be_none(part):
 def test_parts_of_parts_may_be_missing():
     record = copy.deepcopy(FULL)
     for counts in record["delegation"].values():
-        for part in ("backends", "left", "border", "stretches", "subgraphs"):
+        for part in ("backends", "left", "boundary", "segments", "subgraphs"):
             del counts[part]
     for method in record["methods"]:
         del method["culprits"], method["latency"]

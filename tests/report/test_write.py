@@ -63,7 +63,7 @@ def test_regions_of_graphs_are_in_manifest_and_page(built):
     manifest = json.loads(built.bytes_of("pair", "manifest.json"))
     for method in manifest["methods"].values():
         counts = method["delegation"]
-        assert sum(each["nodes"] for each in counts["stretches"]) == counts["nodes"]
+        assert sum(each["nodes"] for each in counts["segments"]) == counts["nodes"]
     assert b"Regions of the graph" in built.bytes_of("pair", "report.html")
 
 

@@ -77,7 +77,7 @@ def describe_delegation(
         `subgraphs`, counts once. `delegated_operators` have no call outside of delegates.
         `partitions` counts calls of delegates by backend; `kernels`, which is left out where there
         are none, calls of a backend's own kernels, neither delegated nor left. Every call is in one
-        of the segments `stretches`, once.
+        of the `segments`, once.
     """
     kernels = {s.backend.lowering.kernels: s.backend.backend_id for s in partitioners or ()}
     calls = list(_iter_calls(program.graph_module, kernels))
@@ -105,8 +105,8 @@ def describe_delegation(
             }
             for each in left
         ],
-        "border": _measure_boundary(program.graph_module),
-        "stretches": list(_join_segments(calls)),
+        "boundary": _measure_boundary(program.graph_module),
+        "segments": list(_join_segments(calls)),
     }
 
 

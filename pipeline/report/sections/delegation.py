@@ -88,9 +88,9 @@ def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
 
 def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
     rows = {
-        method: list(_segments(method, counts["stretches"]))
+        method: list(_segments(method, counts["segments"]))
         for method, counts in methods.items()
-        if counts.get("stretches") and counts["nodes"]
+        if counts.get("segments") and counts["nodes"]
     }
     about = (
         "Each method from its first node to its last: what each delegate runs, and what was "
@@ -117,7 +117,7 @@ def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
 
 
 def _counts(method: str, counts: Json) -> Row:
-    border = counts.get("border") or {}
+    boundary = counts.get("boundary") or {}
     run = [
         f"{backend}: {own['nodes']} in {plural(own['partitions'], 'partition')}"
         for backend, own in (counts.get("backends") or {}).items()
@@ -129,9 +129,9 @@ def _counts(method: str, counts: Json) -> Row:
         "nodes delegated": _part(counts["delegated_nodes"], counts["nodes"], share),
         "operators delegated": _part(part, whole, part / whole if whole else None),
         "backends": text("; ".join(run)),
-        "into delegates": _crossing(border.get("into")),
-        "out of delegates": _crossing(border.get("out_of")),
-        "copies there": figure(border.get("copies")),
+        "into delegates": _crossing(boundary.get("into")),
+        "out of delegates": _crossing(boundary.get("out_of")),
+        "copies there": figure(boundary.get("copies")),
         "sub-graphs": figure(counts.get("subgraphs")),
     }
 
