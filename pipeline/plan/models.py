@@ -7,11 +7,11 @@ result of the export action.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
@@ -26,6 +26,22 @@ from pipeline.store.workspace import Workspace
 if TYPE_CHECKING:
     from pipeline.config.compose import Document
 
+_T = TypeVar("_T")
+
+
+def once(method: Callable[[Any, str], _T]) -> Callable[[Any, str], _T]:
+    """Keep in `_known` what a method finds for a model or a package."""
+
+    @wraps(method)
+    def cached(self: Any, name: str) -> _T:
+        key = method.__name__, name
+        if key not in self._known:
+            self._known[key] = method(self, name)
+        value: _T = self._known[key]
+        return value
+
+    return cached
+
 
 class Models:
     """The models, as their files stand when they are first looked at.
@@ -35,8 +51,7 @@ class Models:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._methods: dict[str, dict[str, MethodSource] | None] = {}
-        self._exports: dict[str, Action] = {}
+        self._known: dict[tuple[str, str], Any] = {}  # by method and model
         self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
         self.usage: dict[str, Usage] = {}
 
@@ -65,13 +80,9 @@ class Models:
         known = ", ".join(sorted(models)) or f"none; put one into {self.workspace.models.name}/"
         yield document.problem("model", f"no model '{model}'", f"known: {known}")
 
+    @once
     def export(self, model: str) -> Action:
         """Return a model's export action. Raises SourceError."""
-        if model not in self._exports:
-            self._exports[model] = self._export_action(model)
-        return self._exports[model]
-
-    def _export_action(self, model: str) -> Action:
         digests, root = self.workspace.file_digests, self.workspace.root
         path = self.sources[model].path
         with _reading(path):
@@ -83,18 +94,15 @@ class Models:
         distributions = record.get("distributions", ())
         return keys.export_action(model, content, reads, distributions, inside)
 
+    @once
     def methods(self, model: str) -> dict[str, MethodSource] | None:
         """Return a model's methods in its order, or None while it is not exported.
         Raises SourceError."""
-        if model not in self._methods:
-            self._methods[model] = self._read_methods(self.sources[model])
-        return self._methods[model]
-
-    def _read_methods(self, source: ModelSource) -> dict[str, MethodSource] | None:
+        source = self.sources[model]
         if source.form != "exporter":
             return sources.method_sources(source, self._describe)
         store = self.workspace.store
-        entry = store.get(self.export(source.model).digest)
+        entry = store.get(self.export(model).digest)
         if entry is None:
             return None
         result = entry.result
@@ -149,8 +157,7 @@ class Models:
                     store.put_result(keys.program_key(each.program), each.parts)
 
     def forget(self, model: str) -> None:
-        self._methods.pop(model, None)
-        self._exports.pop(model, None)
+        self._known = {key: found for key, found in self._known.items() if key[1] != model}
 
 
 @contextmanager

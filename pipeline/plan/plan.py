@@ -9,15 +9,15 @@ result exists says that it waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.passes import source_files
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
 from pipeline.plan.checks import check_config, check_model, find_places
-from pipeline.plan.config_cache import ConfigCache, ConfigSummary
-from pipeline.plan.models import Models
+from pipeline.plan.config_cache import ConfigCache
+from pipeline.plan.models import Models, once
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, Problem, SourceError
@@ -26,22 +26,6 @@ from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from pipeline.config.models import MethodConfig, PackageConfig
-
-_T = TypeVar("_T")
-
-
-def _once(method: Callable[[Plan, str], _T]) -> Callable[[Plan, str], _T]:
-    """Keep what a method finds for a package, until a model is forgotten."""
-
-    @wraps(method)
-    def cached(self: Plan, package: str) -> _T:
-        key = method.__name__, package
-        if key not in self._known:
-            self._known[key] = method(self, package)
-        value: _T = self._known[key]
-        return value
-
-    return cached
 
 
 def _digest(action: Action | None) -> Digest | None:
@@ -71,15 +55,11 @@ class Plan:
         """Return a package's config. Raises KeyError where it has mistakes."""
         return self.configs.parsed(package).configs[package]
 
-    def summary(self, package: str) -> ConfigSummary | None:
-        """Return the summary of a package's config, or None where the config has mistakes."""
-        return self.configs.summary(package)
-
     def model(self, package: str) -> str | None:
-        summary = self.summary(package)
+        summary = self.configs.summary(package)
         return summary.model if summary else None
 
-    @_once
+    @once
     def problems(self, package: str) -> tuple[Problem, ...]:
         """Return all that is wrong with a package's config or source, as far as is known now."""
         if self.link_digest(package) or self._before_link(
@@ -144,15 +124,15 @@ class Plan:
 
     def units(self, package: str) -> tuple[tuple[str, ...], ...]:
         """Return the methods that are compiled together, unit by unit."""
-        summary = self.summary(package)
+        summary = self.configs.summary(package)
         return summary.units if summary else ()
 
     def quantized(self, package: str) -> tuple[str, ...]:
         """Return the methods that are quantized."""
-        summary = self.summary(package)
+        summary = self.configs.summary(package)
         return summary.quantized if summary else ()
 
-    @_once
+    @once
     def quantizes(self, package: str) -> dict[str, Action] | None:
         """Return the quantize actions by method, or None while the model is not exported."""
         methods, config = self.methods(package), self.config(package)
@@ -176,7 +156,7 @@ class Plan:
     def _file(self, path: str) -> Digest | None:
         return self.workspace.file_digests.find(self.workspace.root / path)
 
-    @_once
+    @once
     def compiles(self, package: str) -> list[Action] | None:
         """Return the compile actions, or None while the model is not exported."""
         methods, config = self.methods(package), self.config(package)
@@ -191,7 +171,7 @@ class Plan:
 
     def _passes(self, package: str) -> dict[str, dict[str, Digest]]:
         """Hash the files of a config's passes, by reference and name."""
-        summary, digests = self.summary(package), self.workspace.file_digests
+        summary, digests = self.configs.summary(package), self.workspace.file_digests
         return {
             reference: {
                 name: digests.hash(path)
@@ -200,7 +180,7 @@ class Plan:
             for reference in (summary.passes if summary else ())
         }
 
-    @_once
+    @once
     def link(self, package: str) -> Action | None:
         """Return the link action, or None while the model is not exported."""
         compiles, methods = self.compiles(package), self.methods(package)
@@ -208,7 +188,7 @@ class Plan:
             return None
         return keys.link_action(self.config(package), compiles, methods)
 
-    @_once
+    @once
     def link_digest(self, package: str) -> Digest | None:
         """Return the digest of the link action, or None where the package has problems or waits
         for an export."""
@@ -224,7 +204,7 @@ class Plan:
     ) -> Any:
         """Return what follows from all that a link depends on. None where the config has mistakes,
         the model can't be read, or is exported while it should not be, or the other way round."""
-        summary = self.summary(package)
+        summary = self.configs.summary(package)
         if summary is None or summary.model not in self.models.sources:
             return None
         try:
@@ -263,7 +243,7 @@ class Plan:
     def validate_digest(self, package: str) -> Digest | None:
         """Return the digest of the validate action, or None while the package is not linked."""
         methods, files = self.methods(package), self._linked(package)
-        if methods is None or self.summary(package) is None or not files:
+        if methods is None or self.configs.summary(package) is None or not files:
             return None
         inputs = [files, toolchain(), self._baseline(package)]
         found: Digest | None = self._derived(
@@ -281,7 +261,7 @@ class Plan:
     ) -> Any:
         """Return what follows from a package's config, its methods, the files that its options
         name, this machine and `inputs`, from the cache where nothing of this changed."""
-        summary = self.summary(package)
+        summary = self.configs.summary(package)
         assert summary is not None
         sources = [
             [name, m.program, m.names, m.content, m.examples, m.calibration]

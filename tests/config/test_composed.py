@@ -82,7 +82,7 @@ def read_again(bench, monkeypatch):
     )
     plan = make_plan(bench)
     for package in plan.packages:
-        plan.summary(package)
+        plan.configs.summary(package)
     return sorted(name.partition("/")[2] for name in read)
 
 
@@ -178,7 +178,7 @@ def test_a_variable_rebuilds_and_setting_it_back_is_a_hit(composed):
 def test_values_of_variables_are_not_kept_as_they_are(composed, monkeypatch):
     monkeypatch.setenv("TARGET", "a-secret-of-ci")
     plan = make_plan(composed)
-    assert plan.summary("phone")
+    assert plan.configs.summary("phone")
     plan.remember()
     assert "a-secret-of-ci" not in (composed.root / "build" / ".files.json").read_text()
 
