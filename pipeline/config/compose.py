@@ -71,33 +71,6 @@ class Document:
         return node, path[len(here) :]
 
 
-@dataclass(frozen=True)
-class Composition:
-    """The packages of a file, and all that they were made from.
-
-    Attributes:
-        file: what messages call it.
-        stem: its name without the suffix.
-        documents: by package.
-        problems: what is wrong with the file or with one that it extends. Such a file stands for
-            the package of its own name, of which there is no document.
-        reads: the files of the folder that were looked for, by name, with the digest of what was
-            read, or None for one that is not there.
-        variables: the names of the variables of the environment that were asked for.
-    """
-
-    file: str
-    stem: str
-    documents: dict[str, Document]
-    problems: tuple[Problem, ...]
-    reads: dict[str, Digest | None]
-    variables: tuple[str, ...]
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        return (self.stem,) if self.problems else tuple(self.documents)
-
-
 class Folder:
     """The configs of a folder; each file is read once.
 
@@ -115,7 +88,7 @@ class Folder:
 
     def compose(self, path: Path) -> Composition:
         if path not in self._composed:
-            self._composed[path] = _Composer(self, path).composition()
+            self._composed[path] = Composition(self, path)
         return self._composed[path]
 
     def read(self, path: Path) -> tuple[Node | None, Digest | None, tuple[Problem, ...]]:
@@ -125,7 +98,11 @@ class Folder:
             try:
                 content = path.read_bytes()
                 digest = hash_bytes(content)
-                self._read[path] = _mapping(load_nodes(content, file), file), digest, ()
+                root = load_nodes(content, file)
+                if root is None or not isinstance(root.value, dict):
+                    what = f"is {shown(root and plain(root))}, must be a mapping"
+                    raise ConfigErrors([Problem(file, "", what, "begin with `model:`")])
+                self._read[path] = root, digest, ()
             except OSError as error:
                 problem = Problem(file, "", f"cannot be read: {error.strerror}")
                 self._read[path] = None, None, (problem,)
@@ -139,37 +116,37 @@ def shown_file(path: Path) -> str:
     return name if name.isprintable() else ascii(name)
 
 
-def _mapping(root: Node | None, file: str) -> Node:
-    if root is not None and isinstance(root.value, dict):
-        return root
-    value = None if root is None else root.value
-    what = f"is {shown(value)}, must be a mapping"
-    raise ConfigErrors([Problem(file, "", what, "begin with `model:`")])
+class Composition:
+    """Composes the packages of a file.
 
-
-class _Composer:
-    """Composes one file, and collects what is found on the way."""
+    Attributes:
+        file, stem: what messages call it, and its name without the suffix.
+        documents: by package.
+        problems: what is wrong with the file or with one that it extends. Such a file stands for
+            the package of its own name, of which there is no document.
+        reads: the files of the folder that were looked for, by name, with the digest of what was
+            read, or None for one that is not there.
+    """
 
     def __init__(self, folder: Folder, path: Path) -> None:
+        self.file, self.stem = shown_file(path), path.stem
+        self.reads: dict[str, Digest | None] = {}
         self._folder = folder
-        self._path = path
-        self._file = shown_file(path)
-        self._variables = Variables(folder.environment)
-        self._problems: list[Problem] = self._variables.problems
-        self._reads: dict[str, Digest | None] = {}
         self._done: set[Path] = set()
+        self._variables = Variables(folder.environment)
+        self.problems: list[Problem] = self._variables.problems
+        chain = self._chain(path, ())
+        documents = {} if self.problems else self._documents(reduce(merge, chain))
+        self.documents = {} if self.problems else documents
 
-    def composition(self) -> Composition:
-        chain = self._chain(self._path, ())
-        documents = {} if self._problems else self._documents(reduce(merge, chain))
-        return Composition(
-            file=self._file,
-            stem=self._path.stem,
-            documents={} if self._problems else documents,
-            problems=tuple(self._problems),
-            reads=self._reads,
-            variables=tuple(sorted(self._variables.read)),
-        )
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return (self.stem,) if self.problems else tuple(self.documents)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the variables of the environment that were asked for."""
+        return tuple(sorted(self._variables.read))
 
     # Bases
 
@@ -182,8 +159,8 @@ class _Composer:
         """
         self._done.add(path)
         root, digest, problems = self._folder.read(path)
-        self._problems += problems
-        self._reads[path.name] = digest
+        self.problems += problems
+        self.reads[path.name] = digest
         if root is None:
             return []
         members = dict(root.value)
@@ -219,14 +196,14 @@ class _Composer:
                 continue
             paths = self._folder.files.get(name, [])
             for suffix in CONFIG_SUFFIXES:
-                self._reads.setdefault(f"{name}{suffix}", None)
+                self.reads.setdefault(f"{name}{suffix}", None)
             if len(paths) == 1:
                 yield paths[0], item
             elif paths:
                 files = " and ".join(shown_file(path) for path in paths)
                 wrong(item, f"'{name}' is both {files}", "keep one")
             else:
-                others = [stem for stem in self._folder.files if stem != self._path.stem]
+                others = [stem for stem in self._folder.files if stem != self.stem]
                 wrong(item, f"no config {shown(name)}", did_you_mean(str(name), others))
 
     # Packages
@@ -239,11 +216,11 @@ class _Composer:
             if template is not None:
                 what = "names the packages of a matrix, and there is none"
                 self._variables.wrong(template, what, "name the file")
-            return {self._path.stem: self._document(root, self._variables.for_package(None), [])}
+            return {self.stem: self._document(root, self._variables.for_package(None), [])}
         found = combinations(matrix, self._variables)
-        if self._problems:
+        if self.problems:
             return {}
-        named = names(found, self._path.stem, matrix, template, self._variables)
+        named = names(found, self.stem, matrix, template, self._variables)
         return {
             name: self._document(root, self._variables.for_package(each.values), each.parts)
             for name, each in named.items()
@@ -252,7 +229,7 @@ class _Composer:
     def _document(self, root: Node, variables: Variables, parts: Iterable[Node]) -> Document:
         root = reduce(merge, parts, root)
         root = _filled(_with_defaults(root, variables), variables.fill)
-        return Document(self._file, root, tuple(variables.problems))
+        return Document(self.file, root, tuple(variables.problems))
 
 
 def _there(node: Node | None) -> Node | None:
