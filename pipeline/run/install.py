@@ -17,16 +17,11 @@ from pipeline.store.workspace import Workspace
 
 
 def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> None:
-    """Copy an action's files from the store into the package's folder and record them.
+    """Copy the files of an action's result into the package's folder and record them.
 
     The record is removed first and written last, so that a kill in between leaves a package that
     is stale, never one that looks whole. Files of an earlier build that are no longer made go.
-
-    Args:
-        result: as it is in the store: `files` by name, and `facts` for the record, if any.
-
-    Raises:
-        MissingBlobError: a file is not in the store.
+    The result has `files` by name, and `facts` for the record, if any. Raises MissingBlobError.
     """
     package, section = str(action.package), action.kind
     files: dict[str, Digest] = dict(result["files"])

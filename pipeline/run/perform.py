@@ -1,7 +1,5 @@
-"""Performing an action: from its kind to the function that does it.
-
-What a worker process runs. Each function commits what it made to the store before it returns.
-"""
+"""Performs actions in a worker process, by the function of their kind, which commits what it made
+to the store before it returns."""
 
 from __future__ import annotations
 
@@ -26,14 +24,8 @@ from pipeline.store.workspace import Workspace
 def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> bool:
     """Perform an action, unless another process did it while this one waited for its turn.
 
-    Args:
-        always: performs it whatever the store holds.
-
-    Returns:
-        Whether there was nothing to do.
-
-    Raises:
-        PipelineError: what a user can mend; anything else is a bug.
+    Return whether there was nothing to do; `always` performs it whatever the store holds. Raises
+    PipelineError for what a user can mend; anything else is a bug.
     """
     verbs: dict[str, Callable[..., Any]] = {
         "export": export,

@@ -76,11 +76,8 @@ def log_name(action: Action, workspace: Workspace) -> str:
 
 
 def run(action: Action, workspace: Workspace, always: bool, parent: int) -> Report:
-    """Perform an action in a child of the process `parent`, with all that it prints in its log.
-
-    Args:
-        always: performs it whatever the store holds.
-    """
+    """Perform an action in a child of the process `parent`, whatever the store holds if `always`,
+    with all that it prints in its log."""
     steps = progress_path(action, workspace)
     stages = Stages(partial(_write_progress, steps))
     started, clock = time.perf_counter(), time.time()

@@ -17,11 +17,11 @@ from blake3 import blake3
 # that its entry points import.
 _DESCRIBING = ("store", "program")
 _PLANNING = (*_DESCRIBING, "backends", "config", "plan")
-_BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build")
+_BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build", "report/records.py")
 _UNITS = {
     "describe": _DESCRIBING,
     "plan": _PLANNING,
-    "measure": (*_BUILDING, "devices", "validate", "run/prove", "report/records.py"),
+    "measure": (*_BUILDING, "devices", "validate", "run/prove"),
     "validate": ("report", "validate", "run/prove"),
 }
 

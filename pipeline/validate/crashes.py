@@ -19,10 +19,7 @@ from pipeline.store.files import write_atomically
 
 class CrashLog:
     """Two files beside the logs of a package: the step that its worker is at, and its crashes.
-
-    Args:
-        timeout: of each step, in seconds; 0 is none.
-    """
+    The timeout of each step is in seconds; 0 is none."""
 
     def __init__(self, logs: Path, package: str, timeout: float = 0) -> None:
         self._step = logs / package / "validate.step"
@@ -51,10 +48,8 @@ class CrashLog:
     def record_crash(self, how: str) -> bool:
         """Record that the worker died at the step it noted; return whether to try again.
 
-        Trying again is in vain where it noted none, or where the same method crashed before.
-
-        Args:
-            how: the process ended, such as "SIGSEGV(-11)".
+        Trying again is in vain where it noted none, or where the same method crashed before. `how`
+        says how the process ended, such as "SIGSEGV(-11)".
         """
         try:
             method, what, timeout = json.loads(self._step.read_text())

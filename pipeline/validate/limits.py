@@ -25,10 +25,8 @@ _RELATIVE_TO_SIGNAL = ("max_relative", "min_sqnr", "min_cosine", "min_agreement"
 
 
 def scale_limits(limits: Limits, growth: float) -> Limits:
-    """Widen the absolute limits for an output whose values are `growth` times as large as usual.
-
-    No limit is made stricter.
-    """
+    """Widen the absolute limits for an output whose values are `growth` times as large as usual; no
+    limit is made stricter."""
     if growth <= 1:
         return limits
     given = {name: getattr(limits, name) for name in _ABSOLUTE}
@@ -36,10 +34,8 @@ def scale_limits(limits: Limits, growth: float) -> Limits:
 
 
 def drop_limits_of_noise(limits: Limits, expected: Any) -> Limits:
-    """Drop the limits relative to the signal where the signal may be nothing but rounding.
-
-    That is where all expected values are within `atol` of zero.
-    """
+    """Drop the limits relative to the signal where that may be nothing but rounding, since all
+    expected values are within `atol` of zero."""
     if not isinstance(expected, torch.Tensor) or greatest_magnitude(expected) > limits.atol:
         return limits
     return limits.model_copy(update=dict.fromkeys(_RELATIVE_TO_SIGNAL))

@@ -68,9 +68,7 @@ INFINITE = OutputError(math.inf, math.inf, -math.inf, math.inf, math.inf, -1.0, 
 
 def json_number(value: float | None) -> Figure:
     """Round a figure to six significant digits, as the last ones vary with the number of threads.
-
-    Strict JSON has no infinities: they are the strings "inf" and "-inf", NaN is "nan".
-    """
+    Strict JSON has no infinities: they are the strings "inf" and "-inf", NaN is "nan"."""
     if value is None:
         return None
     if math.isfinite(value):

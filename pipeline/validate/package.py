@@ -111,10 +111,8 @@ def validate_package(
 
 
 def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list[tuple[str, ...]]:
-    """Return a sequence for each group of methods that have changing buffers in common.
-
-    It is the first one once, then each other `steps` times, in the order of the model.
-    """
+    """Return a sequence for each group of methods that have changing buffers in common: the first
+    one once, then each other `steps` times, in the order of the model."""
     groups: list[set[str]] = []
     for methods in common_buffers(programs).values():
         joined = {*methods}.union(*(group for group in groups if group & {*methods}))
@@ -129,10 +127,8 @@ def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list
 def rounds(
     sequence: Sequence[str], sets: Mapping[str, Sequence[InputSet]]
 ) -> list[list[tuple[str, InputSet]]]:
-    """Return the calls of each round of a sequence, on the sets of its methods in turn.
-
-    The first round comes again at the end.
-    """
+    """Return the calls of each round of a sequence, on the sets of its methods in turn. The first
+    round comes again at the end."""
     found = []
     for number in range(min(MOST_ROUNDS, max(len(sets[name]) for name in sequence))):
         taken = {name: islice(cycle(sets[name]), number, None) for name in sequence}

@@ -50,11 +50,8 @@ def compile_unit(
 ) -> None:
     """Compile the methods of one action and record the result, a `CompiledUnit`.
 
-    Args:
-        always: preprocesses every partition, whatever the store holds.
-
-    Raises:
-        SourceError: a program can't be read, or is not the one that was planned.
+    `always` preprocesses every partition, whatever the store holds. Raises SourceError for a
+    program that can't be read, or is not the one that was planned.
     """
     inputs, store, root = action.inputs, workspace.store, workspace.root
     with stages.stage("load"), guard_sources(inputs.sources.values()):
@@ -99,12 +96,8 @@ def lower_methods(
     store: Store | None,
     etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Lower the methods of one unit as their configs ask.
-
-    Args:
-        store: where results of preprocessing are looked up and kept.
-        etrecord: whether what an ETRecord needs is kept.
-    """
+    """Lower the methods of one unit as their configs ask, with results of preprocessing from and
+    for the store; `etrecord` keeps what an ETRecord needs."""
     backends = [spec.backend for config in configs.values() for spec in config.partitioners]
     return lower(
         programs,

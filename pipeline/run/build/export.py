@@ -45,9 +45,8 @@ _Opened = dict[str, digest.Digest | None]
 def export(action: Action[ExportInputs], workspace: Workspace, stages: Stages) -> None:
     """Run the exporter and record the result, under the key of what it really read.
 
-    Raises:
-        SourceError: the exporter raised, or gave something else than named programs and inputs
-            that fit them, or a file that it read changed meanwhile.
+    Raises SourceError where the exporter raised, gave something else than named programs and inputs
+    that fit them, or a file that it read changed meanwhile.
     """
     root, store, model = workspace.root, workspace.store, action.model
     path = root / action.inputs.path

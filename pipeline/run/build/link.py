@@ -68,12 +68,8 @@ def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, Com
 def _make_manifest(
     action: Action[LinkInputs], compiled: Mapping[str, CompiledUnit], files: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the manifest, which holds neither times nor paths nor names of machines.
-
-    Args:
-        compiled: the compile units by name.
-        files: the digest and the size in bytes of each file.
-    """
+    """Return the manifest, which holds neither times nor paths nor names of machines; of the files
+    it is given digests and sizes in bytes."""
     inputs = action.inputs
     methods = {
         name: {

@@ -32,12 +32,8 @@ class Quantized(NamedTuple):
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:
-    """Load the program of a method.
-
-    Raises:
-        SourceError: a file of the user's can't be read.
-        MissingBlobError: the archive of an exporter is no longer whole.
-    """
+    """Load the program of a method. Raises SourceError for a user's file that can't be read, and
+    MissingBlobError for an exporter's archive that is no longer whole."""
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
         return load_program(store.verified_path(source.content), source.entry)
@@ -45,11 +41,7 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
 
 
 def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
-    """Load what a quantize action made.
-
-    Raises:
-        MissingBlobError: it is not in the store.
-    """
+    """Load what a quantize action made. Raises MissingBlobError."""
     entry = store.get(action)
     if entry is None:
         raise MissingBlobError(f"the quantized program of {method} is not in the store")
@@ -67,11 +59,8 @@ def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
 
 @contextmanager
 def guard_sources(sources: Iterable[MethodSource]) -> Iterator[None]:
-    """Make sure that users' archives are what was planned while they are read.
-
-    Raises:
-        SourceError: one of them is another file by now.
-    """
+    """Make sure that users' archives are what was planned while they are read. Raises SourceError
+    where one of them is another file by now."""
     contents = {source.archive: source.content for source in sources if not source.exported}
     before = {path: _stamp(path) for path in contents}
     try:
@@ -90,11 +79,8 @@ def _stamp(path: Path) -> list[int] | None:
 
 @contextmanager
 def guard_files(action: Action, configs: Mapping[str, MethodConfig], root: Path) -> Iterator[None]:
-    """Make sure that the files that methods' options name are what was planned.
-
-    Raises:
-        SourceError: one of them is another by now.
-    """
+    """Make sure that the files that methods' options name are what was planned. Raises SourceError
+    where one of them is another by now."""
 
     def check() -> None:
         for name, config in configs.items():

@@ -35,9 +35,8 @@ def quantize_method(action: Action[QuantizeInputs], workspace: Workspace, stages
     """Quantize the method of an action and record the result: an archive of the quantized program,
     which is lowered to the same bytes as the one in memory would be.
 
-    Raises:
-        SourceError: the program or a calibration file can't be read, or is not what was planned.
-        PipelineError: the inputs don't fit the program, or the config doesn't.
+    Raises SourceError where the program or a calibration file can't be read or is not what was
+    planned, and PipelineError where the inputs or the config don't fit the program.
     """
     source, config, store = action.inputs.source, action.inputs.config, workspace.store
     method, spec = str(action.method), located(action.inputs.spec, workspace.root)

@@ -180,10 +180,8 @@ def _numerics(before: MethodFigures, after: MethodFigures, facts: Json) -> Itera
 
 
 def _tensors(old: Build, new: Build) -> Iterator[Row]:
-    """Yield the tensors that came, went, or are stored in another way.
-
-    There are none where a build's are not known; a baseline knows only the largest.
-    """
+    """Yield the tensors that came, went, or are stored in another way; none where a build's are not
+    known. A baseline knows only the largest."""
     before, after = old.figures.tensors, new.figures.tensors
     if not before or not after:
         return

@@ -194,10 +194,8 @@ def _max_abs(proved: Json, sqnr: Sequence[float | None] | None) -> float | None:
 
 
 def describe_left(delegation: Json, operator: str) -> str:
-    """Describe why calls of an operator are left to portable kernels: their modules, and a reason.
-
-    It is empty where the manifest knows neither.
-    """
+    """Describe why calls of an operator are left to portable kernels: their modules, and a reason;
+    empty where the manifest knows neither."""
     own = [call for call in delegation.get("left", ()) if call["operator"] == operator]
     modules = dict.fromkeys(call["module"] for call in own if call["module"])
     reasons = dict.fromkeys(call["reason"] for call in own if call["reason"])
