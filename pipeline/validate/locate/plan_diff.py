@@ -18,7 +18,12 @@ from torch.export import ExportedProgram
 
 from pipeline.devices.bindings import DTYPES
 from pipeline.devices.interpreter.execute import describe_instruction
-from pipeline.devices.interpreter.load import PackageData, constant_bytes, get_instructions
+from pipeline.devices.interpreter.load import (
+    PackageData,
+    constant_bytes,
+    get_instructions,
+    read_payload,
+)
 from pipeline.devices.interpreter.slots import RefusalError
 from pipeline.report.records import CulpritKind
 from pipeline.validate.locate.case import plans
@@ -53,34 +58,32 @@ def diff_method(
     """
     mine, wanted = plans(package)[method], plans(built)[method]
     own = _fingerprint(package, mine)
-    if own != _fingerprint(built, wanted):
-        for name, other in plans(built).items():
-            if own == _fingerprint(built, other):
-                return [Difference(None, "order", f"is what the build gives as '{name}'")]
+    same = [name for name, plan in plans(built).items() if _fingerprint(built, plan) == own]
+    if same and method not in same:
+        return [Difference(None, "order", f"is what the build gives as '{same[0]}'")]
+    both = package, mine, built, wanted, program
     found = [
         *_diff_order("output", mine.outputs, wanted.outputs),
         *_diff_order("input", mine.inputs, wanted.inputs),
         *_diff_instructions(mine, wanted),
-        *_diff_values(package, mine, built, wanted, program),
-        *_diff_delegates(package, mine, built, wanted, program),
+        *_diff_values(*both),
+        *_diff_delegates(*both),
     ]
-    found = found or list(_diff_memory(mine, wanted))
+    found = found or list(_diff_memory(mine.non_const_buffer_sizes, wanted.non_const_buffer_sizes))
     ordered = sorted(found, key=lambda d: -1 if d.index is None else d.index)
     return list(dict.fromkeys(ordered))[:MOST]
 
 
 def _fingerprint(data: PackageData, plan: schema.ExecutionPlan) -> Any:
     """Return what a plan does: all of it but its name and its indices into tables."""
-    values: list[Any] = [value.val for value in plan.values]
-    contents = [_bytes(v, data) for v in values if isinstance(v, schema.Tensor)]
-    payloads = [_payload(data, delegate) for delegate in plan.delegates]
     values = [
-        replace(v, data_buffer_idx=min(v.data_buffer_idx, 1)) if isinstance(v, schema.Tensor) else v
-        for v in values
+        (replace(value, data_buffer_idx=min(value.data_buffer_idx, 1)), _bytes(value, data))
+        if isinstance(value, schema.Tensor)
+        else value
+        for value in (each.val for each in plan.values)
     ]
-    delegates = [(d.id, d.compile_specs) for d in plan.delegates]
-    shape = values, plan.inputs, plan.outputs, plan.chains, plan.operators, delegates
-    return shape, [content for content in contents if content is not None], payloads
+    delegates = [(d.id, d.compile_specs, read_payload(data, d)) for d in plan.delegates]
+    return values, plan.inputs, plan.outputs, plan.chains, plan.operators, delegates
 
 
 def _bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
@@ -90,12 +93,6 @@ def _bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
         return None
     size = DTYPES[int(tensor.scalar_type)].itemsize * math.prod(tensor.sizes)
     return None if content is None else content[:size]  # behind it may be padding
-
-
-def _payload(data: PackageData, delegate: schema.BackendDelegate) -> bytes:
-    table = data.file.program.backend_delegate_data
-    index = delegate.processed.index
-    return bytes(table[index].data) if index < len(table) else b""
 
 
 def _diff_order(kind: str, now: list[int], then: list[int]) -> Iterator[Difference]:
@@ -130,11 +127,8 @@ def _diff_instructions(
         yield Difference(min(len(now), len(then)), "package", what)
 
 
-def _diff_memory(mine: schema.ExecutionPlan, wanted: schema.ExecutionPlan) -> Iterator[Difference]:
-    now, then = (
-        " + ".join(f"{size:,}" for size in plan.non_const_buffer_sizes[1:]) or "no"
-        for plan in (mine, wanted)
-    )
+def _diff_memory(*sizes: list[int]) -> Iterator[Difference]:
+    now, then = (" + ".join(f"{size:,}" for size in each[1:]) or "no" for each in sizes)
     if now != then:
         what = f"plans {now} bytes of memory where its build gives {then}"
         yield Difference(None, "package", what)
@@ -158,8 +152,7 @@ def _diff_values(
         kind: CulpritKind = "package"
         what = constant = ""
         if not (isinstance(now, schema.Tensor) and isinstance(then, schema.Tensor)):
-            if now != then:
-                what = f"is given {_show(now)}, its build gives {_show(then)}"
+            what = f"is given {_show(now)}, its build gives {_show(then)}" if now != then else ""
         elif differs := [name for name in _WORDS if getattr(now, name) != getattr(then, name)]:
             what = f"has a tensor with another {_WORDS[differs[0]]} than its build gives it"
         elif (content := _bytes(now, package)) != (right := _bytes(then, built)):
@@ -193,36 +186,30 @@ def _diff_delegates(
     wanted: schema.ExecutionPlan,
     program: ExportedProgram | None,
 ) -> Iterator[Difference]:
+    calls = [getattr(i.instr_args, "delegate_index", None) for i in get_instructions(wanted)]
+    owners = {
+        read_payload(built, delegate): f"{delegate.id}'s delegate {number} of '{name}'"
+        for name, plan in plans(built).items()
+        for number, delegate in enumerate(plan.delegates)
+    }
     for number, (now, then) in enumerate(zip(mine.delegates, wanted.delegates, strict=False)):
-        payload, right = _payload(package, now), _payload(built, then)
+        payload, right = read_payload(package, now), read_payload(built, then)
         what = constant = ""
         if now.id != then.id:
             what = f"hands a partition to {now.id} that its build gives to {then.id}"
+        elif payload != right and payload in owners:
+            what = f"holds the payload of {owners[payload]}"
         elif payload != right:
             changed = _describe_change(payload, right)
             what = f"has another payload than its build gives it ({changed})"
-            if owner := _find_owner(payload, built):
-                what = f"holds the payload of {owner}"
         elif now.compile_specs != then.compile_specs:
             what = "has other compile specs than its build gives it"
         else:
             named = {key: data for key, data in built.named.items() if key.encode() in right}
             what, constant = diff_named_data(package.named, named, program)
         if what:
-            calls = (
-                index
-                for index, each in enumerate(get_instructions(wanted))
-                if getattr(each.instr_args, "delegate_index", None) == number
-            )
-            yield Difference(next(calls, None), "package", what, constant)
-
-
-def _find_owner(payload: bytes, built: PackageData) -> str:
-    for name, plan in plans(built).items():
-        for number, delegate in enumerate(plan.delegates):
-            if _payload(built, delegate) == payload:
-                return f"{delegate.id}'s delegate {number} of '{name}'"
-    return ""
+            index = calls.index(number) if number in calls else None
+            yield Difference(index, "package", what, constant)
 
 
 def diff_named_data(
@@ -259,12 +246,10 @@ def name_constant(content: bytes | None, program: ExportedProgram | None) -> str
     wanted = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     for name, tensor in {**program.state_dict, **program.constants}.items():
         if isinstance(tensor, torch.Tensor) and tensor.nbytes == len(content):
-            own = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-            if torch.equal(*(_sort(each, tensor.element_size()) for each in (own, wanted))):
+            kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(
+                tensor.element_size(), torch.uint8
+            )
+            own = tensor.detach().contiguous().reshape(-1).view(kind)
+            if torch.equal(own.sort().values, wanted.view(kind).sort().values):
                 return name
     return ""
-
-
-def _sort(content: torch.Tensor, size: int) -> torch.Tensor:
-    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(size, torch.uint8)
-    return content.clone().view(kind).sort().values
