@@ -29,9 +29,10 @@ CulpritKind = Literal["operator", "delegate", "package", "state", "order"]
 Figure = float | Literal["inf", "-inf", "nan"] | None
 
 
-def record_bytes(record: Mapping[str, Any]) -> bytes:
+def record_bytes(record: Mapping[str, Any], sort_keys: bool = True) -> bytes:
     """Return the bytes of a record's file; equal records have the same."""
-    return (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
+    text = json.dumps(record, indent=1, sort_keys=sort_keys, allow_nan=False)
+    return f"{text}\n".encode()
 
 
 def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
-from pipeline.run.prove.measure import lines_of_handles
+from pipeline.run.prove.subject import lines_of_handles
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError
 from pipeline.validate.package import validate_package
@@ -704,7 +704,7 @@ def test_a_delegate_that_fails_tells_the_line_of_the_source_as_it_is_now(bench, 
     exporter = {}
     exec(compile(path.read_text(), str(path), "exec"), exporter)
     programs = exporter["export_methods"]()
-    lines = lines_of_handles(manifest_of(bench, "sums"), programs, tmp_path)
+    lines = lines_of_handles(manifest_of(bench, "sums")["methods"], programs, tmp_path)
     settings = plan.config("sums").validation
     result = validate_package(broken(bench, tmp_path), [], programs, {}, settings, {}, None, lines)
     (failures,) = (method.failures for method in result.methods if method.failures)

@@ -15,6 +15,7 @@ from pipeline.run.install import clean, install
 from pipeline.run.prove.measure import reproductions
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
+from pipeline.validate.results import Failure, MethodValidation
 from tests.validate.test_locate import X, damaged_weight, portable
 
 LIMITS = ValidateConfig(atol=1e-5, rtol=1e-5)
@@ -116,17 +117,9 @@ def test_layouts_and_numbers_survive(workspace):
 def test_the_report_shows_it_under_failures():
     found = portable().located("run", [X], pte=damaged_weight())
     limits = {"atol": 1e-5, "rtol": 1e-5, "inputs": 1, "seed": 0, "steps": 1}
-    failure = {"method": "run", "inputs": "example 0", "output": "output", "what": "wrong"}
+    failure = Failure("run", "wrong", "example 0", "output")
     method = {
-        "method": "run",
-        "kind": "program",
-        "ok": False,
-        "state": [],
-        "limits": {},
-        "runs": [],
-        "skipped": [],
-        "failures": [failure],
-        "not_run": "",
+        **MethodValidation("run", failures=(failure,)).to_json(),
         "culprits": list(found.culprits),
         "culprit_notes": ["run: and this"],
     }

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.actions import Action, ValidateInputs
-from pipeline.report.records import FORMAT, GateRecord, read_manifest
+from pipeline.report.records import FORMAT, GateRecord, read_manifest, record_bytes
 from pipeline.report.write import render_package
 from pipeline.run.install import install
-from pipeline.run.prove.measure import as_bytes, check_files, find_measured, measure
+from pipeline.run.prove.measure import check_files, find_measured, measure
 from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError
@@ -54,7 +54,11 @@ def validate(
         measured, shown = measure(action, workspace, stages)
     with stages.stage("report"):
         record = _make_record(action, folder, manifest, measured, baseline, wrong)
-        report = {REPORT: as_bytes(record), **render_package(workspace.root, record), **shown}
+        report = {
+            REPORT: record_bytes(record, sort_keys=False),
+            **render_package(workspace.root, record),
+            **shown,
+        }
         put = {name: workspace.store.put(data) for name, data in report.items()}
         if bundled := measured.get("bundle"):
             put[bundled["file"]] = bundled["digest"]

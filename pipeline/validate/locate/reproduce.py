@@ -22,6 +22,7 @@ from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
 from pipeline.program.signature import flatten, lay_out
+from pipeline.report.records import record_bytes
 from pipeline.validate.limits import LIMITS, check_limits
 from pipeline.validate.locate.case import Call, Located, describe_error, run_until
 from pipeline.validate.metrics import compare
@@ -80,7 +81,7 @@ def make_reproduction(
     script = _SCRIPT.format(method=method, package=package, place=f"build/{package}/{folder}")
     files = {
         "reproduce.py": script.encode(),
-        _RECORD: (json.dumps(record, indent=1, allow_nan=False) + "\n").encode(),
+        _RECORD: record_bytes(record, sort_keys=False),
         _INPUTS: _save([inputs for _, inputs in calls]),
         _EXPECTED: _save(expected),
     }

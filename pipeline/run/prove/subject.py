@@ -1,0 +1,177 @@
+"""A package that is measured, and what its workspace knows of it: inputs, programs, its build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import ExportedProgram
+
+from pipeline.compile.emit_trace import Instructions
+from pipeline.compile.link import link
+from pipeline.compile.objects import parse_object
+from pipeline.devices.interface import PackageFiles
+from pipeline.plan.actions import Action, ValidateInputs
+from pipeline.program.graphs import iter_nodes, map_places
+from pipeline.program.input_files import read_examples
+from pipeline.program.inputs import InputSet
+from pipeline.program.source_lines import describe_node
+from pipeline.report.records import read_manifest
+from pipeline.run.build.compile import emit_methods, lower_methods
+from pipeline.run.build.load import load_examples, load_method, load_quantized
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import MissingBlobError
+from pipeline.store.workspace import Workspace
+from pipeline.validate.locate.case import Evidence, LoweredMethod
+
+MOST_SECONDS = 600.0  # that a compile may have taken, to be done again
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A package that is measured, with the programs and example inputs of its methods."""
+
+    action: Action[ValidateInputs]
+    workspace: Workspace
+    manifest: Json
+    programs: Mapping[str, ExportedProgram]
+    examples: Mapping[str, list[InputSet]]
+
+    @classmethod
+    def load(cls, action: Action[ValidateInputs], workspace: Workspace) -> Subject:
+        """Read the programs and inputs that were planned. Raises SourceError."""
+        sources, store = action.inputs.sources, workspace.store
+        programs = {name: load_method(source, store) for name, source in sources.items()}
+        planned = action.key["measured"]["programs"]
+        files = {
+            name: list(zip(limits.examples, planned[name]["examples"], strict=True))
+            for name, limits in action.inputs.config.validation.methods.items()
+            if limits.examples
+        }
+        given = read_examples(workspace.root, files, programs)
+        examples = {n: given.get(n) or load_examples(each, store) for n, each in sources.items()}
+        manifest = read_manifest(workspace, str(action.package)) or {}
+        return cls(action, workspace, manifest, programs, examples)
+
+    @property
+    def key(self) -> Json:
+        return self.action.key["measured"]  # type: ignore[no-any-return]
+
+    @property
+    def settings(self) -> Any:
+        return self.action.inputs.config.validation
+
+    @property
+    def folder(self) -> Path:
+        return self.workspace.package(str(self.action.package))
+
+    @property
+    def pte(self) -> Path:
+        return next(self.folder / name for name in self.key["files"] if name.endswith(".pte"))
+
+    @property
+    def ptds(self) -> list[Path]:
+        names = sorted(name for name in self.key["files"] if name.endswith(".ptd"))
+        return [self.folder / name for name in names]
+
+    @property
+    def methods(self) -> Json:
+        """The manifest's facts of each method."""
+        return self.manifest.get("methods", {})
+
+    def not_run(self) -> dict[str, str]:
+        """Return why this machine can't run some methods' delegates, or their backends' kernels."""
+        reasons, found = self.key["not_run"], {}
+        for name, facts in self.methods.items():
+            used = [*facts["delegation"]["partitions"], *facts["delegation"].get("kernels", {})]
+            if lacking := [f"{each}: {reasons[each]}" for each in used if each in reasons]:
+                found[name] = "; ".join(lacking)
+        return found
+
+    def quantized(self) -> dict[str, ExportedProgram]:
+        """Load the programs that methods were quantized to, as far as the store has them."""
+        found = {}
+        for name, facts in self.methods.items():
+            if facts.get("quantized"):
+                with suppress(MissingBlobError):
+                    found[name] = load_quantized(
+                        facts["quantized"], name, self.workspace.store
+                    ).program
+        return found
+
+    def evidence(self, files: PackageFiles) -> Evidence:
+        """Return what is known of the package, to find out where it fails."""
+        lowered = cache(self._load_lowered)
+        return Evidence(
+            files,
+            self.programs,
+            self.settings.select_limits,
+            lowered,
+            cache(partial(self._link, files.name)),
+            cache(partial(self._lower_again, lowered)),
+            self.workspace.root,
+        )
+
+    def _facts(self, method: str) -> Json:
+        facts: Json = self.methods.get(method, {})
+        if "instructions" not in facts:
+            raise PipelineError(f"{method}: the manifest does not say how it was lowered")
+        return facts
+
+    def _load_lowered(self, method: str) -> LoweredMethod:
+        facts = self._facts(method)
+        instructions = Instructions.from_json(facts["instructions"])
+        if facts["quantized"] is None:
+            return LoweredMethod(self.programs[method], instructions)
+        program, origins = load_quantized(facts["quantized"], method, self.workspace.store)
+        return LoweredMethod(program, instructions, map_places(program, origins))
+
+    def _link(self, name: str) -> PackageFiles | None:
+        """Link the package again; None where it is what its build gave. Raises MissingBlobError."""
+        manifest, store = self.manifest, self.workspace.store
+        known = {name: file["digest"] for name, file in manifest.get("files", {}).items()}
+        if known == dict(self.key["files"]):
+            return None
+        units = dict.fromkeys(manifest["methods"][method]["unit"] for method in manifest["order"])
+        objects = [parse_object(manifest["objects"][unit]["parts"]) for unit in units]
+        layout = manifest["emit"].get("layout")
+        linked = link(objects, manifest["constant_methods"], store, manifest["order"], layout)
+        ptds = tuple(store.read(blob.digest) for _, blob in sorted(linked.ptds.items()))
+        return PackageFiles(name, store.read(linked.pte.digest), ptds)
+
+    def _lower_again(
+        self, lowered: Callable[[str], LoweredMethod], method: str
+    ) -> list[LoweredBackendModule]:
+        unit, inputs = self._facts(method)["unit"], self.action.inputs
+        compiled = self.workspace.store.get(self.manifest["objects"][unit]["action"])
+        if compiled is not None and compiled.seconds > MOST_SECONDS:
+            taken = f"compiling it took {compiled.seconds:.0f} s"
+            raise PipelineError(f"{method}: {taken}, and {MOST_SECONDS:.0f} are the limit")
+        names = [name for name in inputs.sources if self._facts(name)["unit"] == unit]
+        programs = {name: lowered(name).program for name in names}
+        configs = {name: inputs.config.methods[name] for name in names}
+        edge = lower_methods(programs, configs, self.workspace.root, None)
+        _, emission = emit_methods(edge, inputs.config.emit, self.workspace.root)
+        return emission.delegates(method)
+
+
+def lines_of_handles(
+    methods: Json, programs: Mapping[str, ExportedProgram], root: Path
+) -> dict[str, dict[int, str]]:
+    """Return the line of the model's source, as it is now, of each instruction of a delegate.
+
+    They are by method and debug handle; `methods` are the manifest's facts of each method.
+    """
+    found: dict[str, dict[int, str]] = {}
+    for name, facts in methods.items():
+        places = facts.get("debug_handles", [])
+        if places and name in programs:
+            nodes = list(iter_nodes(programs[name]))
+            found[name] = {handle: describe_node(nodes[place], root) for handle, place in places}
+    return found
