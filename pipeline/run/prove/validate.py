@@ -6,7 +6,7 @@ key of its own, without the gates, so that another gate is a matter of milliseco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from pipeline.run.install import install
 from pipeline.run.prove.measure import check_files, find_measured, measure
 from pipeline.run.stages import Stages
 from pipeline.store import digest
+from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import CONTENTS, REPORT, read_record
 from pipeline.store.workspace import Workspace
 from pipeline.validate.gates.baseline import read_baseline
 from pipeline.validate.gates.figures import Figures
 from pipeline.validate.gates.gates import check_gates, failed_gates
-from pipeline.validate.integrity import check_integrity
 
 Json = Mapping[str, Any]
 
@@ -45,9 +45,8 @@ def validate(
     baseline = _read_baseline(action, workspace)
     manifest = read_manifest(workspace, package)
     made_of = {name: each["program"] for name, each in key["programs"].items()}
-    wrong = list(
-        check_integrity(folder, manifest, package, made_of, action.inputs.config.constant_methods)
-    )
+    constants = action.inputs.config.constant_methods
+    wrong = list(check_integrity(folder, manifest, package, made_of, constants))
     measured = None if always else find_measured(action, workspace)
     shown: dict[str, bytes] = {}
     if measured is None:
@@ -75,6 +74,55 @@ def validate(
     if failures := record["failures"]:
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
         raise PipelineError(f"{failures[0]}{more}")
+
+
+def check_integrity(
+    folder: Path,
+    manifest: Json | None,
+    package: str,
+    programs: Mapping[str, Digest],
+    constant_methods: Mapping[str, object],
+) -> Iterator[str]:
+    """Yield a sentence for each mistake; every file that the manifest names is hashed.
+
+    Args:
+        programs: by method, the digest of the program that the source has now.
+        constant_methods: those of the config.
+    """
+    if manifest is None:
+        yield "manifest.json is missing, or can't be read"
+        return
+    if manifest["package"] != package:
+        yield f"the manifest is that of package '{manifest['package']}'"
+    for name, file in sorted(manifest["files"].items()):
+        yield from _check_file(folder / name, file)
+    if not any(name.endswith(".pte") for name in manifest["files"]):
+        yield "the manifest names no .pte file"
+    named = {name: facts["program"] for name, facts in manifest["methods"].items()}
+    for name in sorted(named.keys() | programs.keys()):
+        if name not in named:
+            yield f"{name}: the manifest lacks this method of the source"
+        elif name not in programs:
+            yield f"{name}: the manifest has this method, the source has not"
+        elif named[name] != programs[name]:
+            yield f"{name}: the manifest names another program than the source's"
+    constants = manifest["constant_methods"]
+    for name in sorted(constants.keys() | constant_methods.keys()):
+        ours = constant_methods.get(name)
+        if constants.get(name) != ours or type(constants.get(name)) is not type(ours):
+            yield f"{name}: the manifest says {constants.get(name)!r}, the config {ours!r}"
+
+
+def _check_file(path: Path, facts: Json) -> Iterator[str]:
+    try:
+        size, content = path.stat().st_size, digest.hash_file(path)
+    except OSError as error:
+        yield f"{path.name}: {error.strerror}, and the manifest names it"
+        return
+    if size != facts["size"]:
+        yield f"{path.name} has {size} bytes, {facts['size']} in the manifest"
+    elif content != facts["digest"]:
+        yield f"{path.name} has another content than the manifest says"
 
 
 def _make_record(

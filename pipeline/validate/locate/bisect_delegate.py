@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from executorch.exir import schema
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.exir.scalar_type import ScalarType
+from executorch.exir.tensor import TensorSpec, make_tensor_value
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ExportGraphSignature,
@@ -30,7 +30,6 @@ from torch.export.graph_signature import (
 from torch.fx import Node
 
 from pipeline.compile.preprocess.cache import preprocess_programs
-from pipeline.devices.bindings import DTYPES
 from pipeline.devices.interpreter.load import delegate_runtime, named_bytes
 from pipeline.program.operators import base_name
 from pipeline.validate.locate.node_values import NodeValues
@@ -117,7 +116,12 @@ def _run_beginning(
     )
     result = results["part"][0]
     given, wanted = [inputs[number] for number in kept], list(expected.values())
-    declared = [_declare(value) for value in (*given, *wanted)]
+    declared = [
+        make_tensor_value(0, None, TensorSpec.from_tensor(value))
+        if isinstance(value, torch.Tensor)
+        else schema.Int(int(value))
+        for value in (*given, *wanted)
+    ]
     runtime = delegate_runtime(module.backend_id, declared, len(wanted))
     specs = [(spec.key, bytes(spec.value)) for spec in module.compile_specs]
     named = named_bytes(result.data_store_output)
@@ -187,21 +191,3 @@ def _part(program: ExportedProgram, outputs: Sequence[str]) -> tuple[ExportedPro
     constants = {name: t for name, t in program.constants.items() if name in used}
     part = program._update(module, signature, state_dict=state, constants=constants)
     return part, kept
-
-
-def _declare(value: Any) -> Any:
-    """Declare a value as a plan does."""
-    if not isinstance(value, torch.Tensor):
-        return schema.Int(int(value))
-    kinds = {dtype: number for number, dtype in DTYPES.items()}
-    return schema.Tensor(
-        scalar_type=ScalarType(kinds[value.dtype]),
-        storage_offset=0,
-        sizes=list(value.shape),
-        dim_order=list(value.dim_order()),
-        requires_grad=False,
-        layout=0,
-        data_buffer_idx=0,
-        allocation_info=None,
-        shape_dynamism=schema.TensorShapeDynamism.DYNAMIC_BOUND,
-    )

@@ -16,7 +16,6 @@ from typing import Any
 from executorch.exir import schema
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
-from torch.fx import Node
 
 from pipeline.compile.emit_trace import Instructions
 from pipeline.config.validation import Limits
@@ -186,9 +185,8 @@ class FailureCase:
         """Return whether outputs are as near as the tolerances of the method ask."""
         limits = Limits(atol=self.limits.atol, rtol=self.limits.rtol)
         return len(actual) == len(expected) and not any(
-            wrong
+            any(check_limits(compare(a, e), a, e, limits))
             for a, e in zip(actual, expected, strict=True)
-            for wrong in check_limits(compare(a, e), a, e, limits)
         )
 
     def matches_lowered(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
@@ -206,39 +204,36 @@ class FailureCase:
             return Spot(None, plan.delegates[call.delegate_index].id, call.delegate_index)
         return Spot(dict(self.lowered.instructions.nodes).get(index))
 
-    def nodes(self, place: int) -> tuple[Node, Node]:
-        """Return a node that was lowered, and the one of the float program that it comes from."""
-        node = list(iter_nodes(self.lowered.program))[place]
+    def facts(self, place: int | None) -> tuple[str, str, str]:
+        """Return the operator at a place, its module and its line in the model's source."""
+        if place is None:
+            return "", "", ""
+        node = source = list(iter_nodes(self.lowered.program))[place]
         origin = (self.lowered.origins or {}).get(place)
-        if origin is None:
-            return node, node
-        return node, list(iter_nodes(self.evidence.sources[self.method]))[origin]
+        if origin is not None:
+            source = list(iter_nodes(self.evidence.sources[self.method]))[origin]
+        line = source_line(source, self.evidence.root)
+        where = "" if line is None else f"{line.file}:{line.line}"
+        return node_label(node), innermost_module(source), where
 
-    def describe(self, spot: Spot) -> str:
-        """Describe where something is, for people."""
-        parts = [] if spot.place is None else [self.describe_node(*self.nodes(spot.place))]
+    def describe(self, spot: Spot, operator: str = "") -> str:
+        """Describe where something is, for people; `operator` may replace that of the place."""
+        label, module, line = self.facts(spot.place)
+        where = " in ".join(filter(None, (operator or label, module)))
+        parts = [part for part in (where, line) if part]
         if spot.delegate is not None:
             parts.append(f"{'in ' if parts else ''}{spot.backend}'s delegate {spot.delegate}")
         return ", ".join(parts) or "an instruction that lowering made"
-
-    def describe_node(self, node: Node, source: Node) -> str:
-        module, line = innermost_module(source), self._line(source)
-        where = f"{node_label(node)} in {module}" if module else node_label(node)
-        return f"{where}, {line}" if line else where
-
-    def _line(self, node: Node) -> str:
-        found = source_line(node, self.evidence.root)
-        return "" if found is None else f"{found.file}:{found.line}"
 
     def culprit(
         self, spot: Spot, kind: CulpritKind, what: str, error: OutputError | None = None
     ) -> Culprit:
         """Make the record of a culprit."""
-        node, source = (None, None) if spot.place is None else self.nodes(spot.place)
+        operator, module, line = self.facts(spot.place)
         return Culprit(
-            operator="" if node is None else node_label(node),
-            module="" if source is None else innermost_module(source),
-            line="" if source is None else self._line(source),
+            operator=operator,
+            module=module,
+            line=line,
             backend=spot.backend,
             partition=spot.delegate,
             kind=kind,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,34 +56,31 @@ def diff_method(
     Args:
         program: names the constants.
     """
-    mine, wanted = plans(package)[method], plans(built)[method]
-    own = _fingerprint(package, mine)
-    same = [name for name, plan in plans(built).items() if _fingerprint(built, plan) == own]
-    if same and method not in same:
-        return [Difference(None, "order", f"is what the build gives as '{same[0]}'")]
-    both = package, mine, built, wanted, program
-    found = [
-        *_diff_order("output", mine.outputs, wanted.outputs),
-        *_diff_order("input", mine.inputs, wanted.inputs),
-        *_diff_instructions(mine, wanted),
-        *_diff_values(*both),
-        *_diff_delegates(*both),
-    ]
-    found = found or list(_diff_memory(mine.non_const_buffer_sizes, wanted.non_const_buffer_sizes))
+    mine, built_plans = plans(package)[method], plans(built)
+    found = _diff_plans(package, mine, built, built_plans[method], program)
+    for name, other in built_plans.items() if found else ():
+        if not _diff_plans(package, mine, built, other, None):
+            return [Difference(None, "order", f"is what the build gives as '{name}'")]
     ordered = sorted(found, key=lambda d: -1 if d.index is None else d.index)
     return list(dict.fromkeys(ordered))[:MOST]
 
 
-def _fingerprint(data: PackageData, plan: schema.ExecutionPlan) -> Any:
-    """Return what a plan does: all of it but its name and its indices into tables."""
-    values = [
-        (replace(value, data_buffer_idx=min(value.data_buffer_idx, 1)), _bytes(value, data))
-        if isinstance(value, schema.Tensor)
-        else value
-        for value in (each.val for each in plan.values)
+def _diff_plans(
+    package: PackageData,
+    mine: schema.ExecutionPlan,
+    built: PackageData,
+    wanted: schema.ExecutionPlan,
+    program: ExportedProgram | None,
+) -> list[Difference]:
+    found = [
+        *_diff_order("output", mine.outputs, wanted.outputs),
+        *_diff_order("input", mine.inputs, wanted.inputs),
+        *_diff_instructions(mine, wanted),
+        *_diff_values(package, mine, built, wanted, program),
+        *_diff_delegates(package, mine, built, wanted, program),
     ]
-    delegates = [(d.id, d.compile_specs, read_payload(data, d)) for d in plan.delegates]
-    return values, plan.inputs, plan.outputs, plan.chains, plan.operators, delegates
+    sizes = mine.non_const_buffer_sizes, wanted.non_const_buffer_sizes
+    return found or list(_diff_memory(*sizes))
 
 
 def _bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from pipeline.program.operators import base_name, control_flow_name
+from pipeline.program.operators import base_name, control_flow_name, node_label
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.validate.locate.case import FailureCase, Spot, describe_error
 from pipeline.validate.locate.node_values import NodeValues
@@ -40,13 +40,11 @@ def locate_quantization(case: FailureCase, origins: Mapping[int, int]) -> Iterat
     places = {origin: place for place, origin in origins.items()}
     lead = "the quantization itself departs from floating point, most in"
     for place, own, total in layers[:MOST]:
-        node = source.nodes[place]
-        where, error = case.describe_node(node, node), describe_error(own)
+        spot, operator = Spot(places[place]), node_label(source.nodes[place])
+        where, error = case.describe(spot, operator), describe_error(own)
         rest = f"{describe_error(total)} with what comes before it"
         sentence = f"{lead} {where}: {error} by itself, {rest}"
-        culprit = case.culprit(Spot(places[place]), "operator", sentence, own)
-        culprit["operator"] = str(node.target)
-        yield culprit
+        yield {**case.culprit(spot, "operator", sentence, own), "operator": operator}
         lead = "then in"
 
 

@@ -154,15 +154,15 @@ class Tolerance:
     share: float = 1.0
 
     def departs(
-        self, error: OutputError, actual: Any, expected: Any, is_quantize: bool = False
+        self, error: OutputError, actual: Any, expected: Any, node: Node | None = None
     ) -> bool:
-        """Return whether a value with this error departs from the expected one."""
+        """Return whether a value, of a node if it is one's, departs from the expected one."""
         if error.mismatch is not None or error.disagreeing:
             return True
-        if is_quantize and not _is_inexact(expected):
-            return error.max_abs > 1  # a value between two steps may go to either
         if not _is_inexact(expected):
-            return error.max_abs > 0
+            is_quantize = node is not None and base_name(node).startswith("quantize")
+            # A value between two steps may go to either.
+            return error.max_abs > (1 if is_quantize else 0)
         own = find_scale([expected])
         atol = self.limits.atol / self.scale * own * self.share
         least = ROUNDING * torch.finfo(expected.dtype).eps * own
@@ -191,12 +191,7 @@ def first_divergence(
         diverging = [
             each
             for each in walked.compared
-            if tolerance.departs(
-                each.error,
-                each.actual,
-                each.expected,
-                base_name(source.nodes[each.place]).startswith("quantize"),
-            )
+            if tolerance.departs(each.error, each.actual, each.expected, source.nodes[each.place])
         ]
         found = _leading(diverging, walked, source)
         if found is not None:
@@ -215,9 +210,8 @@ def _leading(diverging: Sequence[Compared], walked: Walk, source: NodeValues) ->
     agreeing = {source.nodes[place] for place in good}
     reaching: set[Node] = set()
     for node in reversed(source.nodes):
-        ends = node.op == "output" or any(user.op == "output" for user in node.users)
         leads = any(user in reaching and user not in agreeing for user in node.users)
-        if ends or leads or changes_state(node):
+        if leads or node.op == "output" or changes_state(node):
             reaching.add(node)
     return next((c for c in diverging if source.nodes[c.place] in reaching), None)
 

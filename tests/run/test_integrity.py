@@ -5,8 +5,8 @@ from copy import deepcopy
 
 import pytest
 
+from pipeline.run.prove.validate import check_integrity
 from pipeline.store import digest
-from pipeline.validate.integrity import check_integrity
 from tests.support.patches import patched
 
 CONTENT = b"a package"
