@@ -29,7 +29,8 @@ from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList, al
 # Whose out variants take a tensor of any size to write to. The others are ExecuTorch's own kernels
 # behind torch's dispatcher, which crash on a wrong one: their functional variants are called.
 _TORCH = ("aten", "dim_order_ops")
-_LISTS = (schema.TensorList, schema.OptionalTensorList)  # of values, by their indices
+# Lists of values, by their indices.
+_LISTS = (schema.IntList, schema.TensorList, schema.OptionalTensorList)
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,13 @@ def get_instructions(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
     return plan.chains[0].instructions
 
 
+def used_values(plan: schema.ExecutionPlan, call: Any) -> list[int]:
+    """Return the values that an instruction takes or gives, and the members of lists."""
+    own = [index for index in getattr(call, "args", None) or () if index >= 0]
+    lists = [value for index in own if isinstance(value := plan.values[index].val, _LISTS)]
+    return [*own, *(index for value in lists for index in value.items if index >= 0)]
+
+
 # The memory of a method by its number in the plan: 1 is its own, what lies beyond is that of the
 # buffers that methods share (exir's MemoryPlanningPass.share_mutable_buffers).
 _SHARED_FROM = 2
@@ -156,7 +164,7 @@ def _value(value: Any, arenas: Sequence[torch.Tensor], data: PackageData) -> Any
     """Convert a plan's value to what the interpreter holds: a slot, a list or a scalar."""
     if isinstance(value, schema.Tensor):
         return _slot(value, arenas, data)
-    if isinstance(value, (schema.IntList, *_LISTS)):
+    if isinstance(value, _LISTS):
         return ValueList(value.items)
     if isinstance(value, (schema.DoubleList, schema.BoolList)):
         return list(value.items)
@@ -287,8 +295,7 @@ def _results(plan: schema.ExecutionPlan) -> dict[int, int]:
             counts[number] = len([*takewhile(lambda i: i not in known, reversed(call.args))])
             known.update(call.args)
         elif isinstance(call, schema.KernelCall):
-            lists = (values[i] for i in call.args if i >= 0)
-            known.update(call.args, *(v.items for v in lists if isinstance(v, _LISTS)))
+            known.update(used_values(plan, call))
         elif isinstance(call, schema.MoveCall):
             known.update((call.move_from, call.move_to))
     return counts

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -40,31 +39,23 @@ MOST_COMPILES = 16
 MOST_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class Bisection:
-    """The culprit, a node of the partition, or None; `note` says how it was found, or why not.
-
-    `error` is that of the first output that diverges.
-    """
-
-    node: Node | None
-    note: str
-    error: OutputError | None = None
-
-
 def bisect_delegate(
     module: LoweredBackendModule, inputs: Sequence[Any], tolerance: Tolerance
-) -> Bisection:
-    """Bisect a delegate that diverges on these inputs, which are those of its partition."""
+) -> tuple[Node | None, OutputError | None, str]:
+    """Bisect a delegate that diverges on these inputs, which are those of its partition.
+
+    Returns: the culprit, a node of the partition, with the error of the first output that diverges,
+    or None; and how it was found, or why not.
+    """
     program = module.original_module
     source = NodeValues(program)
     source.call(inputs)
     if source.left_out:
-        return Bisection(None, "its values are too much to hold")
+        return None, None, "its values are too much to hold"
     values = {source.nodes[place].name: seen[0] for place, seen in source.values.items()}
     cuts = list(_cuts(program))
     if not cuts:
-        return Bisection(None, "it can't be cut")
+        return None, None, "it can't be cut"
 
     @cache
     def run(number: int) -> OutputError | Literal["agrees", "refused"]:
@@ -76,9 +67,9 @@ def bisect_delegate(
 
     low, high = 0, len(cuts) - 1  # the first diverging one is among these
     if run(high) == "refused":
-        return Bisection(None, "its backend does not preprocess the partition alone")
+        return None, None, "its backend does not preprocess the partition alone"
     if run(high) == "agrees":
-        return Bisection(None, "lowered again by itself, the partition agrees")
+        return None, None, "lowered again by itself, the partition agrees"
     deadline = time.monotonic() + MOST_SECONDS
     note = "found in {} compiles of parts of the partition"
     while low < high:
@@ -97,7 +88,7 @@ def bisect_delegate(
             high = nearest
     error = run(high)
     assert isinstance(error, OutputError)
-    return Bisection(cuts[high][-1], note.format(run.cache_info().misses), error)
+    return cuts[high][-1], error, note.format(run.cache_info().misses)
 
 
 def _run_beginning(

@@ -19,21 +19,46 @@ from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.interpreter.execute import read_value
-from pipeline.devices.interpreter.load import get_instructions
+from pipeline.devices.interpreter.load import get_instructions, used_values
 from pipeline.devices.interpreter.slots import Slot, ValueList
 from pipeline.devices.session import EXECUTORCH, Session
-from pipeline.validate.locate.case import FailureCase, plans, run_until
+from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.store.errors import first_line
+from pipeline.validate.locate.case import FailureCase, describe_error, run_until
 from pipeline.validate.locate.walk import CLOSER, Tolerance, find_scale
 from pipeline.validate.metrics import OutputError
 
 
-def bisect_runtime(case: FailureCase) -> tuple[int, OutputError, int] | None:
-    """Bisect a method that was called once.
+def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
+    """Look for what ExecuTorch's runtime alone computes otherwise than the source."""
+    about = "the interpreter computes from its bytes what the source computes"
+    if Session(case.evidence.files).choose_device(case.method) != EXECUTORCH:
+        case.note(about)
+        return
+    if len(case.sequence) > 1:
+        case.note(f"{about}; where ExecuTorch's runtime departs in a sequence is not looked for")
+        return
+    try:
+        found = _bisect(case)
+    except Exception as refused:  # by the serializer or the runtime
+        case.note(f"{about}; ExecuTorch's runtime could not be looked at ({first_line(refused)})")
+        return
+    if found is None:
+        case.note(f"{about}, and so does ExecuTorch's runtime, run by itself")
+        return
+    index, error, runs = found
+    spot = case.find(index)
+    sentence = (
+        f"first departs: {case.describe(spot)}, in ExecuTorch's runtime alone: "
+        f"{describe_error(error)} from what the interpreter computes of the same bytes; found in "
+        f"{runs} runs of beginnings of the method"
+    )
+    yield case.culprit(spot, spot.kind, sentence, error)
 
-    Returns: the instruction that diverges, its error, and how many beginnings were run; None where
-    nothing diverges.
-    """
-    plan, (_, inputs) = plans(case.data)[case.method], case.sequence[0]
+
+def _bisect(case: FailureCase) -> tuple[int, OutputError, int] | None:
+    """Return the instruction that diverges, its error, and how many beginnings were run."""
+    plan, (_, inputs) = case.data.plans[case.method], case.sequence[0]
     cuts = list(_cuts(plan))
     for share in CLOSER if cuts else ():
         tolerance = Tolerance(case.limits, find_scale(inputs), share)
@@ -58,21 +83,15 @@ def _cuts(plan: schema.ExecutionPlan) -> Iterator[int]:
             yield index
 
 
-def _results(plan: schema.ExecutionPlan, index: int) -> list[int]:
-    """Return the planned tensors that instructions up to one write and that are read later."""
-    calls = [getattr(i.instr_args, "args", None) or () for i in get_instructions(plan)]
-    written = {v for args in calls[: index + 1] for v in _tensors(plan, args)}
-    read = {v for args in calls[index + 1 :] for v in _tensors(plan, args)} | {*plan.outputs}
-    return sorted((written & read) - {*plan.inputs})
-
-
-def _tensors(plan: schema.ExecutionPlan, args: Sequence[int]) -> Iterator[int]:
-    for index in args:
-        value = plan.values[index].val if index >= 0 else None
-        if isinstance(value, (schema.TensorList, schema.OptionalTensorList)):
-            yield from _tensors(plan, value.items)
-        elif isinstance(value, schema.Tensor) and value.data_buffer_idx == 0:
-            yield from [index] if value.allocation_info is not None else []
+def _results(plan: schema.ExecutionPlan, index: int) -> Iterator[int]:
+    """Yield the planned tensors that instructions up to one write and that are read later."""
+    used = [used_values(plan, each.instr_args) for each in get_instructions(plan)]
+    written = set().union(*used[: index + 1]) - {*plan.inputs}
+    for place in sorted(written & set(plan.outputs).union(*used[index + 1 :])):
+        value = plan.values[place].val
+        planned = isinstance(value, schema.Tensor) and value.allocation_info is not None
+        if planned and value.data_buffer_idx == 0:
+            yield place
 
 
 def _run_beginning(

@@ -39,6 +39,7 @@ from pipeline.report.records import CulpritKind
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.validate.limits import check_limits
 from pipeline.validate.locate.node_values import NodeValues
+from pipeline.validate.locate.walk import Compared
 from pipeline.validate.metrics import OutputError, compare
 
 Call = tuple[str, Sequence[Any]]  # a method and flat inputs
@@ -101,20 +102,14 @@ class Located:
     Attributes:
         culprits: the first one first.
         notes: what could not be found out, a line each.
-        index: the instruction whose value diverges first, where one was found.
-        output: which of its results does.
-        call: the number of the call in which it does.
-        expected: the value that it must give.
         calls: the calls that showed it.
+        first: the value that diverges first, by the number of its call, where one was found.
     """
 
     culprits: tuple[Culprit, ...] = ()
     notes: tuple[str, ...] = ()
-    index: int | None = None
-    output: int = 0
-    call: int = 0
-    expected: Any = None
     calls: tuple[tuple[str, InputSet], ...] = ()
+    first: Mapping[int, Compared] = field(default_factory=dict)
 
 
 @dataclass
@@ -124,7 +119,7 @@ class FailureCase:
     Attributes:
         failing: methods and inputs of a sequence; others than the one that failed are among them
             where they share its state.
-        found: members of `Located` that a walk found.
+        first: as in `Located`; every view of a case has the same.
         floor: the least SQNR in dB that the package may have against the program that was lowered,
             beside the limits: those of a quantized method are against the float program, and wide.
         may_run: whether it may be run: a method that ended a process would end another one.
@@ -134,7 +129,7 @@ class FailureCase:
     method: str
     failing: Sequence[tuple[str, InputSet]]
     notes: list[str] = field(default_factory=list)
-    found: dict[str, Any] = field(default_factory=dict)
+    first: dict[int, Compared] = field(default_factory=dict)
     floor: float | None = None
     may_run: bool = True
 
@@ -197,7 +192,7 @@ class FailureCase:
 
     def find(self, index: int, data: PackageData | None = None) -> Spot:
         """Find the node that an instruction is part of, or the delegate that it calls."""
-        plan = plans(data or self.data)[self.method]
+        plan = (data or self.data).plans[self.method]
         calls = get_instructions(plan)
         call = calls[index].instr_args if index < len(calls) else None
         if isinstance(call, schema.DelegateCall):
@@ -242,15 +237,10 @@ class FailureCase:
         )
 
 
-def plans(data: PackageData) -> dict[str, schema.ExecutionPlan]:
-    """Return the plans of a package by method."""
-    return {plan.name: plan for plan in data.file.program.execution_plan}
-
-
 def load_methods(data: PackageData, methods: Iterable[str]) -> dict[str, Method]:
     """Load methods in the interpreter, with the state that they share."""
-    own = {name: plans(data)[name] for name in methods}
-    shared = shared_memory(list(own.values())) if len(own) > 1 else None
+    own = {name: data.plans[name] for name in methods}
+    shared = shared_memory(list(own.values()))
     return {name: load_method(plan, data, shared) for name, plan in own.items()}
 
 

@@ -16,23 +16,20 @@ from pipeline.devices.interpreter.load import (
     named_bytes,
     read_payload,
 )
-from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.program.graphs import NodePlaces
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.store.errors import first_line
 from pipeline.validate.locate.bisect_delegate import bisect_delegate
-from pipeline.validate.locate.bisect_runtime import bisect_runtime
+from pipeline.validate.locate.bisect_runtime import locate_in_runtime
 from pipeline.validate.locate.case import (
     FailureCase,
     Spot,
     describe_error,
     load_methods,
-    plans,
     run_until,
 )
-from pipeline.validate.locate.damage import find_reader
 from pipeline.validate.locate.node_values import NodeValues
-from pipeline.validate.locate.plan_diff import diff_named_data
+from pipeline.validate.locate.plan_diff import diff_named_data, find_reader
 from pipeline.validate.locate.walk import (
     CLOSER,
     Compared,
@@ -62,7 +59,7 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
         if found is not None:
             yield from found
             return
-    yield from _check_runtime(case)
+    yield from locate_in_runtime(case)
 
 
 def _check_call(
@@ -99,33 +96,6 @@ def _check_call(
     return [] if wrong else None
 
 
-def _check_runtime(case: FailureCase) -> Iterator[Culprit]:
-    """Look for what ExecuTorch's runtime alone computes otherwise than the source."""
-    about = "the interpreter computes from its bytes what the source computes"
-    if Session(case.evidence.files).choose_device(case.method) != EXECUTORCH:
-        case.note(about)
-        return
-    if len(case.sequence) > 1:
-        case.note(f"{about}; where ExecuTorch's runtime departs in a sequence is not looked for")
-        return
-    try:
-        found = bisect_runtime(case)
-    except Exception as refused:  # by the serializer or the runtime
-        case.note(f"{about}; ExecuTorch's runtime could not be looked at ({first_line(refused)})")
-        return
-    if found is None:
-        case.note(f"{about}, and so does ExecuTorch's runtime, run by itself")
-        return
-    index, error, runs = found
-    spot = case.find(index)
-    sentence = (
-        f"first departs: {case.describe(spot)}, in ExecuTorch's runtime alone: "
-        f"{describe_error(error)} from what the interpreter computes of the same bytes; found in "
-        f"{runs} runs of beginnings of the method"
-    )
-    yield case.culprit(spot, spot.kind, sentence, error)
-
-
 def _differing_state(case: FailureCase, loaded: Method, source: NodeValues) -> str:
     """Name the buffers whose values differ now, for people."""
     wanted, wrong = source.buffers(), []
@@ -143,12 +113,7 @@ def _differing_state(case: FailureCase, loaded: Method, source: NodeValues) -> s
 def _describe_divergence(
     case: FailureCase, compared: Compared, tolerance: Tolerance, call: int
 ) -> Culprit:
-    case.found |= {  # in place: every view of a case has the same
-        "index": compared.index,
-        "output": compared.output,
-        "call": call,
-        "expected": compared.expected,
-    }
+    case.first[call] = compared
     place, error, more = compared.place, compared.error, "all that it is given agrees"
     spot = case.find(compared.index)
     if spot.delegate is not None:
@@ -173,19 +138,18 @@ def _look_into_delegate(
         return *otherwise, f"it could not be lowered again ({first_line(error)})"
     if number >= len(delegates):
         return *otherwise, "lowered again, the method has other delegates"
-    module, plan = delegates[number], plans(case.data)[case.method]
+    module, plan = delegates[number], case.data.plans[case.method]
     if bytes(module.processed_bytes) != read_payload(case.data, plan.delegates[number]):
         return *otherwise, "its payload is not what lowering gives now"
     weights = named_bytes(module.named_data_store_output)
     what, constant = diff_named_data(case.data.named, weights, case.lowered.program)
     if what:
-        reader = find_reader(case, constant) if constant else None
+        reader = find_reader(constant, case.lowered.program) if constant else None
         return compared.place if reader is None else reader, compared.error, f"the package {what}"
-    found = bisect_delegate(module, _delegate_inputs(case, compared, call), tolerance)
-    if found.node is None:
-        return *otherwise, found.note
-    place = NodePlaces(case.lowered.program).find(found.node)
-    return compared.place if place is None else place, found.error or compared.error, found.note
+    inputs = _delegate_inputs(case, compared, call)
+    node, found, note = bisect_delegate(module, inputs, tolerance)
+    place = None if node is None else NodePlaces(case.lowered.program).find(node)
+    return compared.place if place is None else place, found or compared.error, note
 
 
 def _delegate_inputs(case: FailureCase, compared: Compared, call: int) -> list[Any]:

@@ -1,33 +1,37 @@
 """Locates where a method that failed goes wrong.
 
-First the package is compared with what its build gives (`damage`). Where that is the same, it is
+First the package is compared with what its build gives (`plan_diff`). Where that is the same, it is
 walked beside the program that was lowered, and a delegate that diverges is cut into parts
-(`divergence`); or it is the quantization that loses too much. Whatever fails in here becomes a
-note, and fails nothing else.
+(`divergence`); or it is the quantization that loses too much (`quantization_noise`). Whatever fails
+in here becomes a note, and fails nothing else.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
-from pipeline.devices.interpreter.execute import read_value
+from pipeline.devices.interpreter.execute import read_results, read_value
+from pipeline.devices.interpreter.load import PackageData, read_package
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.report.records import CulpritRecord as Culprit
-from pipeline.store.errors import first_line
+from pipeline.store.errors import PipelineError, first_line
 from pipeline.validate.locate.case import (
     Evidence,
     FailureCase,
     Located,
+    Spot,
     least_sqnr,
     run_until,
 )
-from pipeline.validate.locate.damage import locate_damage
 from pipeline.validate.locate.divergence import locate_divergence
+from pipeline.validate.locate.plan_diff import diff_method, find_reader
 from pipeline.validate.locate.quantization_noise import locate_quantization
+from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.quantization import MARGIN_DB, MOST_DB
 from pipeline.validate.results import LACKS, Validation
 
@@ -80,18 +84,62 @@ def locate(
                 program = evidence.sources[method]
                 inputs = next(iter(examples), None) or generate_inputs(program, 1, 0, [])[0]
                 case.failing = [(method, inputs)]
-            culprits = list(locate_damage(case))
+            culprits = list(_locate_damage(case))
             if may_run and not culprits:
                 culprits = list(_locate_computation(case))
     except Exception as error:  # a failure here must not hide the one that is looked into
         _log.debug("locating %s", method, exc_info=True)
         what = f"{type(error).__name__}: {first_line(error)}"
         case.note(f"where it goes wrong could not be found: {what}")
-        return Located(notes=tuple(case.notes), calls=tuple(case.failing))
+        return Located((), tuple(case.notes), tuple(case.failing))
     if not culprits and not case.notes:
         what = "nothing that could be compared departs"
         case.note(what if may_run else "the package is what its build gives, and does not run")
-    return Located(tuple(culprits), tuple(case.notes), calls=tuple(case.failing), **case.found)
+    return Located(tuple(culprits), tuple(case.notes), tuple(case.failing), case.first)
+
+
+def _locate_damage(case: FailureCase) -> Iterator[Culprit]:
+    """Yield the differences from the build, in the order of the instructions.
+
+    There are none where there is no build to compare with, or where the package is the same.
+    """
+    try:
+        built = case.evidence.built()
+        if built is None or case.method not in case.data.plans:
+            return
+        wanted = read_package(built)
+        if case.method not in wanted.plans:
+            return
+        found = diff_method(case.data, wanted, case.method, case.lowered.program)
+    except PipelineError as error:
+        case.note(f"what its build gives is not to be had ({first_line(error)})")
+        return
+    for each in found:
+        if each.index is None:
+            sentence = f"the package's method '{case.method}' {each.what}"
+            yield case.culprit(Spot(), each.kind, sentence)
+            continue
+        spot = case.find(each.index, wanted)
+        if spot.place is None and each.constant:
+            spot = replace(spot, place=find_reader(each.constant, case.lowered.program))
+        sentence = f"first departs: {case.describe(spot)}: the package {each.what}"
+        yield case.culprit(spot, each.kind, sentence, _measure_error(case, each.index, wanted))
+
+
+def _measure_error(case: FailureCase, index: int, wanted: PackageData) -> OutputError | None:
+    """Measure how far the values of an instruction are from those that the build's gives."""
+    if not case.may_run:
+        return None
+    try:
+        mine, right = (run_until(data, case.sequence, index) for data in (case.data, wanted))
+        if mine is None or right is None:
+            return None
+        pairs = zip(read_results(mine, index), read_results(right, index), strict=False)
+        errors = [compare(actual, expected) for actual, expected in pairs]
+    except Exception as error:  # a damaged package may not run at all
+        case.note(f"its damaged part does not run ({first_line(error)})")
+        return None
+    return max(errors, key=lambda error: error.max_abs, default=None)
 
 
 def _locate_computation(case: FailureCase) -> Iterator[Culprit]:

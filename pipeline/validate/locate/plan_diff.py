@@ -23,12 +23,13 @@ from pipeline.devices.interpreter.load import (
     constant_bytes,
     get_instructions,
     read_payload,
+    used_values,
 )
 from pipeline.devices.interpreter.slots import RefusalError
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.operators import base_name
 from pipeline.report.records import CulpritKind
-from pipeline.validate.locate.case import plans
 
-_LISTS = (schema.IntList, schema.TensorList, schema.OptionalTensorList)
 MOST = 3  # differences of one method that are reported
 
 
@@ -56,7 +57,7 @@ def diff_method(
     Args:
         program: names the constants.
     """
-    mine, built_plans = plans(package)[method], plans(built)
+    mine, built_plans = package.plans[method], built.plans
     found = _diff_plans(package, mine, built, built_plans[method], program)
     for name, other in built_plans.items() if found else ():
         if not _diff_plans(package, mine, built, other, None):
@@ -140,10 +141,8 @@ def _diff_values(
 ) -> Iterator[Difference]:
     first: dict[int, int] = {}  # the first instruction that takes or gives each value
     for number, instruction in enumerate(get_instructions(wanted)):
-        for index in getattr(instruction.instr_args, "args", None) or ():
-            value = wanted.values[index].val if index >= 0 else None
-            for each in (index, *(value.items if isinstance(value, _LISTS) else ())):
-                first.setdefault(each, number)
+        for index in used_values(wanted, instruction.instr_args):
+            first.setdefault(index, number)
     for index, (one, other) in enumerate(zip(mine.values, wanted.values, strict=False)):
         now, then = one.val, other.val
         kind: CulpritKind = "package"
@@ -186,7 +185,7 @@ def _diff_delegates(
     calls = [getattr(i.instr_args, "delegate_index", None) for i in get_instructions(wanted)]
     owners = {
         read_payload(built, delegate): f"{delegate.id}'s delegate {number} of '{name}'"
-        for name, plan in plans(built).items()
+        for name, plan in built.plans.items()
         for number, delegate in enumerate(plan.delegates)
     }
     for number, (now, then) in enumerate(zip(mine.delegates, wanted.delegates, strict=False)):
@@ -250,3 +249,15 @@ def name_constant(content: bytes | None, program: ExportedProgram | None) -> str
             if torch.equal(own.sort().values, wanted.view(kind).sort().values):
                 return name
     return ""
+
+
+def find_reader(constant: str, program: ExportedProgram) -> int | None:
+    """Find the place of the first operator that a constant of the program goes into."""
+    specs = program.graph_signature.input_specs
+    reads = {spec.arg.name for spec in specs if spec.target == constant}
+    for place, node in enumerate(iter_nodes(program)):
+        if node.op == "call_function" and reads & {i.name for i in node.all_input_nodes}:
+            if not base_name(node).startswith("dequantize"):
+                return place
+            reads.add(node.name)
+    return None

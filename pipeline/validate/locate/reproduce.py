@@ -28,12 +28,8 @@ from pipeline.validate.locate.case import Call, Located, describe_error, run_unt
 from pipeline.validate.metrics import compare
 
 FOLDER = "reproduce"
-_RECORD, _INPUTS, _EXPECTED, _VALUE = (
-    "reproduce.json",
-    "inputs.safetensors",
-    "expected.safetensors",
-    "departure.safetensors",
-)
+_RECORD = "reproduce.json"
+_INPUTS, _EXPECTED, _VALUE = (f"{n}.safetensors" for n in ("inputs", "expected", "departure"))
 _SCRIPT = '''"""Shows how the method '{method}' of '{package}' fails, and where it departs first.
 
 Run it with the project installed: python {place}/reproduce.py
@@ -66,7 +62,10 @@ def make_reproduction(
     calls = [(name, flatten(programs[name], inputs)) for name, inputs in located.calls]
     sources = Source.with_common_state({name: programs[name] for name, _ in calls})
     expected = [sources[name].run_flat(inputs) for name, inputs in calls]
-    where = {"instruction": located.index, "output": located.output, "call": located.call}
+    departs = [
+        {"instruction": each.index, "output": each.output, "call": call}
+        for call, each in located.first.items()
+    ]
     record = {
         "package": package,
         "method": method,
@@ -75,7 +74,7 @@ def make_reproduction(
         "calls": [{"method": m, "layouts": [_dim_order(v) for v in given]} for m, given in calls],
         "culprits": list(located.culprits),
         "notes": list(located.notes),
-        "departs": None if located.index is None else where,
+        "departs": next(iter(departs), None),
     }
     folder = f"{FOLDER}/{method}"
     script = _SCRIPT.format(method=method, package=package, place=f"build/{package}/{folder}")
@@ -85,8 +84,8 @@ def make_reproduction(
         _INPUTS: _save([inputs for _, inputs in calls]),
         _EXPECTED: _save(expected),
     }
-    if located.index is not None:
-        files[_VALUE] = _save([[located.expected]])
+    for each in located.first.values():
+        files[_VALUE] = _save([[each.expected]])
     return {f"{folder}/{name}": content for name, content in files.items()}
 
 

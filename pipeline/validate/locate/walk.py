@@ -63,13 +63,11 @@ def _values_of_nodes(instructions: Instructions) -> dict[int, list[tuple[int, in
     A node's value is given by the last instruction that it became; one that ends inside a delegate
     can't be seen.
     """
-    events: list[tuple[int, int, int | None]] = [(i, p, 0) for i, p in instructions.nodes]
+    results: dict[tuple[int, int], int | None] = dict.fromkeys(instructions.nodes, 0)
     for call in instructions.delegates:
-        events += [(call.index, place, None) for place in call.places]
-        events += [(call.index, p, n) for n, p in enumerate(call.outputs) if p is not None]
-    last: dict[int, tuple[int, int | None]] = {}
-    for index, place, output in sorted(events, key=lambda e: (e[0], e[2] is not None)):
-        last[place] = index, output
+        results |= {(call.index, place): None for place in call.places}
+        results |= {(call.index, p): n for n, p in enumerate(call.outputs) if p is not None}
+    last = {place: (index, output) for (index, place), output in sorted(results.items())}
     found: dict[int, list[tuple[int, int]]] = {}
     for place, (index, output) in last.items():
         if output is not None:
