@@ -96,13 +96,11 @@ class Subject:
 
     def quantized(self) -> dict[str, ExportedProgram]:
         """Load the programs that methods were quantized to, as far as the store has them."""
-        found = {}
+        found, store = {}, self.workspace.store
         for name, facts in self.methods.items():
-            if facts.get("quantized"):
-                with suppress(MissingBlobError):
-                    found[name] = load_quantized(
-                        facts["quantized"], name, self.workspace.store
-                    ).program
+            with suppress(MissingBlobError):
+                if action := facts.get("quantized"):
+                    found[name] = load_quantized(action, name, store).program
         return found
 
     def evidence(self, files: PackageFiles) -> Evidence:
