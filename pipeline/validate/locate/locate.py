@@ -78,23 +78,23 @@ def locate(
             package is only compared with its build then.
     """
     case = FailureCase(evidence, method, failing, may_run=may_run)
+    culprits: list[Culprit] = []
     try:
         with torch.no_grad():
             if may_run and not failing:
                 program = evidence.sources[method]
                 inputs = next(iter(examples), None) or generate_inputs(program, 1, 0, [])[0]
                 case.failing = [(method, inputs)]
-            culprits = list(_locate_damage(case))
+            culprits += _locate_damage(case)
             if may_run and not culprits:
-                culprits = list(_locate_computation(case))
+                culprits += _locate_computation(case)
+        if not culprits and not case.notes:
+            what = "nothing that could be compared departs"
+            case.note(what if may_run else "the package is what its build gives, and does not run")
     except Exception as error:  # a failure here must not hide the one that is looked into
         _log.debug("locating %s", method, exc_info=True)
         what = f"{type(error).__name__}: {first_line(error)}"
         case.note(f"where it goes wrong could not be found: {what}")
-        return Located((), tuple(case.notes), tuple(case.failing))
-    if not culprits and not case.notes:
-        what = "nothing that could be compared departs"
-        case.note(what if may_run else "the package is what its build gives, and does not run")
     return Located(tuple(culprits), tuple(case.notes), tuple(case.failing), case.first)
 
 

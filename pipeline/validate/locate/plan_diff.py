@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from executorch.exir import schema
@@ -49,6 +49,13 @@ class Difference:
     constant: str = ""
 
 
+class _Method(NamedTuple):
+    """A method in a package."""
+
+    data: PackageData
+    plan: schema.ExecutionPlan
+
+
 def diff_method(
     package: PackageData, built: PackageData, method: str, program: ExportedProgram | None = None
 ) -> list[Difference]:
@@ -57,31 +64,27 @@ def diff_method(
     Args:
         program: names the constants.
     """
-    mine, built_plans = package.plans[method], built.plans
-    found = _diff_plans(package, mine, built, built_plans[method], program)
-    for name, other in built_plans.items() if found else ():
-        if not _diff_plans(package, mine, built, other, None):
+    mine = _Method(package, package.plans[method])
+    found = _diff_plans(mine, _Method(built, built.plans[method]), program)
+    for name, other in built.plans.items() if found else ():
+        if not _diff_plans(mine, _Method(built, other), None):
             return [Difference(None, "order", f"is what the build gives as '{name}'")]
     ordered = sorted(found, key=lambda d: -1 if d.index is None else d.index)
     return list(dict.fromkeys(ordered))[:MOST]
 
 
 def _diff_plans(
-    package: PackageData,
-    mine: schema.ExecutionPlan,
-    built: PackageData,
-    wanted: schema.ExecutionPlan,
-    program: ExportedProgram | None,
+    mine: _Method, wanted: _Method, program: ExportedProgram | None
 ) -> list[Difference]:
+    now, then = mine.plan, wanted.plan
     found = [
-        *_diff_order("output", mine.outputs, wanted.outputs),
-        *_diff_order("input", mine.inputs, wanted.inputs),
-        *_diff_instructions(mine, wanted),
-        *_diff_values(package, mine, built, wanted, program),
-        *_diff_delegates(package, mine, built, wanted, program),
+        *_diff_order("output", now.outputs, then.outputs),
+        *_diff_order("input", now.inputs, then.inputs),
+        *_diff_instructions(now, then),
+        *_diff_values(mine, wanted, program),
+        *_diff_delegates(mine, wanted, program),
     ]
-    sizes = mine.non_const_buffer_sizes, wanted.non_const_buffer_sizes
-    return found or list(_diff_memory(*sizes))
+    return found or list(_diff_memory(now.non_const_buffer_sizes, then.non_const_buffer_sizes))
 
 
 def _bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
@@ -133,25 +136,21 @@ def _diff_memory(*sizes: list[int]) -> Iterator[Difference]:
 
 
 def _diff_values(
-    package: PackageData,
-    mine: schema.ExecutionPlan,
-    built: PackageData,
-    wanted: schema.ExecutionPlan,
-    program: ExportedProgram | None,
+    mine: _Method, wanted: _Method, program: ExportedProgram | None
 ) -> Iterator[Difference]:
     first: dict[int, int] = {}  # the first instruction that takes or gives each value
-    for number, instruction in enumerate(get_instructions(wanted)):
-        for index in used_values(wanted, instruction.instr_args):
+    for number, instruction in enumerate(get_instructions(wanted.plan)):
+        for index in used_values(wanted.plan, instruction.instr_args):
             first.setdefault(index, number)
-    for index, (one, other) in enumerate(zip(mine.values, wanted.values, strict=False)):
-        now, then = one.val, other.val
+    pairs = zip(mine.plan.values, wanted.plan.values, strict=False)
+    for index, (now, then) in enumerate((one.val, other.val) for one, other in pairs):
         kind: CulpritKind = "package"
         what = constant = ""
         if not (isinstance(now, schema.Tensor) and isinstance(then, schema.Tensor)):
             what = f"is given {_show(now)}, its build gives {_show(then)}" if now != then else ""
         elif differs := [name for name in _WORDS if getattr(now, name) != getattr(then, name)]:
             what = f"has a tensor with another {_WORDS[differs[0]]} than its build gives it"
-        elif (content := _bytes(now, package)) != (right := _bytes(then, built)):
+        elif (content := _bytes(now, mine.data)) != (right := _bytes(then, wanted.data)):
             constant = name_constant(right, program)
             noun, changed = f"constant {constant}".strip(), _describe_change(content, right)
             what = f"has another {noun} than its build gives it ({changed})"
@@ -176,20 +175,17 @@ def _show(value: Any) -> str:
 
 
 def _diff_delegates(
-    package: PackageData,
-    mine: schema.ExecutionPlan,
-    built: PackageData,
-    wanted: schema.ExecutionPlan,
-    program: ExportedProgram | None,
+    mine: _Method, wanted: _Method, program: ExportedProgram | None
 ) -> Iterator[Difference]:
-    calls = [getattr(i.instr_args, "delegate_index", None) for i in get_instructions(wanted)]
+    calls = [getattr(i.instr_args, "delegate_index", None) for i in get_instructions(wanted.plan)]
     owners = {
-        read_payload(built, delegate): f"{delegate.id}'s delegate {number} of '{name}'"
-        for name, plan in built.plans.items()
+        read_payload(wanted.data, delegate): f"{delegate.id}'s delegate {number} of '{name}'"
+        for name, plan in wanted.data.plans.items()
         for number, delegate in enumerate(plan.delegates)
     }
-    for number, (now, then) in enumerate(zip(mine.delegates, wanted.delegates, strict=False)):
-        payload, right = read_payload(package, now), read_payload(built, then)
+    pairs = zip(mine.plan.delegates, wanted.plan.delegates, strict=False)
+    for number, (now, then) in enumerate(pairs):
+        payload, right = read_payload(mine.data, now), read_payload(wanted.data, then)
         what = constant = ""
         if now.id != then.id:
             what = f"hands a partition to {now.id} that its build gives to {then.id}"
@@ -201,8 +197,8 @@ def _diff_delegates(
         elif now.compile_specs != then.compile_specs:
             what = "has other compile specs than its build gives it"
         else:
-            named = {key: data for key, data in built.named.items() if key.encode() in right}
-            what, constant = diff_named_data(package.named, named, program)
+            named = {key: w for key, w in wanted.data.named.items() if key.encode() in right}
+            what, constant = diff_named_data(mine.data.named, named, program)
         if what:
             index = calls.index(number) if number in calls else None
             yield Difference(index, "package", what, constant)
