@@ -14,7 +14,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.matrix import combinations, names
+from pipeline.config.matrix import Matrix
 from pipeline.config.variables import Variables
 from pipeline.config.yaml import Node, load_nodes, map_members, plain
 from pipeline.store.digest import Digest, hash_bytes
@@ -217,10 +217,7 @@ class Composition:
                 what = "names the packages of a matrix, and there is none"
                 self._variables.wrong(template, what, "name the file")
             return {self.stem: self._document(root, self._variables.for_package(None), [])}
-        found = combinations(matrix, self._variables)
-        if self.problems:
-            return {}
-        named = names(found, self.stem, matrix, template, self._variables)
+        named = Matrix(matrix, self._variables).packages(self.stem, template)
         return {
             name: self._document(root, self._variables.for_package(each.values), each.parts)
             for name, each in named.items()

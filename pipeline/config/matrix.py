@@ -43,31 +43,51 @@ class Combination:
 _Axis = list[tuple[Any, Node | None]]
 
 
-def combinations(matrix: Node, variables: Variables) -> list[Combination]:
-    """Return the combinations in the order of the axes and their values.
-
-    What is wrong is added to the problems of the variables; the result then means nothing.
-    """
-    if not isinstance(matrix.value, dict):
-        variables.must(matrix, "be a mapping of axes", "write `axis: [value, value]`")
-        return []
-    return _Matrix(matrix, variables).combinations()
-
-
-class _Matrix:
-    """Reads the axes of a matrix and combines their values."""
+class Matrix:
+    """Reads the axes of a matrix and combines their values. What is wrong is added to the problems
+    of the variables."""
 
     def __init__(self, node: Node, variables: Variables) -> None:
-        members = {key: each for key, each in node.value.items() if not each.takes}
         self._node, self._variables = node, variables
+        members: dict[Any, Node] = {}
+        if isinstance(node.value, dict):
+            members = {key: each for key, each in node.value.items() if not each.takes}
+        else:
+            variables.must(node, "be a mapping of axes", "write `axis: [value, value]`")
         self._exclude, self._include = members.pop("exclude", None), members.pop("include", None)
         self._axes = {name: self._axis(name, each) for name, each in members.items()}
 
-    def combinations(self) -> list[Combination]:
+    def packages(self, stem: str, template: Node | None) -> dict[str, Combination]:
+        """Return the combinations by the names of their packages."""
+        variables, place = self._variables, template or self._node
+        named: dict[str, Combination] = {}
+        for each in self._combinations():
+            name: Any = "-".join([stem, *map(spelled, each.values.values())])
+            if template is not None:
+                its = variables.for_package(each.values)
+                name = its.fill(template, typed=False).value
+                if its.problems:
+                    variables.problems += its.problems
+                    break
+            if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
+                what = f"cannot name a package: {shown(name)} {RULES[NAME_PATTERN]}"
+                known = "" if template else "write `package:` to name them in another way"
+                variables.wrong(place, what, known)
+            elif name in named:
+                what = f"'{name}' is the name of two packages: {named[name]}; and {each}"
+                variables.wrong(place, what, "name every axis in it")
+            else:
+                named[name] = each
+        return named
+
+    def _combinations(self) -> list[Combination]:
+        """Return the combinations in the order of the axes and their values; none where something
+        is wrong with them."""
         variables, axes = self._variables, self._axes
+        if variables.problems:
+            return []
         if not axes:
             variables.wrong(self._node, "has no axis", "write `axis: [value, value]`")
-        if variables.problems:
             return []
         number = math.prod(map(len, axes.values()))
         if number > _MOST:
@@ -81,7 +101,7 @@ class _Matrix:
             found += self._added(found, entry)
         if not found and not variables.problems:
             variables.wrong(self._node, "leaves no combination", "exclude less")
-        return found
+        return [] if variables.problems else found
 
     def _combine(self, members: tuple[tuple[Any, Node | None], ...]) -> Combination:
         values = dict(zip(self._axes, (value for value, _ in members), strict=True))
@@ -209,31 +229,3 @@ def _find(axis: _Axis, value: Any) -> tuple[Any, Node | None] | None:
 def _same(one: Any, other: Any) -> bool:
     """Compare values with their types: 1 is neither true nor 1.0."""
     return type(one) is type(other) and one == other
-
-
-def names(
-    found: list[Combination], stem: str, matrix: Node, template: Node | None, variables: Variables
-) -> dict[str, Combination]:
-    """Return the combinations by the names of their packages.
-
-    What is wrong with the names is added to the problems of the variables.
-    """
-    named: dict[str, Combination] = {}
-    for each in found:
-        name: Any = "-".join([stem, *map(spelled, each.values.values())])
-        if template is not None:
-            its = variables.for_package(each.values)
-            name = its.fill(template, typed=False).value
-            if its.problems:
-                variables.problems += its.problems
-                break
-        if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
-            what = f"cannot name a package: {shown(name)} {RULES[NAME_PATTERN]}"
-            known = "" if template else "write `package:` to name them in another way"
-            variables.wrong(template or matrix, what, known)
-        elif name in named:
-            what = f"'{name}' is the name of two packages: {named[name]}; and {each}"
-            variables.wrong(template or matrix, what, "name every axis in it")
-        else:
-            named[name] = each
-    return named

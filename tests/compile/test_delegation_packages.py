@@ -139,7 +139,9 @@ def test_several_backends_have_their_shares_and_reasons(bench):
     assert own["partitions"] == counts["partitions"]["XnnpackBackend"] == 2
     assert counts["subgraphs"] == 2
     # The input and the sum go in, two outputs out: 3 rows of 8 floats each.
-    assert counts["boundary"]["into"] == counts["boundary"]["out_of"] == {"tensors": 2, "bytes": 192}
+    assert (
+        counts["boundary"]["into"] == counts["boundary"]["out_of"] == {"tensors": 2, "bytes": 192}
+    )
 
 
 @pytest.mark.parametrize("package", CONFIGS)
