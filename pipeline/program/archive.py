@@ -61,9 +61,7 @@ def load_program(archive: Path, entry: str) -> ExportedProgram:
 def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Load the (args, kwargs) that the archive was exported with, None where it holds none."""
     try:
-        with zipfile.ZipFile(archive) as members:
-            root = members.namelist()[0].split("/", 1)[0]
-            data = members.read(f"{root}/data/sample_inputs/{entry}.pt")
+        data = _read_member(archive, f"data/sample_inputs/{entry}.pt")
         inputs = torch.load(io.BytesIO(data), weights_only=True) if data else None
     except KeyError:
         return None
@@ -80,14 +78,16 @@ def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
 
     Example inputs are left out: `package_pt2` pickles them, and an exporter gives its own.
     """
-    stripped = {name: _without_examples(program) for name, program in programs.items()}
-    _package.package_pt2(file, exported_programs=stripped)
+    copies = {n: p._update(p.graph_module, p.graph_signature) for n, p in programs.items()}
+    for program in copies.values():
+        program._example_inputs = None
+    _package.package_pt2(file, exported_programs=copies)
 
 
-def _without_examples(program: ExportedProgram) -> ExportedProgram:
-    copy = program._update(program.graph_module, program.graph_signature)
-    copy._example_inputs = None
-    return copy
+def _read_member(archive: Path, name: str) -> bytes:
+    with zipfile.ZipFile(archive) as members:
+        root = members.namelist()[0].split("/", 1)[0]
+        return members.read(f"{root}/{name}")
 
 
 def _refuse_pickled(reader: Any, archive: Path, entry: str) -> None:
@@ -114,18 +114,16 @@ def _refuse_pickled(reader: Any, archive: Path, entry: str) -> None:
 def _explain(archive: Path, entry: str, error: Exception) -> str:
     """Explain a failed load in a line: an archive of another torch, or a damaged one."""
     try:
-        with zipfile.ZipFile(archive) as members:
-            root = members.namelist()[0].split("/", 1)[0]
-            program = json.loads(members.read(f"{root}/models/{entry}.json"))
+        program = json.loads(_read_member(archive, f"models/{entry}.json"))
         written = program["schema_version"]
         version = (written["major"], written["minor"])
     except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError):
         return f"'{entry}' cannot be read ({error})"
     by = program.get("torch_version") or "an unknown version"
-    if version[0] != SCHEMA_VERSION[0] or version > tuple(SCHEMA_VERSION[:2]):
+    own = tuple(SCHEMA_VERSION[:2])
+    if version[0] != own[0] or version > own:
         return (
             f"'{entry}' was written by torch {by} (schema {version[0]}.{version[1]}), and this is "
-            f"torch {torch.__version__} (schema {SCHEMA_VERSION[0]}.{SCHEMA_VERSION[1]}); "
-            f"export it again with this torch"
+            f"torch {torch.__version__} (schema {own[0]}.{own[1]}); export it again with this torch"
         )
     return f"'{entry}', written by torch {by}, cannot be read ({type(error).__name__}: {error})"

@@ -22,10 +22,6 @@ VOLATILE_METADATA = frozenset({"from_node", "stack_trace"})
 # XNNPACK names the weights that it folds batch norm into after the old ones, and makes none whose
 # name is taken; a program that has such names already keeps them.
 _TAKEN = re.compile(r"_(fused|decomposed)_bn")
-_VALUES = (
-    *("tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values"),
-    "custom_obj_values",
-)
 # In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key,
 # another one in every process, and `id@1` where a module is called for the second time.
 _OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
@@ -78,9 +74,9 @@ class _Scope:
         canonical = {**graph, "inputs": self.renamed(graph["inputs"])}
         canonical["nodes"] = [self._node(node) for node in graph["nodes"]]
         canonical["outputs"] = self.renamed(graph["outputs"])
-        for kind in _VALUES:
-            values = graph.get(kind) or {}
-            canonical[kind] = sorted(
+        for kind in ("tensor", "sym_int", "sym_float", "sym_bool", "custom_obj"):
+            values = graph.get(f"{kind}_values") or {}
+            canonical[f"{kind}_values"] = sorted(
                 ([self._number(name), value] for name, value in values.items()),
                 key=lambda pair: pair[0],
             )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,18 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from pipeline.program.inputs import InputSet, as_input_sets, describe_type
-from pipeline.program.signature import argument_names, signature
+from pipeline.program.signature import argument_names, nest_leaves, signature
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
+
+# The errors that numpy, safetensors and torch have for files that are damaged, or of another kind.
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError),
+    *(SafetensorError, zipfile.BadZipFile),
+)
 
 
 def check_file(root: Path, name: str, content: Digest) -> None:
@@ -105,18 +111,9 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
             f"{name}: holds more than tensors, numbers, text and containers of them, and is not "
             "unpickled; save a list of tuples or of dicts of tensors"
         ) from error
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        EOFError,
-        RuntimeError,
-        SafetensorError,
-        zipfile.BadZipFile,
-    ) as error:
-        first = str(error).strip().split("\n")[0]
-        raise PipelineError(f"{name}: cannot be read as a {path.suffix} file ({first})") from error
+    except _UNREADABLE as error:
+        what = str(error).strip().split("\n")[0]
+        raise PipelineError(f"{name}: cannot be read as a {path.suffix} file ({what})") from error
     return _unstack(tensors, name, program)
 
 
@@ -135,10 +132,8 @@ def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSe
             _check_names(where, call, [*args, *kwargs], [*args, *kwargs])
             call = (tuple(call[a] for a in args), {k: call[k] for k in kwargs})
         calls.append(call)
-    sets = as_input_sets(calls, name)
-    return [
-        InputSet(each.args, each.kwargs, f"{name}[{number}]") for number, each in enumerate(sets)
-    ]
+    sets = enumerate(as_input_sets(calls, name))
+    return [replace(each, origin=f"{name}[{number}]") for number, each in sets]
 
 
 def _unstack(
@@ -166,28 +161,22 @@ def _unstack(
             )
     sets = []
     for number in range(count or 0):
-        leaves = [
-            _leaf(tensors[a.name][number], a.value) if a.name in tensors else a.value
-            for a in arguments
-        ]
-        args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
-        sets.append(InputSet(args, kwargs, f"{name}[{number}]"))
+        leaves = []
+        for argument in arguments:
+            leaf = tensors[argument.name][number] if argument.name in tensors else argument.value
+            if isinstance(leaf, torch.Tensor) and not isinstance(argument.value, torch.Tensor):
+                leaf = leaf if leaf.ndim else leaf.item()  # numbers are stacked as a tensor
+            leaves.append(leaf)
+        sets.append(nest_leaves(program, leaves, f"{name}[{number}]"))
     return sets
-
-
-def _leaf(value: torch.Tensor, expected: Any) -> Any:
-    """Return a number where the signature has one, which is stacked as a tensor."""
-    if isinstance(expected, torch.Tensor) or value.ndim:
-        return value
-    return value.item()
 
 
 def _check_names(
     where: str, given: Iterable[Any], wanted: Sequence[str], known: Sequence[str]
 ) -> None:
     given = list(given)
-    mistakes = [f"no argument '{key}'; {did_you_mean(str(key), known)}" for key in given]
-    mistakes = [m for m, key in zip(mistakes, given, strict=True) if key not in known]
+    foreign = [key for key in given if key not in known]
+    mistakes = [f"no argument '{key}'; {did_you_mean(str(key), known)}" for key in foreign]
     mistakes += [f"argument '{key}' is missing" for key in wanted if key not in given]
     if mistakes or not given:
         raise PipelineError("\n".join(f"{where}: {m}" for m in mistakes or ["is empty"]))

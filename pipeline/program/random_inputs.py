@@ -10,7 +10,6 @@ from typing import Any
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from pipeline.program.argument_specs import Argument, bind_symbols, iter_sizes
 from pipeline.program.inputs import InputSet
@@ -21,6 +20,7 @@ from pipeline.program.signature import (
     in_dim_order,
     iter_dynamic_sizes,
     leaf_signature,
+    nest_leaves,
     pair_leaves,
     signature,
 )
@@ -90,11 +90,10 @@ class Generator:
             _value(argument.value, chosen, [v[index] for v in self._given], generator, fill)
             for index, argument in enumerate(self._arguments)
         ]
-        args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
         notes = [note, *(f"{s.shown}={chosen[s.symbol]}" for s in self._symbols)]
         shown = ", ".join(filter(None, notes))
         origin = f"generated {number} (seed {self.seed}){shown and ': '}{shown}"
-        return InputSet(args, kwargs, origin, generated=True)
+        return nest_leaves(self.program, leaves, origin, generated=True)
 
 
 @dataclass(frozen=True)

@@ -128,9 +128,15 @@ def _copy_storage(value: Any) -> Any:
 
 def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
     """Return a copy of a checked input set in the layout that the program was exported with."""
-    leaves = flatten(program, inputs)
+    return nest_leaves(program, flatten(program, inputs), inputs.origin)
+
+
+def nest_leaves(
+    program: ExportedProgram, leaves: Sequence[Any], origin: str, generated: bool = False
+) -> InputSet:
+    """Return the input set with these leaves, in the order of the signature."""
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
-    return InputSet(args, kwargs, inputs.origin)
+    return InputSet(args, kwargs, origin, generated)
 
 
 def in_dim_order(value: Any, like: Any) -> Any:

@@ -58,8 +58,8 @@ def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
     frame = (own or foreign or frames)[-1]
     file = _in_workspace(frame["file"], root) or "/".join(PurePath(frame["file"]).parts[-2:])
     function = frame["function"].strip()
-    if function == "forward" and (owner := _class_name(node)):
-        function = f"{owner}.forward"
+    if function == "forward" and (modules := module_frames(node)):
+        function = f"{modules[-1].kind.rpartition('.')[2]}.forward"
     return SourceLine(frame["code"].strip(), file, int(frame["line"]), function)
 
 
@@ -76,9 +76,3 @@ def _in_workspace(file: str, root: Path) -> str:
         return ""
     tails = (PurePath(*parts[start:]) for start in range(1, len(parts)))
     return next((tail.as_posix() for tail in tails if (root / tail).is_file()), "")
-
-
-def _class_name(node: Node) -> str:
-    """Return the name of the class of the innermost module that a node is from."""
-    frames = module_frames(node)
-    return frames[-1].kind.rpartition(".")[2] if frames else ""

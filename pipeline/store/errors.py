@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 
 class PipelineError(Exception):
@@ -57,16 +58,13 @@ class Problem:
         where = ": ".join(part for part in (place, self.path) if part)
         return f"{where}: {self.what}" + (f"; {self.known}" if self.known else "")
 
-    @property
-    def order(self) -> tuple[str, int, str, str, str]:
-        return self.file, self.line, self.path, self.what, self.known
-
 
 class ConfigErrors(PipelineError):  # noqa: N818 (several)
     """All problems of one config or several, a line each, sorted by file, line and path."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(sorted(set(problems), key=lambda problem: problem.order))
+        order = attrgetter("file", "line", "path", "what", "known")
+        self.problems = tuple(sorted(set(problems), key=order))
         super().__init__(self.problems)
 
     def __str__(self) -> str:

@@ -99,15 +99,11 @@ def copy_atomically(source: Path, target: Path) -> None:
     """Copy a file, in the kernel where the filesystem can (a reflink where it shares extents);
     never by a hard link, since a user may edit the copy."""
     with replacing(target, durable=True) as file, open(source, "rb") as content:
-        _copy(content, file)
-
-
-def _copy(source: BinaryIO, target: BinaryIO) -> None:
-    try:
-        while os.copy_file_range(source.fileno(), target.fileno(), 1 << 30):
-            pass
-    except OSError:  # across filesystems, or one that cannot
-        source.seek(0)
-        target.seek(0)
-        target.truncate()
-        shutil.copyfileobj(source, target, 1 << 20)
+        try:
+            while os.copy_file_range(content.fileno(), file.fileno(), 1 << 30):
+                pass
+        except OSError:  # across filesystems, or one that cannot
+            content.seek(0)
+            file.seek(0)
+            file.truncate()
+            shutil.copyfileobj(content, file, 1 << 20)

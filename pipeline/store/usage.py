@@ -10,16 +10,11 @@ from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
 from pipeline.store.store import Store
 
-# The level of the key of each kind of action: the raw bytes of a source, a program, a partition.
+# What the keys of each kind of action are made from.
 LEVELS = {
-    "programs": 1,
-    "reads": 1,
-    "export": 1,
-    "quantize": 2,
-    "compile": 2,
-    "link": 2,
-    "validate": 2,
-    "preprocess": 3,
+    **dict.fromkeys(("programs", "reads", "export"), "1 source"),
+    **dict.fromkeys(("quantize", "compile", "link", "validate"), "2 program"),
+    "preprocess": "3 partition",
 }
 
 

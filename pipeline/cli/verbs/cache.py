@@ -12,8 +12,6 @@ from pipeline.store.sizes import human_size
 from pipeline.store.store import Store
 from pipeline.store.usage import LEVELS, Usage
 
-_LEVEL_NAMES = {1: "1 source", 2: "2 program", 3: "3 partition"}
-
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Run one of `stats`, `verify` and `gc`, by default the first. Raises PipelineError."""
@@ -43,9 +41,8 @@ def _show_statistics(store: Store) -> Iterator[str]:
 
 def _usage_rows(usage: Mapping[str, Usage]) -> Iterator[tuple[str, ...]]:
     yield "level", "action", "hits", "misses", "time saved", "time spent"
-    for kind in sorted(usage, key=lambda kind: (LEVELS.get(kind, 0), kind)):
+    for level, kind in sorted((LEVELS.get(kind, ""), kind) for kind in usage):
         each = usage[kind]
-        level = _LEVEL_NAMES.get(LEVELS.get(kind, 0), "")
         saved, spent = _duration(each.saved), _duration(each.spent)
         yield level, kind, str(each.hits), str(each.misses), saved, spent
 
