@@ -95,7 +95,6 @@ class ConfigCache:
             if composition.problems:
                 return None
             return {
-                "code": code("plan"),
                 "packages": composition.packages,
                 "files": composition.reads,
                 "variables": {name: _variable(name) for name in composition.variables},
@@ -105,15 +104,14 @@ class ConfigCache:
             digests = self.workspace.file_digests
             self._known[path] = None
             with suppress(OSError):  # a file that can't be read; `parsed` says why
-                self._known[path] = digests.cached_while(path, "composed", compute, self._still_so)
+                given = code("plan")
+                self._known[path] = digests.cached(path, "composed", compute, given, self._still_so)
         return self._known[path]
 
     def _still_so(self, composed: Mapping[str, Any]) -> bool:
         files, variables = composed["files"], composed["variables"]
-        return (
-            composed["code"] == code("plan")
-            and all(self._digest(name) == digest for name, digest in files.items())
-            and all(_variable(name) == digest for name, digest in variables.items())
+        return all(self._digest(name) == digest for name, digest in files.items()) and all(
+            _variable(name) == digest for name, digest in variables.items()
         )
 
     def _digest(self, name: str) -> Digest | None:
@@ -168,15 +166,13 @@ class ConfigCache:
             summary = self._summarize(package)
             if summary is None:
                 return None
-            versions = toolchain(summary["distributions"])
-            return {"given": given, "versions": versions, "summary": summary}
+            return {"versions": toolchain(summary["distributions"]), "summary": summary}
 
         def is_valid(known: Mapping[str, Any]) -> bool:
-            versions = toolchain(known["summary"]["distributions"])
-            return known["given"] == given and known["versions"] == versions
+            return bool(known["versions"] == toolchain(known["summary"]["distributions"]))
 
         digests = self.workspace.file_digests
-        known = digests.cached_while(path, f"summary {package}", compute, is_valid)
+        known = digests.cached(path, f"summary {package}", compute, given, is_valid)
         return known and known["summary"]
 
     def _summarize(self, package: str) -> dict[str, Any] | None:

@@ -40,31 +40,25 @@ class FileDigests:
         except OSError:
             return None
 
-    def cached(self, path: Path, name: str, compute: Callable[[Path], Any], given: str = "") -> Any:
-        """Return `compute(path)`, a function of the file's content and of `given`.
-
-        The latest value is cached for each path and name.
-        """
-
-        def compute_pair(path: Path) -> list[Any] | None:
-            value = compute(path)
-            return None if value is None else [given, value]
-
-        pair = self.cached_while(path, name, compute_pair, lambda pair: pair[0] == given)
-        return None if pair is None else pair[1]
-
-    def cached_while(
+    def cached(
         self,
         path: Path,
         name: str,
         compute: Callable[[Path], Any],
-        is_valid: Callable[[Any], bool],
+        given: str = "",
+        is_valid: Callable[[Any], bool] = lambda value: True,
     ) -> Any:
-        """Return `compute(path)`, or its cached value while `is_valid` accepts that."""
+        """Return `compute(path)`, a function of the file's content and of `given`, or its cached
+        value while `is_valid` accepts that.
+
+        The latest value is cached for each path and name.
+        """
         before = read_stamp(path)
         entry = self._entries.get(str(path))
-        if entry and entry["stamp"] == before and name in entry and is_valid(entry[name]):
-            return entry[name]
+        if entry and entry["stamp"] == before and name in entry:
+            made_from, known = entry[name]
+            if made_from == given and is_valid(known):
+                return known
         value = compute(path)
         unchanged = read_stamp(path) == before
         if value is not None and unchanged and time.time_ns() - max(before[1:3]) > RACY_NS:
@@ -72,7 +66,7 @@ class FileDigests:
             if entry is None or entry["stamp"] != before:
                 _flush(path)
                 entry = self._entries[str(path)] = {"stamp": before}
-            entry[name] = value
+            entry[name] = [given, value]
             self._changed = True
         return value
 
