@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.program.module_paths import parse_frames
@@ -43,31 +43,27 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
 
     Raises KeyError, TypeError, AttributeError or ValueError for what is not a program.
     """
-    names: list[str] = []
-    operators: dict[str, list[Any]] = {}
+    scope = _Scope()
     module = dict(program["graph_module"])
-    scope = _Scope(names, operators, {})
     module["graph"] = scope.graph(module["graph"])
     module["signature"] = scope.renamed(module["signature"])
     rest = {name: value for name, value in program.items() if name != "torch_version"}
     canonical = {**rest, "graph_module": module}
-    if taken := [[number, name] for number, name in enumerate(names) if _TAKEN.search(name)]:
+    if taken := [[number, name] for number, name in enumerate(scope.names) if _TAKEN.search(name)]:
         canonical["names"] = taken
-    modules = {path: _short_digest(nodes) for path, nodes in operators.items()}
-    return Canonical(_with_numbered_symbols(canonical), names, modules)
+    modules = {path: _short_digest(nodes) for path, nodes in scope.operators.items()}
+    return Canonical(_with_numbered_symbols(canonical), scope.names, modules)
 
 
+@dataclass
 class _Scope:
-    """The names of one graph; a graph of a control flow has a scope of its own. Objects are those
-    of the whole program."""
+    """The numbers of the values of one graph, beside what is known of the whole program; a graph of
+    a control flow has a scope of its own."""
 
-    def __init__(
-        self, names: list[str], operators: dict[str, list[Any]], objects: dict[str, str]
-    ) -> None:
-        self._names = names
-        self._operators = operators
-        self._objects = objects
-        self._numbers: dict[str, int] = {}
+    names: list[str] = field(default_factory=list)
+    operators: dict[str, list[Any]] = field(default_factory=dict)
+    objects: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
 
     def graph(self, graph: Mapping[str, Any]) -> dict[str, Any]:
         """Return a graph whose values go by number, in the order of inputs and nodes."""
@@ -94,17 +90,17 @@ class _Scope:
         settings = [_map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]]
         frames = parse_frames(kept.get("nn_module_stack", ""))
         path = frames[-1].path if frames else ""
-        self._operators.setdefault(path, []).append([node["target"], settings])
+        self.operators.setdefault(path, []).append([node["target"], settings])
         return canonical
 
     def _object(self, match: re.Match[str]) -> str:
-        return self._objects.setdefault(match[0], f"object {len(self._objects)}")
+        return self.objects.setdefault(match[0], f"object {len(self.objects)}")
 
     def _number(self, name: str) -> int:
-        if name not in self._numbers:
-            self._numbers[name] = len(self._numbers)
-            self._names.append(name)
-        return self._numbers[name]
+        if name not in self.numbers:
+            self.numbers[name] = len(self.numbers)
+            self.names.append(name)
+        return self.numbers[name]
 
     def renamed(self, value: Any) -> Any:
         """Return an argument with the names of values replaced by their numbers."""
@@ -113,9 +109,8 @@ class _Scope:
             return self._number(text) if _is_name(key, owner) else text
 
         def inner(graph: Mapping[str, Any]) -> Any:
-            self._names.append(graph["name"])
-            scope = _Scope(self._names, self._operators, self._objects)
-            return {"graph": scope.graph(graph["graph"])}
+            self.names.append(graph["name"])
+            return {"graph": replace(self, numbers={}).graph(graph["graph"])}
 
         return _map_texts(value, number, inner)
 

@@ -20,14 +20,8 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.store.digest import (
-    Digest,
-    WrongContentError,
-    canonical_json,
-    hash_bytes,
-    read_pieces,
-    verified,
-)
+from pipeline.store import digest
+from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.remote_fs import RemoteError, RemoteFiles
 from pipeline.store.signing import Keys, load_keys
@@ -37,7 +31,7 @@ RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34
 MAX_ERRORS = 3  # in a row
 _DOMAIN = b"pte-pipeline result\n"
-_EMPTY = hash_bytes(b"")
+_EMPTY = digest.hash_bytes(b"")
 
 
 @dataclass(frozen=True)
@@ -122,9 +116,9 @@ class Remote:
         if self._may_have(name):
             with self._transfer(name):
                 try:
-                    for piece in verified(self._read(name, BLOB_LIMIT), blob):
+                    for piece in digest.verified(self._read(name, BLOB_LIMIT), blob):
                         file.write(piece)
-                except WrongContentError:
+                except digest.WrongContentError:
                     raise RemoteError("corrupt") from None
                 return True
         return False
@@ -142,7 +136,7 @@ class Remote:
         try:
             envelope = json.loads(content)
             record = envelope["record"]
-            message = _DOMAIN + canonical_json(record)
+            message = _DOMAIN + digest.canonical_json(record)
         except (ValueError, TypeError, KeyError, RecursionError):
             raise RemoteError("corrupt") from None
         if not isinstance(record, dict):
@@ -159,8 +153,10 @@ class Remote:
         if not self._pushes():
             return
         assert self._keys is not None
-        signer, signature = self._keys.sign(_DOMAIN + canonical_json(record))
-        content = canonical_json({"record": record, "signature": signature, "signer": signer})
+        signer, signature = self._keys.sign(_DOMAIN + digest.canonical_json(record))
+        content = digest.canonical_json(
+            {"record": record, "signature": signature, "signer": signer}
+        )
         if len(content) <= RESULT_LIMIT:
             name = action_name(action)
             with self._transfer(name, pushing=True):
@@ -173,9 +169,9 @@ class Remote:
         if blob == _EMPTY or not self._pushes() or known == "there":
             return
         # What is wrong with the local file is no matter of the remote.
-        with suppress(OSError, WrongContentError), self._transfer(name, pushing=True):
+        with suppress(OSError, digest.WrongContentError), self._transfer(name, pushing=True):
             if known != "misses" or not self._has(name, path.stat().st_size):
-                self._write(name, verified(read_pieces(path), blob))
+                self._write(name, digest.verified(digest.read_pieces(path), blob))
 
     def _pushes(self) -> bool:
         return self.settings.pushes and not self._denied and self._usable()

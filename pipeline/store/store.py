@@ -22,16 +22,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from blake3 import blake3
 
-from pipeline.store.digest import (
-    Digest,
-    WrongContentError,
-    canonical_json,
-    hash_bytes,
-    hash_file,
-    hash_json,
-    read_pieces,
-    verified,
-)
+from pipeline.store import digest
+from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import publish, temporary
 
@@ -96,7 +88,7 @@ class ActionEntry:
 
     @property
     def checksum(self) -> Digest:
-        return hash_json([self.key, self.result, self.seconds])
+        return digest.hash_json([self.key, self.result, self.seconds])
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "check": self.checksum}
@@ -106,7 +98,7 @@ class ActionEntry:
         """Read the entry of an action; None if the record is damaged or of another action."""
         try:
             entry = cls(record["key"], record["result"], record["seconds"])
-            whole = record["check"] == entry.checksum and hash_json(entry.key) == action
+            whole = record["check"] == entry.checksum and digest.hash_json(entry.key) == action
         except (ValueError, TypeError, KeyError):
             return None
         return entry if whole else None
@@ -158,7 +150,7 @@ class Store:
 
     def put(self, data: bytes | memoryview) -> Digest:
         """Store a blob, unless it is there already."""
-        blob = hash_bytes(data)
+        blob = digest.hash_bytes(data)
         path = self.blob_path(blob)
         if path.is_file() and self._is_good(blob):
             _touch(path)  # until a result refers to it, nothing but its age keeps it
@@ -183,7 +175,7 @@ class Store:
 
         def read(path: Path) -> bytes | None:
             data = path.read_bytes()
-            return data if hash_bytes(data) == blob else None
+            return data if digest.hash_bytes(data) == blob else None
 
         return self._checked(blob, read)
 
@@ -198,7 +190,7 @@ class Store:
         """
         path = self.blob_path(blob)
         if not (once and blob in self._verified and path.is_file()):
-            self._checked(blob, lambda path: hash_file(path) == blob or None)
+            self._checked(blob, lambda path: digest.hash_file(path) == blob or None)
             self._verified.add(blob)
         return path
 
@@ -231,10 +223,10 @@ class Store:
         path = self.blob_path(blob)
         try:
             self.has(blob)
-            yield from verified(read_pieces(path), blob)
+            yield from digest.verified(digest.read_pieces(path), blob)
         except OSError as error:
             raise self._missing(blob, f"is missing ({error})") from error
-        except WrongContentError as error:
+        except digest.WrongContentError as error:
             _remove(path)
             raise self._missing(blob, _CORRUPT) from error
 
@@ -254,7 +246,7 @@ class Store:
     # Action results
 
     def get_by_key(self, key: Mapping[str, Any]) -> ActionEntry | None:
-        return self.get(hash_json(key))
+        return self.get(digest.hash_json(key))
 
     def get(self, action: Digest) -> ActionEntry | None:
         """Return the entry of an action, or None if there is none or it is damaged."""
@@ -267,7 +259,7 @@ class Store:
             entry = ActionEntry.from_json(record, action)
             if entry is not None:
                 with suppress(OSError), self._writing(path) as file:
-                    file.write(canonical_json(record))
+                    file.write(digest.canonical_json(record))
         return entry
 
     def read_entry(self, path: Path, action: Digest) -> ActionEntry | None:
@@ -289,12 +281,12 @@ class Store:
 
         The remote gets the blobs first, so that no result there is without them.
         """
-        action = hash_json(key)
+        action = digest.hash_json(key)
         record = ActionEntry(key, result, round(seconds, 3)).to_json()
         with self._writing(self.action_path(action)) as file:
-            file.write(canonical_json(record))
+            file.write(digest.canonical_json(record))
         if self.remote is not None and self.remote.settings.pushes:
-            for blob in find_references(canonical_json(result)):
+            for blob in find_references(digest.canonical_json(result)):
                 if self.blob_path(blob).is_file():
                     self.remote.push_blob(blob, self.blob_path(blob))
             self.remote.push_result(action, record)
