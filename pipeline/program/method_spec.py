@@ -17,23 +17,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from pipeline.program.argument_specs import (
-    FUNCTIONS,
-    Argument,
-    ConstantSpec,
-    Extent,
-    Json,
-    Leaf,
-    TensorSpec,
-    bind_symbols,
-    check_leaf,
-    check_values,
-    iter_sizes,
-    leaf_from_json,
-    leaf_to_json,
-    make_leaf,
-    size_symbol,
-)
+from pipeline.program import argument_specs as specs
+from pipeline.program.argument_specs import Argument, ConstantSpec, Extent, Json, Leaf, TensorSpec
 from pipeline.program.inputs import decode_tree, encode_tree
 from pipeline.program.signature import (
     argument_names,
@@ -99,7 +84,7 @@ class MethodSpec:
         pairs = []
         for (_, tree), value in zip((*self.args, *self.kwargs), given, strict=True):
             pairs += list(pair_trees(tree, value, mistakes))
-        mistakes += check_values(pairs)
+        mistakes += specs.check_values(pairs)
         if mistakes:
             raise ArgumentError("\n".join(mistakes))
         return [value for _, value in pairs]
@@ -124,8 +109,8 @@ class MethodSpec:
         expected = pytree.tree_leaves(self.outputs)
         if len(outputs) != len(expected):
             raise PipelineError(f"gives {len(outputs)} outputs, must give {len(expected)}")
-        sizes = iter_sizes(zip(self._arguments, leaves, strict=True))
-        bound = bind_symbols([(size.expression, size.given) for size in sizes])
+        sizes = specs.iter_sizes(zip(self._arguments, leaves, strict=True))
+        bound = specs.bind_symbols([(size.expression, size.given) for size in sizes])
         mistakes = [
             f"{argument.name}: {mistake}"
             for argument, value in zip(expected, outputs, strict=True)
@@ -139,7 +124,7 @@ class MethodSpec:
         """Return the signature as strict JSON, for manifests."""
 
         def encode(tree: Any) -> Json:
-            return encode_tree(tree, lambda a: {"name": a.name, **leaf_to_json(a.value)})
+            return encode_tree(tree, lambda a: {"name": a.name, **specs.leaf_to_json(a.value)})
 
         return {
             "args": [[name, encode(tree)] for name, tree in self.args],
@@ -153,7 +138,7 @@ class MethodSpec:
         """Return the signature that `to_json` wrote. Raises PipelineError for anything else."""
 
         def decode(tree: Json) -> Any:
-            return decode_tree(tree, lambda a: Argument(str(a["name"]), leaf_from_json(a)))
+            return decode_tree(tree, lambda a: Argument(str(a["name"]), specs.leaf_from_json(a)))
 
         try:
             return cls(
@@ -223,7 +208,7 @@ class _Numbering:
                 self._number(found)
 
     def leaf(self, value: Any, ordered: bool = True) -> Leaf:
-        return make_leaf(value, self._extent, ordered)
+        return specs.make_leaf(value, self._extent, ordered)
 
     def _extent(self, size: int | torch.SymInt) -> Extent:
         found = expression(size)
@@ -234,14 +219,14 @@ class _Numbering:
             self._number(symbol)
         renamed = found.xreplace(self._numbers)
         known = all(
-            each.is_Rational or each.is_Symbol or type(each).__name__ in FUNCTIONS
+            each.is_Rational or each.is_Symbol or type(each).__name__ in specs.FUNCTIONS
             for each in sympy.preorder_traversal(renamed)
         )
         return Extent(renamed if known else None, least, greatest)
 
     def _number(self, symbol: sympy.Symbol) -> None:
         if symbol not in self._numbers:
-            self._numbers[symbol] = size_symbol(f"d{len(self._numbers)}")
+            self._numbers[symbol] = specs.size_symbol(f"d{len(self._numbers)}")
 
 
 def _plain(tree: Any) -> Any:
@@ -268,7 +253,7 @@ def _check_output(
         if leaf is not None and isinstance(given, torch.Tensor):
             yield "a tensor, must be none"
         return
-    wrong = list(check_leaf(leaf, given))
+    wrong = list(specs.check_leaf(leaf, given))
     yield from wrong
     for dimension, extent in enumerate(() if wrong else leaf.sizes):
         size = given.shape[dimension]
