@@ -38,33 +38,22 @@ def number(data: memoryview, at: int, letter: str) -> int:
     return value
 
 
-class _Visits:
-    """Counts the tables of vectors that may still be visited.
-
-    A file holds a table for each; in a damaged one vectors can lead to each other's tables, and
-    reading would not end.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.left = size // 4
-
-
 def root(data: memoryview) -> Table:
-    return Table(data, number(data, 0, "I"), _Visits(len(data)))
+    # A file holds an offset for each table of a vector; in a damaged one vectors can lead to each
+    # other's tables, and reading would not end.
+    return Table(data, number(data, 0, "I"), [len(data) // 4])
 
 
-class Table:
+class Table(NamedTuple):
     """A table of a flatbuffer. Fields go by their place in the schema, unions take two places.
 
+    `left` counts the tables of vectors that may still be visited, from all tables of the file.
     Every method raises CorruptError where the file contradicts itself.
     """
 
-    __slots__ = ("_visits", "at", "data")
-
-    def __init__(self, data: memoryview, at: int, visits: _Visits) -> None:
-        self.data = data
-        self.at = at
-        self._visits = visits
+    data: memoryview
+    at: int
+    left: list[int]
 
     def place(self, field: int) -> int:
         """Return the offset of a field; 0 for one that is left out."""
@@ -83,7 +72,7 @@ class Table:
         place = self.place(field)
         if not place:
             return None
-        return Table(self.data, place + number(self.data, place, "I"), self._visits)
+        return Table(self.data, place + number(self.data, place, "I"), self.left)
 
     def span(self, field: int, width: int = 1) -> Span | None:
         """Return the span of a vector's elements, each of `width` bytes; None without one."""
@@ -107,11 +96,11 @@ class Table:
         span = self.span(field, 4)
         if span is None:
             return
-        self._visits.left -= span.size // 4
-        if self._visits.left < 0:
+        self.left[0] -= span.size // 4
+        if self.left[0] < 0:
             raise CorruptError("it tells of more than it has room for")
         for place in range(span.offset, span.end, 4):
-            yield Table(self.data, place + number(self.data, place, "I"), self._visits)
+            yield Table(self.data, place + number(self.data, place, "I"), self.left)
 
     def text(self, field: int) -> str:
         span = self.span(field)
