@@ -7,7 +7,6 @@ may be there. `python -m pipeline.report.schema` prints these shapes as a JSON S
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -27,12 +26,6 @@ CulpritKind = Literal["operator", "delegate", "package", "state", "order"]
 
 # Strict JSON has no infinities; None where a figure is undefined.
 Figure = float | Literal["inf", "-inf", "nan"] | None
-
-
-def record_bytes(record: Mapping[str, Any], sort_keys: bool = True) -> bytes:
-    """Return the bytes of a record's file; equal records have the same."""
-    text = json.dumps(record, indent=1, sort_keys=sort_keys, allow_nan=False)
-    return f"{text}\n".encode()
 
 
 def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:

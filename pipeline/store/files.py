@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +25,12 @@ def read_record(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def record_bytes(record: Mapping[str, Any], sort_keys: bool = True) -> bytes:
+    """Return the bytes of a record's file; equal records have the same."""
+    text = json.dumps(record, indent=1, sort_keys=sort_keys, allow_nan=False)
+    return f"{text}\n".encode()
 
 
 @contextmanager

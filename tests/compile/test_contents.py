@@ -21,9 +21,9 @@ from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.quantize import quantize
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import record_bytes
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
+from pipeline.store.files import record_bytes
 from pipeline.store.store import Store
 from tests.support import functions
 from tests.support.bench import DATA

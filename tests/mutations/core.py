@@ -32,7 +32,10 @@ class Fault(NamedTuple):
 FAULTS = [
     Fault("store/digest.py", "blake3(data).hexdigest()", "blake3(data[:64]).hexdigest()", "store"),
     Fault(
-        "store/store.py", "return data if hash_bytes(data) == blob", "return data if True", "store"
+        "store/store.py",
+        "return data if digest.hash_bytes(data) == blob",
+        "return data if True",
+        "store",
     ),
     Fault("store/store.py", "return entry if whole else None", "return entry", "store"),
     Fault("store/digest.py", "if hasher.hexdigest() != expected:", "if False:", "store"),

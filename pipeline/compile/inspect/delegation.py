@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +36,14 @@ from pipeline.program.graphs import (
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name, operator_name
 from pipeline.program.source_lines import source_line
-from pipeline.report.records import (
-    BackendCounts,
-    BoundaryRecord,
-    CrossingRecord,
-    GraphSegmentRecord,
-)
+
+if TYPE_CHECKING:  # shapes, which change nothing that is done
+    from pipeline.report.records import (
+        BackendCounts,
+        BoundaryRecord,
+        CrossingRecord,
+        GraphSegmentRecord,
+    )
 
 # Operators that give the values that they are given, in another layout or dtype, or elsewhere.
 _COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clone"})
@@ -187,8 +189,10 @@ def _measure_boundary(module: GraphModule) -> BoundaryRecord:
     `copies` are operators beside a delegate that only change layout or dtype, or copy.
     """
     crossings, copies = _measure_crossings(module)
-    into, out_of = (CrossingRecord(tensors=n, bytes=size) for n, size in crossings.tolist())
-    return {"into": into, "out_of": out_of, "copies": copies}
+    records: list[CrossingRecord] = [
+        {"tensors": tensors, "bytes": size} for tensors, size in crossings.tolist()
+    ]
+    return {"into": records[0], "out_of": records[1], "copies": copies}
 
 
 def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], int]:

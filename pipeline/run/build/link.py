@@ -10,12 +10,11 @@ from pipeline.compile import etrecord
 from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.link import link
 from pipeline.plan.actions import Action, LinkInputs
-from pipeline.report.records import record_bytes
 from pipeline.run.build.compiled import CompiledUnit
 from pipeline.run.install import install
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
-from pipeline.store.files import CONTENTS, MANIFEST
+from pipeline.store.files import CONTENTS, MANIFEST, record_bytes
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 

@@ -15,12 +15,12 @@ from pipeline.compile.inspect.delegation import add_source_lines
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
-from pipeline.report.records import record_bytes
 from pipeline.run.build.load import guard_sources
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError
+from pipeline.store.files import record_bytes
 from pipeline.store.workspace import Workspace
 from pipeline.validate.bundle import BundleCases, bundle, describe_bundle
 from pipeline.validate.crashes import CrashLog

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.actions import Action, ValidateInputs
-from pipeline.report.records import FORMAT, GateRecord, read_manifest, record_bytes
+from pipeline.report.records import FORMAT, GateRecord, read_manifest
 from pipeline.report.write import render_package
 from pipeline.run.install import install
 from pipeline.run.prove.measure import check_files, find_measured, measure
@@ -19,7 +19,7 @@ from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import CONTENTS, REPORT, read_record
+from pipeline.store.files import CONTENTS, REPORT, read_record, record_bytes
 from pipeline.store.workspace import Workspace
 from pipeline.validate.gates.baseline import read_baseline
 from pipeline.validate.gates.figures import Figures

@@ -22,7 +22,7 @@ from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
 from pipeline.program.signature import flatten, lay_out
-from pipeline.report.records import record_bytes
+from pipeline.store.files import record_bytes
 from pipeline.validate.limits import LIMITS, check_limits
 from pipeline.validate.locate.case import Call, Located, describe_error, run_until
 from pipeline.validate.metrics import compare
