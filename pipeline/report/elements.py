@@ -5,7 +5,7 @@ Sections make them once; `markdown` and `html` render them. Nothing here knows o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,15 +77,15 @@ class DataTable:
 class Chart:
     """A chart with its caption and legend (names and colours). Markdown leaves it out.
 
-    `spec` makes a specification in Vega or Vega-Lite for a width in pixels; `label` says what the
-    picture shows; `links` maps descriptions of marks to where they lead.
+    `spec` is a specification in Vega or Vega-Lite, without a width; `label` says what the picture
+    shows; `links` maps descriptions of marks to where they lead.
     """
 
     title: str
     about: str
     legend: Sequence[tuple[str, str]]
     label: str
-    spec: Callable[[int], dict[str, Any]]
+    spec: dict[str, Any]
     links: Mapping[str, str] = field(default_factory=dict)
 
 

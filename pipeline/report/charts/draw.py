@@ -8,7 +8,6 @@ its name for screen readers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from xml.etree import ElementTree as Xml
 
 import vl_convert
@@ -24,19 +23,20 @@ _DROPPED = ("aria-roledescription", "font-family", "pointer-events", "class", "v
 def draw(chart: Chart) -> Markup:
     """Draw a chart twice, for screens and for phones; the page's style shows one of the two."""
     return Markup("").join(
-        Markup('<div class="chart {}">{}</div>').format(name, _svg(chart.spec(width), chart))
+        Markup('<div class="chart {}">{}</div>').format(name, _svg(chart, width))
         for name, width in _WIDTHS.items()
     )
 
 
-def _svg(spec: dict[str, Any], chart: Chart) -> Markup:
+def _svg(chart: Chart, width: int) -> Markup:
+    spec = {**chart.spec, "width": width}
     convert = vl_convert.vega_to_svg if "marks" in spec else vl_convert.vegalite_to_svg
     root = Xml.fromstring(convert(spec).replace(_NAMESPACE, "", 1))
     _prune(root)
     _add_titles(root, chart.links)
-    width = root.attrib.pop("width")
     del root.attrib["height"]
-    root.attrib |= {"role": "img", "aria-label": chart.label, "style": f"max-width:{width}px"}
+    style = f"max-width:{root.attrib.pop('width')}px"
+    root.attrib |= {"role": "img", "aria-label": chart.label, "style": style}
     return Markup(Xml.tostring(root, encoding="unicode"))
 
 

@@ -53,9 +53,7 @@ def colour_of(kind: str) -> str:
     return f"var(--c{places[kind]})" if kind in places else LEFT
 
 
-def bars(
-    rows: Mapping[str, Sequence[tuple[int, str, str]]], width: int, axis: Json | None = None
-) -> Spec:
+def bars(rows: Mapping[str, Sequence[tuple[int, str, str]]], axis: Json | None = None) -> Spec:
     """Return bars over the whole width.
 
     Args:
@@ -70,10 +68,10 @@ def bars(
             ends = {"start": start / total, "end": (start + amount) / total}
             values.append({**place, **ends, "colour": colour, "description": description})
             start += amount
-    return _chart("bars", values, _labels(list(rows)), _ROW * len(rows), width, _linear(1, axis))
+    return _chart("bars", values, _labels(list(rows)), _ROW * len(rows), _linear(1, axis))
 
 
-def treemap(segments: Sequence[Json], width: int) -> Spec:
+def treemap(segments: Sequence[Json]) -> Spec:
     """Return the bytes of a package as areas, by kind of segment.
 
     Args:
@@ -95,10 +93,10 @@ def treemap(segments: Sequence[Json], width: int) -> Spec:
     ]
     spec = json.loads((_FOLDER / "treemap.vg.json").read_text(encoding="utf-8"))
     spec["data"][0]["values"] = nodes
-    return {**spec, "width": width, "height": 380 if width > 500 else 420}
+    return spec
 
 
-def timeline(actions: Sequence[Json], lanes: Sequence[str], width: int) -> Spec:
+def timeline(actions: Sequence[Json], lanes: Sequence[str]) -> Spec:
     """Return workers as lanes of actions, which are named where their names fit.
 
     Args:
@@ -109,16 +107,13 @@ def timeline(actions: Sequence[Json], lanes: Sequence[str], width: int) -> Spec:
     row, bar = _LABEL + 34, 24
     values = []
     for action in actions:
-        top = action["lane"] * row + _LABEL
-        room = (action["end"] - action["start"]) / last * width
-        fits = room > 6.2 * len(action["name"]) + 12  # about 6.2 pixels a letter
-        colour = colour_of(action["kind"])
-        values.append({**action, "y": top, "y2": top + bar, "colour": colour, "fits": fits})
-    x = _linear(last, _unit_axis("s", last, width))
-    return _chart("timeline", values, _labels(lanes, row), row * len(lanes), width, x)
+        top, colour = action["lane"] * row + _LABEL, colour_of(action["kind"])
+        values.append({**action, "y": top, "y2": top + bar, "colour": colour, "last": last})
+    x = _linear(last, _unit_axis("s", last))
+    return _chart("timeline", values, _labels(lanes, row), row * len(lanes), x)
 
 
-def errors(lines: Sequence[Json], limits: Mapping[str, float], width: int) -> Spec:
+def errors(lines: Sequence[Json], limits: Mapping[str, float]) -> Spec:
     """Return the errors of each output on each input set, on a logarithmic axis.
 
     A line leads from the mean over the 99.9th percentile to the greatest error.
@@ -129,7 +124,8 @@ def errors(lines: Sequence[Json], limits: Mapping[str, float], width: int) -> Sp
         limits: of the absolute error, by row.
     """
     rows = dict.fromkeys(line["row"] for line in lines)
-    known = [line[name] for line in lines for name in ("mean", "p999", "max")]
+    figures = ("mean", "p999", "max")
+    known = [line[name] for line in lines for name in figures]
     known += [limit for row, limit in limits.items() if row in rows]
     low = math.floor(math.log10(min(value for value in known if value > 0)))
     high = math.ceil(math.log10(max(known) * 1.0001))
@@ -143,21 +139,25 @@ def errors(lines: Sequence[Json], limits: Mapping[str, float], width: int) -> Sp
         bottom = top + _LABEL + _LANE * len(own)
         if (limit := limits.get(row, 0)) > 0:
             words = f"{row}: limit of the absolute error, {limit:g} + rtol × |expected|"
-            place = {"limit": limit, "y": top + _LABEL - 4, "y2": bottom}
+            place = {"limit": math.log10(limit), "y": top + _LABEL - 4, "y2": bottom}
             marks.append({**place, "description": words})
         first = top + _LABEL + _LANE / 2
         for lane, line in enumerate(own):
             colour = "var(--c0)" if line["ok"] else "var(--bad)"
-            values.append({**line, "y": first + lane * _LANE, "colour": colour})
+            powers = {name: math.log10(max(line[name], 10.0**low)) for name in figures}
+            values.append({**line, **powers, "y": first + lane * _LANE, "colour": colour})
         top = bottom + 12
-    step = max(1, math.ceil((high - low) / (width / 70)))
-    axis = {"format": "~e", "values": [10.0**p for p in range(low, high + 1, step)]}
-    scale = {"type": "log", "domain": [10.0**low, 10.0**high], "nice": False, "clamp": True}
+    step = f"max(1, ceil(({high} - {low}) / (width / 70)))"
+    axis = {
+        "values": {"expr": f"sequence({low}, {high} + 1, {step})"},
+        "labelExpr": "format(pow(10, datum.value), '~e')",
+    }
+    scale = {"domain": [low, high], "nice": False, "zero": False}
     x = {"type": "quantitative", "scale": scale, "axis": axis}
-    return _chart("errors", values, labels, top, width, x, marks)
+    return _chart("errors", values, labels, top, x, marks)
 
 
-def latency(spreads: Sequence[Json], width: int) -> Spec:
+def latency(spreads: Sequence[Json]) -> Spec:
     """Return quartiles and medians in milliseconds, of the package and of its source.
 
     Args:
@@ -171,8 +171,8 @@ def latency(spreads: Sequence[Json], width: int) -> Spec:
         below, colour = (_BAR - 5, "var(--soft)") if spread["source"] else (4, "var(--c0)")
         values.append({**spread, "y": top + below, "colour": colour})
     last = max(spread["high"] for spread in spreads) * 1.04
-    x = _linear(last, _unit_axis("ms", last, width))
-    return _chart("latency", values, _labels(rows), _ROW * len(rows), width, x)
+    x = _linear(last, _unit_axis("ms", last))
+    return _chart("latency", values, _labels(rows), _ROW * len(rows), x)
 
 
 def _chart(
@@ -180,7 +180,6 @@ def _chart(
     values: Sequence[Json],
     labels: Mapping[float, str],
     height: float,
-    width: int,
     x: Json,
     limits: Sequence[Json] = (),
 ) -> Spec:
@@ -193,15 +192,13 @@ def _chart(
         x: the scale and the axis that all layers share.
     """
     spec = json.loads((_FOLDER / "charts.vl.json").read_text(encoding="utf-8"))
-    layers, named = spec.pop("layers")[name], spec.pop("labels")
-    named["mark"]["limit"] = width
+    layers = [*spec.pop("layers")[name], spec.pop("labels")]
     texts = [{"y": y, "label": label} for y, label in labels.items()]
     return {
         **spec,
-        "width": width,
         "height": height,
         "encoding": {"x": x, **spec["encoding"]},
-        "layer": [*layers, named],
+        "layer": layers,
         "data": {"name": "values"},
         "datasets": {"values": values, "limits": limits, "labels": texts},
     }
@@ -216,10 +213,10 @@ def _labels(rows: Sequence[str], height: float = _ROW) -> dict[float, str]:
     return {index * height + _LABEL - 6: row for index, row in enumerate(rows)}
 
 
-def _unit_axis(unit: str, last: float, width: int) -> Json:
+def _unit_axis(unit: str, last: float) -> Json:
     """Return an axis to `last` with round figures.
 
     None is so near its end that its label, in whatever font, would leave the picture.
     """
-    label = f"datum.value > {last * (1 - 28 / width)} ? '' : datum.label + ' {unit}'"
-    return {"tickCount": round(width / 90), "labelExpr": label}
+    label = f"datum.value > {last} * (1 - 28 / width) ? '' : datum.label + ' {unit}'"
+    return {"tickCount": {"expr": "round(width / 90)"}, "labelExpr": label}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 from pipeline.report.cells import code, figure, name, names, text
 from pipeline.report.charts import specs
@@ -84,7 +83,7 @@ def _treemap(segments: Sequence[Json]) -> Chart:
     ]
     about = "As areas, by what they are. Hover for names."
     label = "Size of each segment of the package"
-    spec = partial(specs.treemap, list(_tiles(segments)))
+    spec = specs.treemap(list(_tiles(segments)))
     return Chart("Bytes of the package.", about, legend, label, spec)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 from pipeline.report.cells import code, figure, name, source, text
 from pipeline.report.charts import specs
@@ -69,7 +68,7 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     about = "A node is a call of an operator, in control flow too; moves of data are none."
     names = sorted(legend.items(), key=lambda entry: entry[1] == specs.LEFT)
     label = "Share of nodes delegated, by method"
-    spec = partial(specs.bars, rows, axis={"format": ".0%", "tickCount": 4})
+    spec = specs.bars(rows, {"format": ".0%", "tickCount": 4})
     return Chart("Nodes by who runs them.", about, names, label, spec) if rows else None
 
 
@@ -97,7 +96,7 @@ def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
         "left between. Hover for the operators."
     )
     label = "Delegated regions in the order of each method's graph"
-    spec = partial(specs.bars, rows)
+    spec = specs.bars(rows)
     return Chart("Regions of the graph.", about, [], label, spec) if rows else None
 
 

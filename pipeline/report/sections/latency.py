@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from pipeline.report.cells import figure, name
 from pipeline.report.charts import specs
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection
@@ -12,6 +10,8 @@ from pipeline.report.formatting import milliseconds
 
 def section(report: Json) -> ReportSection:
     timed = [(m["method"], m["latency"]) for m in report["methods"] if m.get("latency")]
+    if not timed:
+        return ReportSection("latency", "Latency on the host")
     rows = [
         {
             "method": name(method),
@@ -35,10 +35,10 @@ def section(report: Json) -> ReportSection:
         "the machine that validated; a device is another matter.",
         [("package", "var(--c0)"), ("source program", "var(--soft)")],
         "Latency of the package and of its source program",
-        partial(specs.latency, spreads),
+        specs.latency(spreads),
     )
     table = DataTable("times", "Medians, with quartiles", rows)
-    return ReportSection("latency", "Latency on the host", chart if timed else None, table)
+    return ReportSection("latency", "Latency on the host", chart, table)
 
 
 def _spread(spread: Json) -> Cell:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from pipeline.report.cells import figure, name, source, verdict
@@ -174,7 +173,7 @@ def _errors(report: Json) -> Chart | None:
     legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
     legend = [] if all(line["ok"] for line in worst) else legend
     label = "Distribution of absolute errors by method and input set"
-    return Chart("Errors.", about, legend, label, partial(specs.errors, drawn, limits))
+    return Chart("Errors.", about, legend, label, specs.errors(drawn, limits))
 
 
 def _error(row: str, output: Output) -> Json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 from pipeline.report.cells import figure, name
 from pipeline.report.charts import specs
@@ -75,7 +74,7 @@ def _chart(events: Sequence[Event], seconds: float, pages: Mapping[str, str]) ->
         f"What each did when; {share} of their time was used. Red edges: failed. Hover for stages.",
         [(kind, specs.colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
-        partial(specs.timeline, bars, [f"worker {lane}" for lane in lanes]),
+        specs.timeline(bars, [f"worker {lane}" for lane in lanes]),
         links,
     )
 
