@@ -60,7 +60,9 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
         if kind.installed
         for name in state.get(kind.name, {}).get("files", {})
     }
-    removed = sorted(name for name in recorded if _inside(name) and (folder / name).is_file())
+    # A record that someone changed may name files outside the folder.
+    inside = {n for n in recorded if not n.startswith("/") and ".." not in n.split("/")}
+    removed = sorted(name for name in inside if (folder / name).is_file())
     if not dryrun:
         for name in removed:
             (folder / name).unlink()
@@ -71,11 +73,6 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
         with suppress(OSError):
             folder.rmdir()
     return [f"{workspace.build.name}/{package}/{name}" for name in removed]
-
-
-def _inside(name: str) -> bool:
-    """Return whether a recorded name can only be that of a file in the package's folder."""
-    return not name.startswith("/") and ".." not in name.split("/")
 
 
 def _remove_empty(folder: Path, name: str) -> None:

@@ -31,7 +31,6 @@ from pipeline.store.workspace import Workspace
 
 _PR_SET_PDEATHSIG = 1
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
-_NONE: Mapping[str, Usage] = MappingProxyType({})
 
 
 class Report(NamedTuple):
@@ -41,7 +40,7 @@ class Report(NamedTuple):
     """
 
     event: Event
-    usage: Mapping[str, Usage] = _NONE
+    usage: Mapping[str, Usage] = MappingProxyType({})
     remote: tuple[Any, str] | None = None
 
 
@@ -88,7 +87,7 @@ def run(action: Action, workspace: Workspace, always: bool, parent: int) -> Repo
         with _worker_process(parent), _logging_to(log_path(action, workspace)):
             outcome, error, usage = _perform(action, workspace, stages, always)
     except OSError as problem:
-        outcome, error, usage = "failed", _describe(problem), _NONE
+        outcome, error, usage = "failed", _describe(problem), {}
     finally:
         with suppress(OSError):
             steps.unlink(missing_ok=True)
@@ -123,12 +122,12 @@ def _perform(
         return "hit" if done else "built", "", usage
     except MissingBlobError as problem:
         traceback.print_exc()
-        return "lost", str(problem), _NONE
+        return "lost", str(problem), {}
     except MemoryError:
-        return "failed", "out of memory", _NONE
+        return "failed", "out of memory", {}
     except BaseException as problem:  # SystemExit too: it would end the worker in silence
         traceback.print_exc()
-        return "failed", _describe(problem), _NONE
+        return "failed", _describe(problem), {}
 
 
 def _describe(problem: BaseException) -> str:
@@ -143,12 +142,24 @@ def _describe(problem: BaseException) -> str:
 
 @contextmanager
 def _worker_process(parent: int) -> Iterator[None]:
-    """Prepare a worker process for an action, during which it collects no garbage."""
+    """Prepare a worker process for an action, during which it collects no garbage.
+
+    Collection costs 11 to 20 % of lowering, whose graphs live to its end anyway. Afterwards only
+    what the action made is looked at: torch's own 400,000 objects stay frozen, unless the process
+    has grown so large that something may hide among them.
+    """
     _prepare(parent)
-    with _without_garbage_collection():
-        with suppress(OSError), open("/proc/self/clear_refs", "w") as refs:
-            refs.write("5")  # resets the peak
+    gc.freeze()
+    gc.disable()
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as refs:
+        refs.write("5")  # resets the peak
+    try:
         yield
+    finally:
+        gc.enable()
+        if _memory("VmRSS") > _LARGE:
+            gc.unfreeze()
+        gc.collect()
 
 
 @cache
@@ -185,24 +196,6 @@ def _logging_to(path: Path) -> Iterator[None]:
             for fd, original in zip((1, 2), saved, strict=True):
                 os.dup2(original, fd)
                 os.close(original)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Collection costs 11 to 20 % of lowering, whose graphs live to its end anyway.
-
-    Afterwards only what the action made is looked at: torch's own 400,000 objects stay frozen,
-    unless the process has grown so large that something may hide among them.
-    """
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        if _memory("VmRSS") > _LARGE:
-            gc.unfreeze()
-        gc.collect()
 
 
 def _memory(field: str) -> int:

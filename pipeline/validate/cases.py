@@ -137,9 +137,7 @@ class CaseMaker:
 
     def _holds(self, inputs: InputSet, outputs: list[Any], growth: Sequence[float]) -> bool:
         """Return whether the source's outputs stay within the limits when its inputs are rounded.
-
-        Limits of zero ask for the same operations, whatever rounding does.
-        """
+        Limits of zero ask for the same operations, whatever rounding does."""
         if self.limits.atol == self.limits.rtol == 0:
             return True
         args, kwargs = pytree.tree_map(_round, (inputs.args, inputs.kwargs))

@@ -1,8 +1,7 @@
 """Measures how long the methods of a package take on this machine, beside their source programs.
 
-Both are timed from Python, copies of inputs and outputs included, the package in ExecuTorch's
-runtime and the source program in eager mode. The figures show how a package changed, not how long a
-device will take. Another process on the same cores is in them.
+Both are timed from Python, copies of inputs and outputs included. The figures show how a package
+changed, not how long a device will take; another process on the same cores is in them.
 """
 
 from __future__ import annotations

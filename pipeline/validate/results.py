@@ -28,14 +28,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Run:
-    """One call.
+    """One call on the input set `origin`, which was `generated` or is real.
 
-    Attributes:
-        origin: the input set that it was made on.
-        step: counts the calls of a sequence from 1; 0 for a method without state.
-        sequence: names the sequence, which began on a package just opened.
-        generated: whether the input set was generated or is real.
-        case: the kind of a generated input set that is not random (cases.py).
+    `case` is the kind of a generated set that is not random (cases.py). `step` counts the calls of
+    a sequence from 1, which `sequence` names and which began on a package just opened; it is 0 for
+    a method without state.
     """
 
     origin: str

@@ -62,19 +62,15 @@ def guard_sources(sources: Iterable[MethodSource]) -> Iterator[None]:
     """Make sure that users' archives are what was planned while they are read. Raises SourceError
     where one of them is another file by now."""
     contents = {source.archive: source.content for source in sources if not source.exported}
-    before = {path: _stamp(path) for path in contents}
+    before = {path: path.exists() and read_stamp(path) for path in contents}
     try:
         yield
     finally:  # whatever went wrong, this is why
         for path, content in contents.items():
             # The stamp tells a file that was exchanged and put back while it was read.
-            unchanged = before[path] is not None and before[path] == _stamp(path)
+            unchanged = path.exists() and before[path] == read_stamp(path)
             if not unchanged or digest.hash_file(path) != content:
                 raise SourceError(f"{path.name}: changed while the build ran; run again")
-
-
-def _stamp(path: Path) -> list[int] | None:
-    return read_stamp(path) if path.exists() else None
 
 
 @contextmanager
