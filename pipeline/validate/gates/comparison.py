@@ -42,9 +42,8 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        if self.same:
-            return f"{self.package}: no difference from {self.against}"
-        return f"{self.package}: compared with {self.against}"
+        compared = "no difference from" if self.same else "compared with"
+        return f"{self.package}: {compared} {self.against}"
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of all sections, each section under its title."""

@@ -161,6 +161,8 @@ def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
     own = Counter({name: n for each in kernels.values() for name, n in each.items()})
     arenas = inside.get("planned_memory")
     sqnr = _sqnr(proved.get("runs", ())) if proved.get("kind") == "program" else None
+    measured = any(each is not None and each < MOST_SQNR for each in sqnr or ())
+    error = float(proved.get("max_abs", math.inf)) if measured else math.inf
     # Unchecked, since the SQNR of a package that fails may be infinite.
     return MethodFigures.model_construct(
         nodes=delegation["nodes"],
@@ -173,7 +175,7 @@ def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
         constants=inside.get("constants"),
         delegated=inside.get("delegated"),
         sqnr_db=sqnr,
-        max_abs=_max_abs(proved, sqnr),
+        max_abs=None if math.isinf(error) else float(f"{error:.2g}"),
     )
 
 
@@ -184,13 +186,6 @@ def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
     # Infinities are strings.
     known = ([round(min(float(f), MOST_SQNR), 1) for f in each if f is not None] for each in places)
     return [min(figures, default=None) for figures in known] or None
-
-
-def _max_abs(proved: Json, sqnr: Sequence[float | None] | None) -> float | None:
-    if not sqnr or all(each is None or each >= MOST_SQNR for each in sqnr):
-        return None
-    found = float(proved.get("max_abs", math.inf))
-    return None if math.isinf(found) else float(f"{found:.2g}")
 
 
 def describe_left(delegation: Json, operator: str) -> str:
