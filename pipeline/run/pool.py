@@ -36,7 +36,7 @@ class Pool:
         waiting = list(ready)
         for action in waiting:
             log_path(action, self._workspace).unlink(missing_ok=True)
-            self._crash_log(action).clear()
+            CrashLog(self._workspace.logs, str(action.package)).clear()  # only a validation writes
         while waiting:
             done: set[int] = set()
             try:
@@ -58,7 +58,7 @@ class Pool:
         that is another one each time.
         """
         for action in suspects:
-            crash_log = self._crash_log(action)
+            crash_log = CrashLog(self._workspace.logs, str(action.package))
             crash_log.clear(crashes=False)  # it may have died with another one
             again = True
             while again:
@@ -75,10 +75,6 @@ class Pool:
                         log = log_name(action, self._workspace)
                         facts = {"error": what, "stage": "worker", "log": log}
                         yield action, Report(make_event(action, "failed", **facts))
-
-    def _crash_log(self, action: Action) -> CrashLog:
-        """Return the crash log of an action's package; only a validation writes to it."""
-        return CrashLog(self._workspace.logs, str(action.package))
 
     def _parallel(self, waiting: Sequence[Action], jobs: int) -> Iterator[tuple[int, Report]]:
         # With n_jobs=1 joblib would run the actions in this process, which must not import torch;

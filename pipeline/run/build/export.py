@@ -64,7 +64,9 @@ def export(action: Action[ExportInputs], workspace: Workspace, stages: Stages) -
         imported = sorted({*_workspace_modules(root).values()})
     with stages.stage("store"):
         result = _commit(programs, examples, batches, store)
-        _refuse_edited({**opened, str(path): content})
+        for name, seen in {**opened, str(path): content}.items():
+            if seen is not None and _digest_if_there(Path(name)) != seen:
+                raise SourceError(f"{Path(name).name}: changed while the exporter ran; run again")
         read = {
             str(file.relative_to(root)): opened.get(str(file)) or _digest_if_there(file)
             for file in sorted({*map(Path, opened), *imported} - {path}, key=str)
@@ -250,12 +252,6 @@ def _is_inside(root: Path, path: Path) -> bool:
         part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts
     )
     return not hidden and not any(path.is_relative_to(folder) for folder in outside)
-
-
-def _refuse_edited(read: Mapping[str, digest.Digest | None]) -> None:
-    for name, content in read.items():
-        if content is not None and _digest_if_there(Path(name)) != content:
-            raise SourceError(f"{Path(name).name}: changed while the exporter ran; run again")
 
 
 def _digest_if_there(path: Path) -> digest.Digest | None:
