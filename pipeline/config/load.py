@@ -6,7 +6,8 @@ All mistakes are reported together, as Problems, in this project's words. Knows 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pipeline.config.compose import KEYS, Composition, Document
 from pipeline.config.fields import NAME_PATTERN, RULES
@@ -16,36 +17,27 @@ from pipeline.store.errors import ConfigErrors, Problem, shown
 
 
 @dataclass(frozen=True)
-class Configs:
-    """Configs of a folder, by package.
+class Parsed:
+    """The config of a package with the document it was parsed from, or what is wrong with it."""
 
-    Attributes:
-        configs, documents: the good ones, and what they were parsed from.
-        problems: what is wrong with the others.
-        files: the name of the file in messages.
-    """
+    config: PackageConfig | None = None
+    document: Document | None = None
+    problems: tuple[Problem, ...] = ()
 
-    configs: dict[str, PackageConfig] = field(default_factory=dict)
-    documents: dict[str, Document] = field(default_factory=dict)
-    problems: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
 
-    def add(self, composition: Composition, package: str) -> None:
-        """Add a package of a file; a package that two files make has no config."""
-        other = self.files.setdefault(package, composition.file)
-        try:
-            if other != composition.file:
-                what = f"makes the package '{package}', as {other} does"
-                raise ConfigErrors([Problem(composition.file, "", what, "keep one")])
-            if composition.problems:
-                raise ConfigErrors(composition.problems)
-            document = composition.documents[package]
-            self.configs[package] = parse_document(package, document)
-            self.documents[package] = document
-        except ConfigErrors as errors:
-            self.configs.pop(package, None)
-            self.documents.pop(package, None)
-            self.problems[package] = (*self.problems.get(package, ()), *errors.problems)
+def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
+    """Parse a package of the files that make it; one that two make has no config."""
+    first, *others = compositions
+    what = f"makes the package '{package}', as {first.file} does"
+    found = [Problem(each.file, "", what, "keep one") for each in others]
+    try:
+        if first.problems:
+            raise ConfigErrors(first.problems)
+        document = first.documents[package]
+        config = parse_document(package, document)
+    except ConfigErrors as errors:
+        return Parsed(problems=(*errors.problems, *found))
+    return Parsed(problems=tuple(found)) if found else Parsed(config, document)
 
 
 def parse_document(package: str, document: Document) -> PackageConfig:

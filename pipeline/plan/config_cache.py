@@ -19,8 +19,8 @@ from pipeline.store.toolchain import code, toolchain
 from pipeline.store.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
-    from pipeline.config.compose import Composition, Document, Folder
-    from pipeline.config.load import Configs
+    from pipeline.config.compose import Composition, Folder
+    from pipeline.config.load import Parsed
     from pipeline.config.models import PackageConfig
 
 
@@ -62,7 +62,7 @@ class ConfigCache:
         self.workspace = workspace
         self._known: dict[Path, dict[str, Any] | None] = {}
         self._digests: dict[str, Digest | None] = {}
-        self._configs: dict[str, Configs] = {}
+        self._parsed: dict[str, Parsed] = {}
         self._summaries: dict[str, ConfigSummary | None] = {}
 
     @cached_property
@@ -126,19 +126,14 @@ class ConfigCache:
         """All packages that a config asks for, those with mistakes too."""
         return tuple(sorted(self._files))
 
-    def parsed(self, package: str) -> Configs:
+    def parsed(self, package: str) -> Parsed:
         """Parse one package's config, or find what is wrong with it."""
-        from pipeline.config.load import Configs  # pydantic, which a no-op run does without
+        from pipeline.config.load import parse_package  # pydantic, which a no-op run does without
 
-        if package not in self._configs:
-            found = self._configs[package] = Configs()
-            for path in self._files[package]:
-                found.add(self._compose(path), package)
-        return self._configs[package]
-
-    def document(self, package: str) -> Document:
-        """Return what a package's config was parsed from. Raises KeyError where it has mistakes."""
-        return self.parsed(package).documents[package]
+        if package not in self._parsed:
+            compositions = [self._compose(path) for path in self._files[package]]
+            self._parsed[package] = parse_package(package, compositions)
+        return self._parsed[package]
 
     def summary(self, package: str) -> ConfigSummary | None:
         """Return the summary of a package's config, or None where the config has mistakes."""
@@ -176,7 +171,7 @@ class ConfigCache:
         return known and known["summary"]
 
     def _summarize(self, package: str) -> dict[str, Any] | None:
-        config = self.parsed(package).configs.get(package)
+        config = self.parsed(package).config
         return None if config is None else _summarize(config)
 
     def derived(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:

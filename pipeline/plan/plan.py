@@ -25,6 +25,7 @@ from pipeline.store.toolchain import host, toolchain
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
+    from pipeline.config.compose import Document
     from pipeline.config.models import MethodConfig, PackageConfig
 
 
@@ -52,8 +53,16 @@ class Plan:
         return self.configs.packages
 
     def config(self, package: str) -> PackageConfig:
-        """Return a package's config. Raises KeyError where it has mistakes."""
-        return self.configs.parsed(package).configs[package]
+        """Return the config of a package, which has no mistakes."""
+        config = self.configs.parsed(package).config
+        assert config is not None
+        return config
+
+    def document(self, package: str) -> Document:
+        """Return what the config of a package, which has no mistakes, was parsed from."""
+        document = self.configs.parsed(package).document
+        assert document is not None
+        return document
 
     def model(self, package: str) -> str | None:
         summary = self.configs.summary(package)
@@ -70,13 +79,11 @@ class Plan:
         return tuple(dict.fromkeys(self._find_problems(package)))
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
-        configs = self.configs.parsed(package)
-        found = list(configs.problems.get(package, ()))
-        config = configs.configs.get(package)
-        if config is None:
-            return tuple(found)
-        document = configs.documents[package]
-        found += check_config(config, document, self.workspace.root)
+        parsed = self.configs.parsed(package)
+        config, document = parsed.config, parsed.document
+        if config is None or document is None:
+            return parsed.problems
+        found = list(check_config(config, document, self.workspace.root))
         found += self.models.problems(config.model, document)
         if config.model not in self.models.sources:
             return tuple(found)
@@ -228,7 +235,7 @@ class Plan:
     ) -> Action:
         """Return the action that validates a package of these files."""
         config = self.config(package)
-        places = find_places(config, self.configs.document(package))
+        places = find_places(config, self.document(package))
         examples = {
             name: self._hash_files(limits.examples or ())
             for name, limits in config.validation.methods.items()

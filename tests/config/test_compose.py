@@ -208,7 +208,7 @@ def test_what_is_missing_is_reported_of_the_file_that_lacks_it(write):
 
 
 def test_a_base_that_nobody_extends_says_nothing(write):
-    assert write(_base="nonsense: [\n").files == {}
+    assert write(_base="nonsense: [\n").packages == []
 
 
 # defaults

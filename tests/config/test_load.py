@@ -489,7 +489,7 @@ def test_a_bad_config_spoils_no_other(tmp_path):
         "d": 2,
         "twice": 1,
     }
-    assert sorted(found.files) == ["a", "b", "c", "d", "twice"]
+    assert sorted(found.packages) == ["a", "b", "c", "d", "twice"]
     (twice,) = found.problems["twice"]
     assert str(twice).endswith(
         f"twice.yml: makes the package 'twice', as {tmp_path.name}/twice.yaml does; keep one"

@@ -4,21 +4,28 @@ import os
 from types import SimpleNamespace
 
 from pipeline.config.compose import Folder
-from pipeline.config.load import Configs, parse_document
+from pipeline.config.load import parse_document, parse_package
 from pipeline.store.errors import Problem
 from pipeline.store.workspace import makes_packages
 
 
 def read_configs(folder, environment=os.environ):
-    """Read all configs of a folder but hidden ones; none where there is no folder."""
+    """Read all configs of a folder but hidden ones; none where there is no folder. The result has,
+    by package, the good `configs` with their `documents`, and the `problems` of the others."""
     files = Folder(folder, environment)
-    found = Configs()
+    makers = {}
     for stem, paths in files.files.items():
         for path in paths if makes_packages(stem) else ():
-            composition = files.compose(path)
-            for package in composition.packages:
-                found.add(composition, package)
-    return found
+            for package in files.compose(path).packages:
+                makers.setdefault(package, []).append(files.compose(path))
+    parsed = {package: parse_package(package, makes) for package, makes in makers.items()}
+    good = {package: each for package, each in parsed.items() if each.config}
+    return SimpleNamespace(
+        packages=list(parsed),
+        configs={package: each.config for package, each in good.items()},
+        documents={package: each.document for package, each in good.items()},
+        problems={package: each.problems for package, each in parsed.items() if each.problems},
+    )
 
 
 def parse_config(package, data, file):

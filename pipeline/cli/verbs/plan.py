@@ -42,12 +42,12 @@ def resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     problems: list[Problem] = []
     blank = False
     for package in packages:
-        found = plan.configs.parsed(package).problems.get(package, ())
+        found = plan.configs.parsed(package).problems
         problems += found
         if not found:
             yield from [""] if blank else []
             blank = True
-            yield from resolved_view(plan.config(package), plan.configs.document(package))
+            yield from resolved_view(plan.config(package), plan.document(package))
     if problems:
         raise ConfigErrors(problems)
 
