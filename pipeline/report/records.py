@@ -103,8 +103,7 @@ class FailureRecord(TypedDict):
 class CulpritRecord(TypedDict):
     """The cause of a failure: an operator and its delegate, if it has one, or something else.
 
-    `line` is `code  # file:line, in function` of the model's source as it is now; `what` is a
-    sentence.
+    `line` is `file:line` of the model's source as it is now; `what` is a sentence.
     """
 
     operator: str

@@ -10,24 +10,13 @@ import torch
 
 from pipeline.config.validation import Limits
 from pipeline.devices.interpreter.execute import read_value
-from pipeline.devices.interpreter.load import (
-    Method,
-    get_instructions,
-    named_bytes,
-    read_payload,
-)
+from pipeline.devices.interpreter.load import Method, get_instructions, named_bytes, read_payload
 from pipeline.program.graphs import NodePlaces
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.store.errors import first_line
 from pipeline.validate.locate.bisect_delegate import bisect_delegate
 from pipeline.validate.locate.bisect_runtime import locate_in_runtime
-from pipeline.validate.locate.case import (
-    FailureCase,
-    Spot,
-    describe_error,
-    load_methods,
-    run_until,
-)
+from pipeline.validate.locate.case import FailureCase, Spot, describe_error, load_methods, run_until
 from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.locate.plan_diff import diff_named_data, find_reader
 from pipeline.validate.locate.walk import (

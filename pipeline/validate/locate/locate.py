@@ -47,14 +47,12 @@ def locate_failures(
     located: dict[str, Located] = {}
     for each in failed:
         name = each.method
-        if name not in evidence.sources:
+        if name not in evidence.sources or each.failures[0].what.startswith(LACKS):
             continue
         if len(located) == MOST_METHODS:
             limit = f"{MOST_METHODS} methods are, of {len(failed)} that failed"
             located[name] = Located(notes=(f"{name}: not looked into: {limit}",))
             break
-        if each.failures[0].what.startswith(LACKS):
-            continue
         declares = any("declare" in failure.what for failure in each.failures)
         may_run = bool(each.runs or each.failing or declares)
         located[name] = locate(evidence, name, each.failing, examples.get(name, ()), may_run)
