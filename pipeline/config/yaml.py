@@ -95,8 +95,6 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         context = f"{error.context}, " if error.context else ""
         line = mark.line + 1 if mark else 0
         raise _error(file, line, f"is not valid YAML: {context}{error.problem}") from error
-    except yaml.YAMLError as error:
-        raise _error(file, 0, f"is not valid YAML: {error}".splitlines()[0]) from error
 
 
 def plain(node: Node) -> Any:

@@ -118,8 +118,7 @@ def compile_action(
         methods: all methods of the model, in its order.
         quantizes: the quantize actions of the package. The key holds their digests, so whether a
             method was compiled is known without its quantized program.
-        passes: the files of each pass of the config, by reference.
-        files: the files that the options of each method name.
+        passes, files: the files of each pass, by reference, and those that each method names.
     """
     own = {name: quantizes[name] for name in unit if name in quantizes}
     named = [n for n in unit if any(b.preprocessing.names_count for b in config.backends([n]))]
@@ -138,14 +137,15 @@ def compile_action(
         "emit": {k: v for k, v in config.emit.resolved().items() if k not in _NOT_COMPILED},
     }
     together = {name: source for name, source in methods.items() if name in unit}
-    if len(together) > 1:  # a backend that sees all methods takes them in the order of the model
-        key["order"] = list(together)
-    if config.emit.etrecord:  # it holds lines of the source, unknown to a program's digest
-        key["etrecord"] = {name: methods[name].content for name in unit}
-    if facts := _machine_facts(config, unit):
-        key["facts"] = facts
-    if references := sorted(set(config.pass_references(unit))):
-        key["passes"] = {reference: passes[reference] for reference in references}
+    more: Key = {
+        # A backend that sees all methods takes them in the order of the model.
+        "order": list(together) if len(together) > 1 else [],
+        # It holds lines of the source, unknown to a program's digest.
+        "etrecord": {n: methods[n].content for n in unit} if config.emit.etrecord else {},
+        "facts": _machine_facts(config, unit),
+        "passes": {name: passes[name] for name in sorted(set(config.pass_references(unit)))},
+    }
+    key |= {name: value for name, value in more.items() if value}
     configs = {name: config.methods[name] for name in together}
     inputs = CompileInputs(together, own, configs, config.emit)
     return Action("compile", config.model, config.package, unit_name(unit), key, inputs)
