@@ -1,9 +1,10 @@
-"""Compile: one method, or one joint group, from its programs to an object in the store."""
+"""Compile: one method, or one joint group, from its programs to an object in the store, and the
+result, which linking and the manifest take from there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,75 @@ from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
 from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.module_filter import make_filtered_partitioners
-from pipeline.compile.objects import make_object
+from pipeline.compile.objects import MethodObject, make_object, parse_object
 from pipeline.config.models import EmitConfig, MethodConfig
 from pipeline.config.passes import load_passes, source_files
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.program.graphs import NodePlaces
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
-from pipeline.run.build.compiled import CompiledMethod, CompiledUnit
 from pipeline.run.build.load import guard_files, guard_sources, load_method, load_quantized
 from pipeline.run.stages import Stages
 from pipeline.store import digest
+from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CompiledMethod:
+    """Facts of a method that is compiled, as JSON.
+
+    Attributes:
+        delegation: as `describe_delegation` returns it.
+        signature: a `MethodSpec`.
+        instructions: which instruction gives which node of the program that was lowered (the
+            quantized one where there is one), as `Instructions`.
+        debug_handles: of what Python runtimes run, each with the place of its node in the source
+            program. A place, as the line of the source may change where the program doesn't.
+        left_float: the operators in control flow of a quantized method that are not quantized.
+        constants: the names of constants, as `describe_constants` gives them.
+    """
+
+    delegation: Json
+    signature: Json
+    instructions: Json
+    debug_handles: Sequence[tuple[int, int]]
+    left_float: int
+    constants: Json
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what a manifest says of the method."""
+        facts = {name: value for name, value in vars(self).items() if name != "constants"}
+        optional = ("debug_handles", "left_float")
+        return {name: each for name, each in facts.items() if each or name not in optional}
+
+
+@dataclass(frozen=True)
+class CompiledUnit:
+    """The object of a compile unit, what is known of its methods, and the entries of an ETRecord
+    (`compile.etrecord.record`) where that is wanted."""
+
+    object: MethodObject
+    methods: Mapping[str, CompiledMethod]
+    etrecord: Mapping[str, Json]
+
+    @property
+    def blobs(self) -> list[Digest]:
+        """The blobs that the unit needs, sorted."""
+        entries = {entry["digest"] for entry in self.etrecord.values()}
+        return sorted({*(blob.digest for blob in self.object.blobs()), *entries})
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "blobs": self.blobs}
+
+    @classmethod
+    def from_json(cls, data: Json) -> CompiledUnit:
+        methods = {name: CompiledMethod(**each) for name, each in data["methods"].items()}
+        return cls(parse_object(data["object"]), methods, data["etrecord"])
 
 
 @dataclass(frozen=True)

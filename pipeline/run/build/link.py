@@ -10,7 +10,7 @@ from pipeline.compile import etrecord
 from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.link import link
 from pipeline.plan.actions import Action, LinkInputs
-from pipeline.run.build.compiled import CompiledUnit
+from pipeline.run.build.compile import CompiledUnit
 from pipeline.run.install import install
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
