@@ -26,7 +26,8 @@ class FileDigests:
     def __init__(self, path: Path) -> None:
         self._path = path
         found = read_record(path) or {}
-        self._entries = {p: e for p, e in found.items() if isinstance(e, dict) and "stamp" in e}
+        # Older entries, which have a "stamp", hold other things.
+        self._entries = {p: e for p, e in found.items() if isinstance(e, dict) and "stat" in e}
         self._changed = False
 
     def hash(self, path: Path) -> Digest:
@@ -55,7 +56,7 @@ class FileDigests:
         """
         before = read_stamp(path)
         entry = self._entries.get(str(path))
-        if entry and entry["stamp"] == before and name in entry:
+        if entry and entry["stat"] == before and name in entry:
             made_from, known = entry[name]
             if made_from == given and is_valid(known):
                 return known
@@ -63,9 +64,9 @@ class FileDigests:
         unchanged = read_stamp(path) == before
         if value is not None and unchanged and time.time_ns() - max(before[1:3]) > RACY_NS:
             entry = self._entries.get(str(path))
-            if entry is None or entry["stamp"] != before:
+            if entry is None or entry["stat"] != before:
                 _flush(path)
-                entry = self._entries[str(path)] = {"stamp": before}
+                entry = self._entries[str(path)] = {"stat": before}
             entry[name] = [given, value]
             self._changed = True
         return value

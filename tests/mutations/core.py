@@ -41,8 +41,8 @@ FAULTS = [
     Fault("store/digest.py", "if hasher.hexdigest() != expected:", "if False:", "store"),
     Fault(
         "store/file_digests.py",
-        'if entry and entry["stamp"] == before and name in entry',
-        'if entry and entry["stamp"][1] == before[1] and name in entry',
+        'if entry and entry["stat"] == before and name in entry',
+        'if entry and entry["stat"][1] == before[1] and name in entry',
         "store",
     ),
     Fault("program/canonical.py", '["graph"])}', '["graph"]) and None}', "program"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from pipeline.cli.columns import columns
 from pipeline.cli.verbs import known_packages
@@ -28,28 +29,20 @@ def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[st
         PipelineError: there is no such package, or, where `resolved`, its config has mistakes.
     """
     packages = known_packages(plan, words)
-    yield from resolve(plan, packages) if resolved else preview(plan, packages)
+    yield from _resolve(plan, packages) if resolved else preview(plan, packages)
 
 
-def resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
-    """Yield the resolved configs of packages.
-
-    Raises:
-        ConfigErrors: the mistakes in all of them, after the others were shown.
-    """
+def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
+    """Yield the resolved configs of packages. Raises ConfigErrors for the others, after these."""
     from pipeline.config.resolved import resolved_view  # pydantic, which a preview does without
 
-    problems: list[Problem] = []
-    blank = False
-    for package in packages:
-        found = plan.configs.parsed(package).problems
-        problems += found
-        if not found:
-            yield from [""] if blank else []
-            blank = True
-            yield from resolved_view(plan.config(package), plan.document(package))
-    if problems:
-        raise ConfigErrors(problems)
+    problems = [plan.configs.parsed(package).problems for package in packages]
+    sound = [each for each, found in zip(packages, problems, strict=True) if not found]
+    for number, package in enumerate(sound):
+        yield from [""] if number else []
+        yield from resolved_view(plan.config(package), plan.document(package))
+    if len(sound) < len(packages):
+        raise ConfigErrors(chain.from_iterable(problems))
 
 
 @dataclass(frozen=True)
