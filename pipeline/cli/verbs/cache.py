@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from pipeline.cli.columns import columns
 from pipeline.plan.plan import Plan
@@ -10,7 +10,7 @@ from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.maintenance import evict, statistics, verify
 from pipeline.store.sizes import human_size
 from pipeline.store.store import Store
-from pipeline.store.usage import LEVELS, Usage
+from pipeline.store.usage import LEVELS
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
@@ -32,19 +32,16 @@ def _show_statistics(store: Store) -> Iterator[str]:
     yield f"  {number} results, {human_size(stats.result_bytes)}" + (f": {kinds}" if kinds else "")
     if stats.usage:
         yield ""
-        yield from columns(_usage_rows(stats.usage), right=range(2, 6))
+        rows = [("level", "action", "hits", "misses", "time saved", "time spent")]
+        for level, kind in sorted((LEVELS.get(kind, ""), kind) for kind in stats.usage):
+            use = stats.usage[kind]
+            times = _duration(use.saved), _duration(use.spent)
+            rows.append((level, kind, str(use.hits), str(use.misses), *times))
+        yield from columns(rows, right=range(2, 6))
     if store.remote is not None:
         yield ""
         yield f"remote {store.remote.settings.url}"
         store.remote.check()
-
-
-def _usage_rows(usage: Mapping[str, Usage]) -> Iterator[tuple[str, ...]]:
-    yield "level", "action", "hits", "misses", "time saved", "time spent"
-    for level, kind in sorted((LEVELS.get(kind, ""), kind) for kind in usage):
-        each = usage[kind]
-        saved, spent = _duration(each.saved), _duration(each.spent)
-        yield level, kind, str(each.hits), str(each.misses), saved, spent
 
 
 def _duration(seconds: float) -> str:
