@@ -73,15 +73,12 @@ class Quantization:
         apply_quantizer: instead of `prepare_pt2e` and `convert_pt2e`, for backends that quantize
             in their own way: an ATen module, the config and batches of calibration inputs, which
             are tuples of arguments, to the quantized module.
-        rewrite: quantizes a program by itself, without `prepare_pt2e` and without inputs: it
-            returns an ATen module, which is exported again.
         host: what it needs of the machine; in `QUANTIZERS` that of its backend.
     """
 
     options: type[QuantizeConfig]
     make_quantizer: Callable[[Any], Quantizer | None] = lambda options: None
     apply_quantizer: Callable[[GraphModule, Any, Iterable[Any]], GraphModule] | None = None
-    rewrite: Callable[[ExportedProgram, Any], GraphModule] | None = None
     host: Host = _QUANTIZER_HOST
 
 

@@ -90,19 +90,16 @@ def quantize(
     first = list(islice(calibration, 1))
     tracing = generate_inputs(program, 3, seed=0, examples=first)[2]
     entry = QUANTIZERS[spec.quantizer]
-    if entry.rewrite is not None:
-        converted = entry.rewrite(program, spec)
+    # Observers of weights need one run as well.
+    observed = _Observed(program, calibration if first else [tracing], report)
+    module = program.module(check_guards=False)
+    if entry.apply_quantizer is not None:
+        state = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        converted = entry.apply_quantizer(module, spec, replace(observed, positional=True))
+        _restore_state(program, module, state)
+        _restore_state(program, converted, state)
     else:
-        # Observers of weights need one run as well.
-        observed = _Observed(program, calibration if first else [tracing], report)
-        module = program.module(check_guards=False)
-        if entry.apply_quantizer is not None:
-            state = {name: buffer.clone() for name, buffer in module.named_buffers()}
-            converted = entry.apply_quantizer(module, spec, replace(observed, positional=True))
-            _restore_state(program, module, state)
-            _restore_state(program, converted, state)
-        else:
-            converted = _apply_pt2e(program, module, spec, observed)
+        converted = _apply_pt2e(program, module, spec, observed)
     move_exported_model_to_eval(converted)
     return torch.export.export(
         converted, tracing.args, tracing.kwargs, dynamic_shapes=_dynamic_shapes(program)

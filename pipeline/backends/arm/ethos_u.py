@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import configparser
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar, Literal
@@ -124,8 +124,7 @@ class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
 _inis: dict[str, bytes] = {}
 
 
-@contextmanager
-def _with_own_inis() -> Iterator[None]:
+def _with_own_inis() -> AbstractContextManager[None]:
     """Let vela read users' own files, within the context, by the names that compile specs have of
     them."""
     from executorch.backends.arm.ethosu import backend
@@ -140,8 +139,7 @@ def _with_own_inis() -> Iterator[None]:
                 flags = [f"--config={path}" if f == f"--config={name}" else f for f in flags]
             return original(tosa, flags, **more)
 
-    with wrapped(backend, "vela_compile", compile_with_inis):
-        yield
+    return wrapped(backend, "vela_compile", compile_with_inis)
 
 
 ENTRIES = (

@@ -6,7 +6,7 @@ import io
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,8 +90,7 @@ def _refuse_scalars(partition: Any) -> None:
             )
 
 
-@contextmanager
-def _around_preprocess() -> Iterator[None]:
+def _around_preprocess() -> AbstractContextManager[None]:
     """Keep, within the context, names that OpenVINO counts through the life of a process out of
     blobs, and refuse partitions that can't be compiled or run."""
     from executorch.backends.openvino import preprocess
@@ -111,8 +110,7 @@ def _around_preprocess() -> Iterator[None]:
             blob = without_counters(blob)
         return SimpleNamespace(export_model=lambda: io.BytesIO(blob))
 
-    with wrapped(preprocess, "openvino_compile", compile_model):
-        yield
+    return wrapped(preprocess, "openvino_compile", compile_model)
 
 
 @contextmanager

@@ -73,6 +73,7 @@ class TorchaoQuantize(QuantizeConfig):
 
 QUANTIZERS = {
     "torchao": Quantization(
-        options=TorchaoQuantize, rewrite=lazy("pipeline.backends.torchao.weights:quantize_weights")
+        options=TorchaoQuantize,
+        apply_quantizer=lazy("pipeline.backends.torchao.weights:quantize_weights"),
     )
 }

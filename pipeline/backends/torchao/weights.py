@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from executorch.exir.passes import _quant_patterns_and_replacements  # noqa: F401  (embedding ops)
 from torch import Tensor
-from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization import Int8DynamicActivationIntxWeightConfig, IntxWeightOnlyConfig
 from torchao.quantization.granularity import PerAxis, PerGroup
@@ -24,13 +23,12 @@ if TYPE_CHECKING:
     from pipeline.backends.torchao import EmbeddingOptions, TorchaoQuantize
 
 
-def quantize_weights(program: ExportedProgram, config: TorchaoQuantize) -> GraphModule:
-    """Return an ATen module in which linears and embeddings compute with quantized weights.
+def quantize_weights(module: GraphModule, config: TorchaoQuantize, batches: object) -> GraphModule:
+    """Return an ATen module, in which linears and embeddings compute with quantized weights.
 
     Raises:
         PipelineError: there is nothing that the config would quantize.
     """
-    module = program.module(check_guards=False)
     found = 0
     if config.scheme is not None:
         found += _quantize_linears(module, config)
