@@ -22,7 +22,7 @@ from torch.fx import Node
 from torch.fx.passes.operator_support import create_op_support
 
 from pipeline.backends.patching import wrapped
-from pipeline.program.graphs import iter_nodes
+from pipeline.program.graphs import feeds_control_flow, iter_nodes
 from pipeline.store.errors import PipelineError
 
 
@@ -85,11 +85,9 @@ def _drops_dimensions(node: Node) -> bool:
     if not isinstance(value, torch.Tensor) or value.dim():
         return False
     given = [i.meta.get("val") for i in node.all_input_nodes]
-    return any(isinstance(v, torch.Tensor) and v.dim() for v in given) and any(
-        user.op == "output"
-        or user.target in Q_OPS
-        or isinstance(user.target, torch._ops.HigherOrderOperator)
-        for user in node.users
+    leaves = any(user.op == "output" or user.target in Q_OPS for user in node.users)
+    return (leaves or feeds_control_flow(node)) and any(
+        isinstance(v, torch.Tensor) and v.dim() for v in given
     )
 
 
