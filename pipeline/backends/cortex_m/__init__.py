@@ -76,10 +76,7 @@ ENTRIES = (
             preserve_ops=tuple(f"aten.{name}.default" for name in _WHOLE),
             edge_operators=("aten.max_pool2d.default",),
         ),
-        quantization=Quantization(
-            options=CortexMQuantize,
-            make_quantizer=_quantizer,
-        ),
+        quantization=Quantization(options=CortexMQuantize, make_quantizer=_quantizer),
         host=Host(
             requirements=(
                 extra("tosa", "tosa_serializer"),
