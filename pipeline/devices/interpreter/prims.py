@@ -11,19 +11,11 @@ from typing import Any
 from pipeline.devices.interpreter.slots import RefusalError
 
 # executorch_prim: kernels/prim_ops/register_prim_ops.cpp. Scalars in, a scalar out.
+_LIKE_PYTHON = (
+    "add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "eq", "gt", "lt", "ge", "le"
+)  # fmt: skip
 PRIMS: Mapping[str, Callable[..., Any]] = {
-    "add.Scalar": operator.add,
-    "sub.Scalar": operator.sub,
-    "mul.Scalar": operator.mul,
-    "floordiv.Scalar": operator.floordiv,
-    "truediv.Scalar": operator.truediv,
-    "mod.Scalar": operator.mod,
-    "neg.Scalar": operator.neg,
-    "eq.Scalar": operator.eq,
-    "gt.Scalar": operator.gt,
-    "lt.Scalar": operator.lt,
-    "ge.Scalar": operator.ge,
-    "le.Scalar": operator.le,
+    **{f"{name}.Scalar": getattr(operator, name) for name in _LIKE_PYTHON},
     "ceil.Scalar": math.ceil,
     "round.Scalar": round,
     "trunc.Scalar": math.trunc,
