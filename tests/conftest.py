@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 from tests.support.bench import Bench, bench_of
 from tests.support.drawing import draw_in_helper
@@ -16,6 +17,9 @@ from tests.support.drawing import draw_in_helper
 
 def pytest_configure():
     draw_in_helper()
+    # How long an example takes is the machine's business.
+    settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any")
 
 
 def pytest_collection_finish():

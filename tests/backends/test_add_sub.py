@@ -172,7 +172,7 @@ def test_an_alpha_that_does_not_fit_is_told_with_its_debug_handle():
     assert caught.value.debug_handle == 7
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_payload_that_was_cut_or_changed_is_refused(golden, data):
     payload = golden.processed_bytes
@@ -186,7 +186,7 @@ def test_a_payload_that_was_cut_or_changed_is_refused(golden, data):
         AddSubRuntime().init(damaged, (), DATA)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=80))
 def test_any_bytes_are_refused(data):
     with pytest.raises(DelegateError):
@@ -431,7 +431,7 @@ def expressions(draw):
     return Expression(constants, steps), tuple(inputs)
 
 
-@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=30, phases=[Phase.explicit, Phase.generate])
 @given(expressions())
 def test_it_computes_what_eager_mode_does(expression):
     module, inputs = expression
@@ -441,7 +441,7 @@ def test_it_computes_what_eager_mode_does(expression):
         assert same(actual, expected)
 
 
-@settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=20, phases=[Phase.explicit, Phase.generate])
 @given(
     st.sampled_from(BROADCAST), st.sampled_from(BROADCAST), st.sampled_from(DTYPES),
     st.sampled_from(DTYPES), st.sampled_from([1, -1, 3]),

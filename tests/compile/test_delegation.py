@@ -182,7 +182,7 @@ def runs(names, taken):
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.sampled_from(["sin", "erf", "exp", "add", "sub"]), min_size=1, max_size=8))
 def test_every_call_is_delegated_or_left(names):
     program = program_of(Step(*names))

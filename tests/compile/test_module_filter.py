@@ -245,7 +245,7 @@ def graphs(draw):
     return torch.fx.GraphModule(Free(), graph), calls, kept
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(graphs())
 def test_parts_never_depend_on_each_other_in_a_circle(example):
     module, calls, kept = example

@@ -595,7 +595,6 @@ def test_merging_is_associative_where_nothing_is_taken_away(one, two, three):
 
 
 @given(st.lists(MAPPINGS.filter(bool), min_size=3, max_size=3))
-@settings(deadline=None)
 def test_how_a_chain_of_bases_is_spelled_means_nothing(documents):
     spellings = [
         {"_a": [], "_b": ["_a"], "p": ["_b"]},
@@ -657,7 +656,6 @@ def test_each_value_is_of_the_last_document_that_wrote_it(documents):
 
 
 @given(DOCUMENTS)
-@settings(deadline=None)
 def test_the_resolved_view_is_a_config_that_resolves_to_the_same(document):
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "p.yaml"
@@ -816,7 +814,7 @@ def known(plan):
 
 
 @given(STEPS)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_what_the_plan_remembers_is_what_it_would_find(steps):
     with (
         tempfile.TemporaryDirectory() as name,

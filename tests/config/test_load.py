@@ -581,7 +581,6 @@ def shuffled(value, random):
 
 
 @given(DOCUMENTS, st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_resolved_does_not_depend_on_the_order_of_keys(document, random):
     assert resolved(shuffled(document, random)) == resolved(document)
     config = parse_config("p", shuffled(document, random), "f.yaml")
@@ -589,7 +588,6 @@ def test_resolved_does_not_depend_on_the_order_of_keys(document, random):
 
 
 @given(DOCUMENTS)
-@settings(deadline=None)
 def test_a_document_survives_its_file(tmp_path_factory, document):
     path = tmp_path_factory.mktemp("configs") / "p.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -622,7 +620,7 @@ SNIPPETS = st.binary(max_size=4) | st.sampled_from(
 
 
 @given(st.integers(0, len(YAML)), st.integers(0, 8), SNIPPETS)
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_a_mutated_file_parses_or_has_problems(tmp_path_factory, start, length, snippet):
     folder = tmp_path_factory.mktemp("configs")
     (folder / "p.yaml").write_bytes(YAML[:start] + snippet + YAML[start + length :])
@@ -644,7 +642,7 @@ def places(value):
 
 
 @given(DOCUMENTS, st.data())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_a_mutated_document_parses_or_gives_config_errors(document, data):
     document = copy.deepcopy(document)  # strategies hand out the same lists again
     container, key = data.draw(st.sampled_from(list(places(document))))

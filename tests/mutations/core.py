@@ -62,7 +62,7 @@ FAULTS = [
     Fault("config/variables.py", "self.read.add(name)", "pass", "config plan"),
     Fault("plan/keys.py", '"program": methods[name].program,', '"program": "",', "plan"),
     Fault("plan/keys.py", "**config.methods[name].resolved(),", "", "plan"),
-    Fault("plan/keys.py", 'key["order"] = list(together)', "pass", "plan"),
+    Fault("plan/keys.py", '"order": list(together) if', '"order": [] if', "plan"),
     Fault("plan/keys.py", "if spec.depends_on_host:", "if False:", "plan"),
     Fault(
         "plan/status.py", "        if not damage:\n", "        if True:\n", "plan cli/test_tasks.py"

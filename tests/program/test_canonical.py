@@ -109,7 +109,7 @@ def _is_a_name(path):
     return path[-1] in ("name", "as_name", "user_input_name")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from([path for path in LEAVES if not _is_a_name(path)]))
 def test_every_field_counts(path):
     changed = copy.deepcopy(PROGRAM)
@@ -173,7 +173,7 @@ def renamed(program, rename, inside="graph_module"):
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(min_value=0, max_value=10**6))
 def test_names_of_values_do_not_count(seed):
     numbers: dict[str, int] = {}

@@ -222,7 +222,7 @@ def test_eviction_of_a_store_that_is_not_there(store):
     assert not store.root.exists()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.integers(0, 10**6)), min_size=1, max_size=8),
     st.integers(0, 4000),

@@ -101,7 +101,7 @@ def test_any_record_and_any_bytes(tmp_path, scheme):
         max_leaves=10,
     )
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(record=st.dictionaries(st.text(), values), content=st.binary())
     def check(record, content):
         path = tmp_path / "content"

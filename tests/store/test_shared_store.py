@@ -90,7 +90,7 @@ def test_result_of_another_action_is_a_miss(filled, other, site):
     assert other.get(second) is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_change_of_a_stored_record_is_a_miss_or_the_same(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("r")

@@ -2,8 +2,9 @@
 
 `python tests/support/upstream.py ours MODULE... CLASS.TEST...` runs all tests of these modules
 but for those named, and every module that has ExecuTorch's `to_backend` gets ours in its place,
-with a store. With `theirs` nothing is changed, and only the tests that are named run. Prints, as JSON, the outcome of each test (a
-test with failed sub-tests has failed) and how often our function was called in each module.
+with a store. With `theirs` nothing is changed, and only the tests that are named run. Prints, as
+JSON, the outcome of each test (a test with failed sub-tests has failed) and how often our function
+was called in each module.
 """
 
 from __future__ import annotations

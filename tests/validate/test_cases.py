@@ -65,7 +65,7 @@ def test_zeros_are_zero_and_integers_stay_within_the_examples(embed):
     assert not mask.any() and zeros.kwargs["scale"] == 0 and zeros.kwargs["offset"] == 3
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**40), st.integers(0, 4))
 def test_every_case_fits_its_program_whatever_the_seed(embed, seed, count):
     example = embed_inputs()
@@ -266,7 +266,6 @@ FIGURES = dict.fromkeys(LIMITS, st.none() | NUMBERS) | {
 }  # fmt: skip
 
 
-@settings(deadline=None)
 @given(st.builds(Limits, **FIGURES), st.floats(0, 1e9))
 def test_growth_makes_no_limit_stricter(limits, growth):
     wider = scale_limits(limits, growth)

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.validate import metrics
@@ -75,7 +75,6 @@ def test_what_compares_with_the_signal_is_undefined_without_one():
     assert (error.relative, error.cosine) == (1.0, 0.0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(*[st.floats(-1e3, 1e3, width=32)] * 2), min_size=1, max_size=50))
 def test_figures_keep_to_their_bounds(pairs):
     a, e = (torch.tensor(side) for side in zip(*pairs, strict=True))
@@ -228,14 +227,12 @@ FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
 LIMITS = st.floats(0, 10)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=6), LIMITS, LIMITS)
 def test_close_means_what_allclose_means(pairs, atol, rtol):
     a, e = (torch.tensor(side, dtype=torch.float64) for side in zip(*pairs, strict=True))
     assert closeness(a, e, atol, rtol).ok == torch.allclose(a, e, rtol, atol, equal_nan=True)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(FLOATS, FLOATS), max_size=6))
 def test_errors_are_strict_json(pairs):
     a, e = (torch.tensor([pair[side] for pair in pairs]) for side in (0, 1))
@@ -247,7 +244,6 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.com
 EDGES = st.sampled_from([NAN, INF, -INF, 0.0, -0.0, 1e-40, 1.0, -2.5, 6e4])
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(EDGES, EDGES), min_size=1, max_size=6), st.sampled_from(DTYPES), LIMITS)
 def test_nan_and_infinity_are_close_to_themselves_only_in_every_dtype(pairs, dtype, atol):
     a, e = (torch.tensor([pair[side] for pair in pairs]).to(dtype) for side in (0, 1))
@@ -274,7 +270,6 @@ def test_nan_and_infinity_are_close_to_themselves_only_in_every_dtype(pairs, dty
         assert math.isfinite(error.mean_abs) and error.max_abs >= error.mean_abs * (1 - 1e-9)
 
 
-@settings(deadline=None)
 @given(st.lists(EDGES, min_size=1, max_size=6), st.sampled_from(DTYPES))
 def test_every_output_is_close_to_itself(values, dtype):
     value = torch.tensor(values).to(dtype)
@@ -285,7 +280,6 @@ def test_every_output_is_close_to_itself(values, dtype):
     assert closeness(value, value.clone()).ok
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9), st.booleans())
 def test_an_output_of_zeros_is_like_nothing(values, flipped):
     """Not undefined, as where there is nothing to be like, so that a limit fails it."""

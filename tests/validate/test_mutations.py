@@ -119,7 +119,7 @@ def test_all_samples_pass_on_twenty_seeds(judges):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_damage_passes_whatever_the_seed(judges, data):
     sample = data.draw(st.sampled_from(judges.samples))

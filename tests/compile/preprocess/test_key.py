@@ -617,7 +617,7 @@ def payload(handles):
 HANDLES = st.integers(1, 2**32 - 1).filter(lambda handle: handle not in XNNPACK.fixed_handles)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(HANDLES, HANDLES), min_size=1, max_size=5, unique_by=lambda pair: pair[0]),
     st.data(),
