@@ -7,7 +7,7 @@ each node. Nothing that it emits is changed. Nodes are named by their places (pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from pipeline.backends.patching import wrapped
 from pipeline.program.graphs import NodePlaces, called_delegate, iter_nodes
 from pipeline.program.operators import control_flow_name
 
@@ -112,9 +113,8 @@ def record_emission() -> Iterator[Emission]:
     # By the emitter's state, which those of control flow share. The states are kept: the id of one
     # that is gone may be that of the next method's.
     found: dict[int, tuple[Any, _Method]] = {}
-    run_node = _emitter._Emitter.run_node
 
-    def recorded(emitter: Any, node: Node) -> Any:
+    def recorded(run_node: Callable[[Any, Node], Any], emitter: Any, node: Node) -> Any:
         state = emitter.emitter_state
         if isinstance(emitter, _emitter._TopLevelEmitter) and id(state) not in found:
             method = _Method(emitter.name, emitter.exported_program)
@@ -130,11 +130,8 @@ def record_emission() -> Iterator[Emission]:
             method.nodes.append((offset + start, offset + end, node))
         return value
 
-    _emitter._Emitter.run_node = recorded
-    try:
+    with wrapped(_emitter._Emitter, "run_node", recorded):
         yield emission
-    finally:
-        _emitter._Emitter.run_node = run_node
 
 
 def _has_own_emitter(node: Node) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -20,6 +20,7 @@ from executorch.exir.program import _program
 from torch.export import ExportedProgram
 
 from pipeline.backends import Backend
+from pipeline.backends.patching import replaced
 from pipeline.compile.control_flow import explain_quantized_scans, refuse_unsupported
 from pipeline.compile.module_filter import check_modules
 from pipeline.compile.shared_constants import retry_with_separate_constants
@@ -74,8 +75,7 @@ def lower(
         return retry_with_separate_constants(programs, attempt)
 
 
-@contextmanager
-def _lower_through_to_backend_multiple(store: Store | None) -> Iterator[None]:
+def _lower_through_to_backend_multiple(store: Store | None) -> AbstractContextManager[None]:
     """Put `to_backend_multiple` in the place of `to_backend` in the module of `EdgeProgramManager`.
 
     This can go when that takes another.
@@ -86,12 +86,7 @@ def _lower_through_to_backend_multiple(store: Store | None) -> Iterator[None]:
             spec.method_to_edge_program, spec.method_to_partitioner, store=store
         )
 
-    original = _program.to_backend
-    _program.to_backend = through
-    try:
-        yield
-    finally:
-        _program.to_backend = original
+    return replaced(_program, "to_backend", lambda original: through)
 
 
 @contextmanager

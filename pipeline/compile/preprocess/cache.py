@@ -25,6 +25,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
 from pipeline.backends import CacheScope
+from pipeline.backends.patching import replaced
 from pipeline.compile.preprocess.key import Partition, UndescribableError, describe
 from pipeline.compile.preprocess.records import from_json, to_json
 from pipeline.compile.preprocess.registry import (
@@ -87,18 +88,15 @@ def cached_preprocess(store: Store | None) -> Iterator[None]:
     stand-in gives it each backend of the registry behind its cache. This can go when it has a
     registry.
     """
-    original = backend_api.BackendDetails
     stand_in = SimpleNamespace(__subclasses__=_Cache(store).backends)
-    backend_api.BackendDetails = stand_in  # type: ignore[assignment, misc]
     try:
-        yield
+        with replaced(backend_api, "BackendDetails", lambda original: stand_in):
+            yield
     except NotImplementedError as error:
         missing = _NOT_FOUND.fullmatch(str(error))
         if missing is None:
             raise
         raise make_unknown_backend_error(missing[1]) from error
-    finally:
-        backend_api.BackendDetails = original  # type: ignore[misc]
 
 
 def preprocess_programs(
