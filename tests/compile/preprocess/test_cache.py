@@ -267,10 +267,11 @@ def through(store, program, specs=(), backend=XnnpackBackend):
 @pytest.fixture
 def fixed(monkeypatch):
     """An XNNPACK that gives one payload, with the debug handle 7, whatever it is given."""
-    real = XnnpackBackend.preprocess(partition(), [])
-    own = {h for _, h in xnnpack_sight._handles(real.processed_bytes)} - xnnpack_sight.FIXED_HANDLES
-    assert len(own) >= 1
+    program = partition()
+    own = {handle for handle in handles([program]) if handle is not None}
+    real = XnnpackBackend.preprocess(program, [])
     payload = xnnpack_sight.remap_handles(real.processed_bytes, dict.fromkeys(own, 7))
+    assert payload not in (None, real.processed_bytes)
     result = PreprocessResult(payload, {0: (7,)}, real.data_store_output)
     monkeypatch.setattr(XnnpackBackend, "preprocess", staticmethod(lambda *_: result))
     return result
