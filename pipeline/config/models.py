@@ -71,7 +71,7 @@ class MethodConfig(Options):
     """No partitioner delegates what stands in none of these sub-modules."""
     edge: EdgeConfig = EdgeConfig()
     quantize: SerializeAsAny[QuantizeConfig] | None = None
-    """How the method is quantized before it is lowered; by default not at all."""
+    """Quantize the method before it is lowered; by default it is not quantized."""
 
     @field_validator("quantize")
     @classmethod
@@ -144,7 +144,7 @@ class MemoryPlanning(Options):
     """greedy lets tensors that don't live at the same time share memory; naive gives each its
     own."""
     alignment: PowerOfTwo = 16
-    """Of every tensor, in bytes."""
+    """The alignment of every tensor, in bytes."""
     allow_lifetime_and_storage_overlap: bool = False
     """Accept plans in which tensors that live together overlap."""
     alloc_graph_input: bool = True

@@ -104,11 +104,11 @@ class ValidateConfig(Limits):
     """Settings by which the package is validated against its source programs."""
 
     inputs: int = Field(default=3, ge=0, le=2**31 - 1)
-    """How many input sets are generated for each method."""
+    """The number of input sets that are generated for each method."""
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
     """The seed of the random generator of input sets."""
     steps: int = Field(default=4, ge=1, le=2**31 - 1)
-    """How often a method with state is called in a row."""
+    """The number of calls in a row of a method with state."""
     # What passes in less passes in more, and what fails is not kept.
     timeout: float = Field(default=600, gt=0, le=604800, allow_inf_nan=False, exclude=True)
     """Seconds within which each method must be loaded, and each of its calls come to an end, on the

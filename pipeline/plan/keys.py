@@ -80,7 +80,7 @@ def quantize_action(
         "names": source.names,
         "calibration": calibration_digests(spec, source, files.get(CALIBRATION, ())),
         "quantize": spec.resolved(),
-        **_files(files, of_quantize=True),
+        **_files(files, quantizer=True),
     }
     from pipeline.backends import QUANTIZERS  # pydantic, which a no-op run does without
 
@@ -130,7 +130,7 @@ def compile_action(
                 "names": methods[name].names if name in named else None,
                 **config.methods[name].resolved(),
                 "quantize": own[name].digest if name in own else None,
-                **_files(files.get(name, NO_FILES), of_quantize=False),
+                **_files(files.get(name, NO_FILES), quantizer=False),
             }
             for name in unit
         },
@@ -268,13 +268,13 @@ def _common(kind: str, distributions: Sequence[str] = ()) -> Key:
     return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}
 
 
-def _files(files: OptionFiles, of_quantize: bool) -> Key:
+def _files(files: OptionFiles, quantizer: bool) -> Key:
     """Return the files of the quantizer's options or of the partitioners', without those of
     calibration, which have a place of their own."""
     own = {
         place: found
         for place, found in files.items()
-        if place != CALIBRATION and place.startswith("quantize.") == of_quantize
+        if place != CALIBRATION and place.startswith("quantize.") == quantizer
     }
     return {"files": own} if own else {}
 
