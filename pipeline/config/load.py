@@ -18,7 +18,7 @@ from pipeline.store.errors import ConfigErrors, Problem, shown
 
 @dataclass(frozen=True)
 class Parsed:
-    """The config of a package with the document it was parsed from, or what is wrong with it."""
+    """The config of a package, or what is wrong with it, and the document it was parsed from."""
 
     config: PackageConfig | None = None
     document: Document | None = None
@@ -28,16 +28,16 @@ class Parsed:
 def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
     """Parse a package of the files that make it; one that two make has no config."""
     first, *others = compositions
+    document = first.documents.get(package)
     what = f"makes the package '{package}', as {first.file} does"
     found = [Problem(each.file, "", what, "keep one") for each in others]
     try:
-        if first.problems:
+        if document is None:
             raise ConfigErrors(first.problems)
-        document = first.documents[package]
         config = parse_document(package, document)
     except ConfigErrors as errors:
-        return Parsed(problems=(*errors.problems, *found))
-    return Parsed(problems=tuple(found)) if found else Parsed(config, document)
+        return Parsed(None, document, (*errors.problems, *found))
+    return Parsed(None if found else config, document, tuple(found))
 
 
 def parse_document(package: str, document: Document) -> PackageConfig:

@@ -89,13 +89,16 @@ class _View:
         if isinstance(item, PassSpec):
             yield _Row(f"{indent}- {_flow(item)}", origin)
             return
-        written = partitioner_options(item.name).model_construct(
-            **dict(item.options), modules=item.modules
-        )
-        rows = list(self.model(written, join(path, item.name), indent + 2 * _INDENT))
+        rows = list(self.model(_written(item), join(path, item.name), indent + 2 * _INDENT))
         colon = ":" if any(row.said for row in rows) else ""
         yield _Row(f"{indent}- {item.name}{colon}", origin)
         yield from rows
+
+
+def _written(spec: PartitionerSpec) -> Options:
+    """Return the options of a partitioner as they are written, with its modules."""
+    values = {**dict(spec.options), "modules": spec.modules}
+    return partitioner_options(spec.name).model_construct(**values)
 
 
 def _under(head: str, empty: str | None, rows: list[_Row]) -> Iterator[_Row]:
@@ -128,8 +131,7 @@ def _flow(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, PartitionerSpec):
-        options = value.options.model_dump(mode="json", exclude_defaults=True)
-        return _named(value.name, options | ({"modules": value.modules} if value.modules else {}))
+        return _named(value.name, _written(value).model_dump(mode="json", exclude_defaults=True))
     if isinstance(value, PassSpec):
         return _named(value.reference, value.options)
     if isinstance(value, Options):

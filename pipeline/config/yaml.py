@@ -135,14 +135,8 @@ def read_scalar(text: str) -> Any:
 
 def dump_flow(value: Any) -> str:
     """Write plain data on one line, as `load_nodes` reads it again."""
-    text = yaml.dump(
-        value,
-        Dumper=Dumper,
-        default_flow_style=True,
-        allow_unicode=True,
-        sort_keys=False,
-        width=2**31,
-    )
+    options: Any = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False}
+    text = yaml.dump(value, Dumper=Dumper, width=2**31, **options)
     return text.removesuffix("...\n").strip()
 
 
@@ -154,12 +148,11 @@ class Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar(_TEXT, text, style=None if text.isprintable() else '"')
 
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar(_TEXT, text, style=None if text.isprintable() else '"')
 
-
-Dumper.add_representer(str, _represent_text)
+Dumper.add_representer(str, Dumper.represent_text)
 
 
 class _Constructor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.passes import FOLDER, source_files
 from pipeline.plan import keys
@@ -20,44 +20,58 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import MethodConfig, PackageConfig
 
 
+def check_backends(document: Document) -> Iterator[Problem]:
+    """Yield a problem for each use of a backend that this machine lacks something for, in a config
+    that may have mistakes."""
+    from pipeline.backends import BACKENDS
+
+    for method, written in _mapping(document.data.get("methods")).items():
+        path, settings = join("methods", method), _mapping(written)
+        items = settings.get("partitioners")
+        uses = [(join(path, "quantize"), _mapping(settings.get("quantize")).get("quantizer"))]
+        for number, item in enumerate(items if isinstance(items, list) else ()):
+            where = join(join(path, "partitioners"), number)
+            uses += [(where, name) for name in (item if isinstance(item, dict) else [item])]
+        for where, name in uses:
+            if isinstance(name, str) and name in BACKENDS:
+                needs = list(BACKENDS[name].host.missing())
+                what = " and ".join(need.what for need in needs)
+                remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
+                if needs:
+                    yield document.problem(where, f"{name} needs {what}", remedies)
+
+
+def _mapping(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def check_config(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
     """Yield what is wrong with a config whatever its model is; `root` is the workspace's folder."""
-    for path, _, backend, _ in _backend_parts(config):
-        if needs := list(backend.host.missing()):
-            what = " and ".join(need.what for need in needs)
-            remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
-            yield document.problem(path, f"{backend.name} needs {what}", remedies)
     yield from check_options(config, document)
     yield from _missing_passes(config, document, root)
     yield from _misfitting_files(config, document, root)
     yield from _mixed_edges(config, document)
 
 
-def _backend_parts(config: PackageConfig) -> Iterator[tuple[str, str, Backend, Options]]:
-    """Yield the partitioners, and the quantizers of backends: the path of each and of its options,
-    the backend and the options."""
-    from pipeline.backends import BACKENDS
-
-    for name, method in config.methods.items():
-        for number, spec in enumerate(method.partitioners):
-            path = join(f"methods.{name}.partitioners", number)
-            yield path, join(path, spec.name), spec.backend, spec.options
-        quantize = method.quantize
-        if quantize is not None and quantize.quantizer in BACKENDS:
-            path = f"methods.{name}.quantize"
-            yield path, path, BACKENDS[quantize.quantizer], quantize
-
-
 def check_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
     """Find options that the described executorch does not take."""
+    from pipeline.backends import BACKENDS
     from pipeline.backends.constructors import outdated, unknown_options
 
     if outdated():  # and said to be
         return
-    for _, path, backend, options in _backend_parts(config):
-        for option, known in unknown_options(backend, options):
-            what = f"is no option of {backend.name} in the installed executorch"
-            yield document.problem(join(path, option), what, known)
+    for name, method in config.methods.items():
+        given: list[tuple[str, Backend, Options]] = [
+            (join(join(f"methods.{name}.partitioners", n), spec.name), spec.backend, spec.options)
+            for n, spec in enumerate(method.partitioners)
+        ]
+        if method.quantize is not None and method.quantize.quantizer in BACKENDS:
+            backend = BACKENDS[method.quantize.quantizer]
+            given.append((f"methods.{name}.quantize", backend, method.quantize))
+        for path, backend, options in given:
+            for option, known in unknown_options(backend, options):
+                what = f"is no option of {backend.name} in the installed executorch"
+                yield document.problem(join(path, option), what, known)
 
 
 def _missing_passes(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:

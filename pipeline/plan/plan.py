@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config.passes import source_files
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
-from pipeline.plan.checks import check_config, check_model, find_places
+from pipeline.plan.checks import check_backends, check_config, check_model, find_places
 from pipeline.plan.config_cache import ConfigCache
 from pipeline.plan.models import Models, once
 from pipeline.program.sources import MethodSource
@@ -81,9 +81,10 @@ class Plan:
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
         parsed = self.configs.parsed(package)
         config, document = parsed.config, parsed.document
+        found = [*parsed.problems, *(check_backends(document) if document else ())]
         if config is None or document is None:
-            return parsed.problems
-        found = list(check_config(config, document, self.workspace.root))
+            return tuple(found)
+        found += check_config(config, document, self.workspace.root)
         found += self.models.problems(config.model, document)
         if config.model not in self.models.sources:
             return tuple(found)

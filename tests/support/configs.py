@@ -19,7 +19,7 @@ def read_configs(folder, environment=os.environ):
             for package in files.compose(path).packages:
                 makers.setdefault(package, []).append(files.compose(path))
     parsed = {package: parse_package(package, makes) for package, makes in makers.items()}
-    good = {package: each for package, each in parsed.items() if each.config}
+    good = {package: each for package, each in parsed.items() if not each.problems}
     return SimpleNamespace(
         packages=list(parsed),
         configs={package: each.config for package, each in good.items()},
