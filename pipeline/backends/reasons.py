@@ -1,10 +1,8 @@
 """Why partitioners leave nodes: what the families' functions for `Lowering.reasons` share.
 
-Such a function is a context around the call of a partitioner that yields a mapping from nodes to
-reasons, which is full when the context ends. What partitioners find they log, print or keep in
-objects of their own, so within the context their own functions are listened to; what they choose
-stays as it is. A reason goes on from "it is left because": a few words, the partitioner's own where
-it has any.
+Partitioners log, print or keep what they find, so their own functions are listened to; what they
+choose stays as it is. A reason goes on from "it is left because": a few words, the partitioner's
+own where it has any.
 """
 
 from __future__ import annotations

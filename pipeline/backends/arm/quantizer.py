@@ -26,7 +26,7 @@ def make_quantizer(config: Any, quantizer: TOSAQuantizer) -> Quantizer:
     made = _Mixed(quantizer, config) if config.mixed else quantizer
     quantizer.set_global(quantization(config))
     if config.io is not None:
-        quantizer.set_io(_io_quantization(config))
+        quantizer.set_io(_io_quantization(config))  # of which only activations count
     return made
 
 
@@ -84,7 +84,6 @@ class _Marked(NodeFinder):
 
 
 def _io_quantization(config: Any) -> Any:
-    """Return the options for inputs and outputs, of which only those of activations count."""
     if config.io == "uint8":
         return get_uint8_io_quantization_config(**_given(config, "eps"))
     kind = ArmScheme.model_construct(activations=config.io, eps=config.eps)

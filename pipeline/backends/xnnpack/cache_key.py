@@ -39,7 +39,7 @@ def read(nodes: Sequence[torch.fx.Node]) -> list[Any]:
         [
             [layers.setdefault(name, len(layers)), _qualified_name(source)]
             for name, source in _sources(node)
-            if _linear(source)
+            if "linear" in _qualified_name(source).lower()  # what only sounds like one counts too
         ]
         + ([node.meta.get("tensor_meta")] if "val" not in node.meta else [])
         for node in nodes
@@ -52,13 +52,6 @@ def _sources(node: torch.fx.Node) -> list[tuple[str, Any]]:
         return [functions[-1]]
     modules = node.meta.get("nn_module_stack") if node.op == "call_function" else None
     return [list(modules.values())[-1]] if modules else []
-
-
-def _linear(source: Any) -> bool:
-    """Return whether it may be taken for a linear layer; what only sounds like one counts too."""
-    if isinstance(source, type) and issubclass(source, torch.nn.Linear):
-        return True
-    return "linear" in _qualified_name(source).lower()
 
 
 def _qualified_name(source: Any) -> str:
