@@ -60,18 +60,17 @@ def _inside(file: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts
 
 
-def excerpts(report: Json, sources: Mapping[str, str], root: str = "../../") -> list[Excerpt]:
+def excerpts(report: Json, sources: Mapping[str, str]) -> list[Excerpt]:
     """Return the named lines of each file with those around them.
 
     Args:
         sources: texts of files by their paths in the workspace. Of others, only the lines that the
             record quotes are shown.
-        root: leads from the page to the workspace.
     """
     made = []
     for file, places in groupby(named_places(report), key=lambda place: place.file):
         named = list(places)
-        href = f"{root}{quote(file)}#L{named[0].line}" if _inside(file) else ""
+        href = f"../../{quote(file)}#L{named[0].line}" if _inside(file) else ""
         made.append(Excerpt(file, href, list(_parts(named, sources.get(file, "")))))
     return made
 

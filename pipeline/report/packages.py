@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return bool(self.error) or (self.report is not None and not self.report["ok"])
+        return self.outcome in ("failed", "not built")
 
     @property
     def outcome(self) -> str:
