@@ -57,8 +57,7 @@ def make_emission_config(
 ) -> ExecutorchBackendConfig:
     """Make ExecuTorch's config from `settings`.
 
-    Mutable buffers begin undefined on a device but for those whose initial values are stored
-    (`InitializedMutableBufferPass`).
+    Mutable buffers begin undefined on a device but for `initialized_buffers`, which are stored.
     """
     own: list[Any] = list(passes)
     if settings.initialized_buffers:

@@ -94,9 +94,7 @@ def link(
         order: the model's methods, where an object has several.
         layout: the options of `ExecutorchBackendConfig` for the layout of the file.
 
-    Raises:
-        MissingBlobError: the store lost something that an object refers to.
-        PipelineError: two methods give different data for one name.
+    Raises MissingBlobError, and PipelineError where two methods give different data for one name.
     """
     config = ExecutorchBackendConfig(**(layout or {}))
     output, named = _join(objects, constant_methods, store, order)

@@ -50,9 +50,8 @@ def lower(
         passes: the loaded passes over each method's edge program.
         etrecord: keeps copies of the programs on their way for an ETRecord.
 
-    Raises:
-        PipelineError: a partitioner is limited to a module that is not there, an operator of
-            `edge` is unknown, or control flow can't be lowered or emitted.
+    Raises PipelineError for a module or an operator that is not there, and for control flow that
+    can't be lowered or emitted.
     """
     refuse_unsupported(programs)
     check_modules(programs, method_to_partitioners)
@@ -117,8 +116,7 @@ def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> Edge
 def make_edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> EdgeCompileConfig:
     """Make ExecuTorch's config from `settings`, and operators beyond Core ATen that backends take.
 
-    Raises:
-        PipelineError: an operator is unknown.
+    Raises PipelineError for an unknown operator.
     """
     return EdgeCompileConfig(
         _check_ir_validity=settings.check_ir_validity,

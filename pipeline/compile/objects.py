@@ -102,11 +102,7 @@ def make_object(
     store: Store,
     named_data: Mapping[str, NamedDataStoreOutput] | None = None,
 ) -> MethodObject:
-    """Take an emitted program apart and commit every part to the store.
-
-    Args:
-        named_data: the named data of each method, for a unit of several.
-    """
+    """Commit every part of an emitted program; `named_data` is by method, for a unit of several."""
     output = manager._emitter_output
     _refuse_named_mutable_buffers(output.program)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})

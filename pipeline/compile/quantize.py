@@ -82,8 +82,7 @@ def quantize(
         calibration: inputs that the observers see; none for dynamic quantization.
         report: is called with how many of the inputs were observed, and how many there are.
 
-    Raises:
-        PipelineError: the program is quantized already, or lacks what an override is for.
+    Raises PipelineError for a program that is quantized already, or lacks what an override is for.
     """
     _refuse_quantized(program)
     _check_overrides(program, spec)

@@ -40,8 +40,7 @@ def describe_contents(
         constants: by method, what `describe_constants` returned for its program.
         keys: by method, the keys of the named data that its delegates use.
 
-    Raises:
-        PipelineError: a file is not what it should be; the first line says which, and how.
+    Raises PipelineError, whose first line says which file is not what it should be, and how.
     """
     package = PackageView(files, constants or {}, keys or {})
     segments = [segment for file in package.files for segment in _segments(package, file)]

@@ -269,10 +269,9 @@ def find_debug_handles(
 def add_source_lines(
     delegation: Mapping[str, Any], program: ExportedProgram, root: Path
 ) -> dict[str, Any]:
-    """Return a manifest's record of a delegation as reports have it, with lines for places.
+    """Return a manifest's record of a delegation as reports have it.
 
-    `line`, such as `x + y  # models/small.py:12, in Small.forward` or "", stands instead of each
-    `place`.
+    `line`, such as `x + y  # models/small.py:12, in Small.forward` or "", takes each `place`'s.
 
     Args:
         program: the method as its source gives it, not quantized.

@@ -150,10 +150,8 @@ class _Cache:
 class _Backend:
     """A backend behind the store, as ExecuTorch's lowering takes its class.
 
-    Without a store, each partition is preprocessed in the context that the backend's entry wants.
-
-    Args:
-        details: its class; None for one that is nothing but a function.
+    `details` is that class, None for a backend that is only a function. Without a store, each
+    partition is preprocessed in the context that the backend's entry wants.
     """
 
     def __init__(
@@ -215,11 +213,7 @@ class _Backend:
     def _find_or_make(
         self, given: Sequence[_Given], make: _Make, make_key: _MakeKey
     ) -> list[PreprocessResult]:
-        """Return the results for partitions that are preprocessed together.
-
-        Args:
-            make_key: makes the part of the key that names the described partitions.
-        """
+        """Return results of partitions in one call; `make_key` makes their part of its key."""
         place = self._locate(given, make_key)
         if place is None:
             return self._make(make)
