@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from pipeline.devices.interface import Declared, DeclaredTensor, PackageFiles
+from pipeline.devices.interface import Declared, DeclaredTensor, Device, PackageFiles
 from pipeline.program.pte import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
 
@@ -137,6 +137,27 @@ class Package:
             words = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
             reason = "; ".join([f"{what}: {words}", *log[:3]])
             raise DeviceError(f"{self.name}: {subject}", reason, code=code) from error
+
+
+class ExecutorchDevice(Device):
+    """Runs packages on ExecuTorch's runtime. A loaded method has a Package of its own, since the
+    state of a method is that of its Package."""
+
+    def load(self, files: PackageFiles, method: str) -> tuple[Package, str]:
+        package = Package(files)
+        package.load(method)
+        return package, method
+
+    def call(self, loaded: tuple[Package, str], values: Sequence[Any]) -> list[Any]:
+        package, method = loaded
+        return package.run(method, values)
+
+    def describe(self, files: PackageFiles, method: str) -> list[str]:
+        plan = files.plans.get(method)
+        if plan is None:
+            return []
+        delegates = (f"delegate {n}: {each.backend}" for n, each in enumerate(plan.delegates))
+        return [*delegates, *(f"kernel {name}" for name in plan.operators)]
 
 
 def _tensor(read: Any, index: int) -> DeclaredTensor | None:

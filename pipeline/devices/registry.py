@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GROUP = "pte_pipeline.devices"
 _OWN = {
-    "executorch": "pipeline.devices.executorch:ExecutorchDevice",
+    "executorch": "pipeline.devices.bindings:ExecutorchDevice",
     "interpreter": "pipeline.devices.interpreter:InterpreterDevice",
 }
 

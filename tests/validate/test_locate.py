@@ -13,7 +13,7 @@ from torch import nn
 
 from pipeline.backends import BACKENDS, make_partitioners
 from pipeline.backends.add_sub import runtime as add_sub
-from pipeline.devices import executorch as on_executorch
+from pipeline.devices import bindings
 from pipeline.devices.interpreter import prims
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
@@ -399,14 +399,14 @@ def test_a_kernel_of_the_runtime_that_computes_something_else(monkeypatch):
                 operator.name = operator.name.replace("aten::sigmoid", "aten::tanh")
         return _OPEN(dataclasses.replace(files, pte=written(file)))
 
-    monkeypatch.setattr(on_executorch, "Package", wrong)
+    monkeypatch.setattr(bindings, "Package", wrong)
     culprit = only(portable().located("run", [X]))
     assert (culprit["operator"], culprit["kind"]) == ("aten.sigmoid.default", "operator")
     assert "in ExecuTorch's runtime alone" in culprit["what"]
     assert "runs of beginnings of the method" in culprit["what"]
 
 
-_OPEN = on_executorch.Package
+_OPEN = bindings.Package
 
 
 def test_what_fails_in_locating_is_told():
