@@ -40,13 +40,13 @@ def _installed_files() -> tuple[Path, Path]:
     return root / "backends" / "mlx" / "serialization", root / "data" / "bin" / "flatc"
 
 
-def installed() -> bool:
+def mlx_installed() -> bool:
     """Return whether everything is installed to lower to MLX, without importing it."""
     folder, flatc = _installed_files()
     return (folder / _GENERATED).is_file() or flatc.is_file()
 
 
-def provide() -> None:
+def provide_mlx() -> None:
     """Make `executorch.backends.mlx` importable, once in a process. Takes about 2 s.
 
     Raises:
@@ -89,7 +89,7 @@ def _generate(path: Path, flatc: Path) -> None:
 
 
 @contextmanager
-def reproducible() -> Iterator[None]:
+def mlx_reproducible() -> Iterator[None]:
     """Keep, within the context, the place of a model's source out of the names of constants, which
     upstream begins with a hash of the program's listing, whose comments name files and lines."""
     from executorch.backends.mlx import preprocess
@@ -123,7 +123,7 @@ def _mps_partitioner(options: MPSOptions) -> Partitioner:
 
 
 def _mlx_partitioner(options: MLXOptions) -> Partitioner:
-    provide()
+    provide_mlx()
     from executorch.backends.mlx.partitioner import MLXPartitioner
 
     return MLXPartitioner()
@@ -172,13 +172,13 @@ ENTRIES = (
         summary="Apple silicon's GPUs, through MLX",
         options=MLXOptions,
         lowering=Lowering(_mlx_partitioner, reasons=_mlx_reasons, control_flow=frozenset()),
-        preprocessing=Preprocessing(around=reproducible),
+        preprocessing=Preprocessing(around=mlx_reproducible),
         host=Host(
             requirements=(
                 Requirement(
                     "executorch/data/bin/flatc, which ExecuTorch's wheels hold",
                     "pip install --force-reinstall --no-deps executorch",
-                    installed,
+                    mlx_installed,
                 ),
             )
         ),

@@ -507,7 +507,7 @@ def test_mlx_names_constants_without_paths():
     make_partitioners([spec("mlx")])
     from executorch.backends.mlx import preprocess
 
-    from pipeline.backends.apple import reproducible as steady
+    from pipeline.backends.apple import mlx_reproducible as steady
 
     listings = [f"a = 1\n  # File: /{place}/m.py:1\nb = 2\n".encode() for place in "xy"]
     with steady():
