@@ -23,8 +23,8 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
+from pipeline.run import pool as pools
 from pipeline.run.batch import Batch
-from pipeline.run.pool import Pool
 from pipeline.run.worker import log_path
 from pipeline.store.digest import Digest, hash_file
 from pipeline.store.errors import PipelineError
@@ -117,7 +117,7 @@ class _Rebuild:
             PipelineError: a model can't be exported, on which all else rests.
         """
         plan, wrong = self.plan, dict[str, str]()
-        pool = Pool(plan.workspace, plan.workspace.jobs, always=False)
+        pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
         batch = Batch(plan, pool, partial(progress_on, sys.stdout))
         try:
             exports = [model for model in map(plan.exporter, packages) if model is not None]
