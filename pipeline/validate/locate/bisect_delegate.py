@@ -59,8 +59,8 @@ def bisect_delegate(
 
     @cache
     def run(number: int) -> OutputError | Literal["agrees", "refused"]:
-        expected = {node.name: values[node.name] for node in cuts[number]}
         try:
+            expected = {node.name: values[node.name] for node in cuts[number]}
             return _run_beginning(module, inputs, expected, tolerance) or "agrees"
         except Exception:  # whatever a backend raises for what it was not asked to take
             return "refused"
