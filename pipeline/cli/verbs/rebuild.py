@@ -23,7 +23,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
-from pipeline.run import pool as pools
+from pipeline.run import pool as pools  # tests put another Pool into it
 from pipeline.run.batch import Batch
 from pipeline.run.worker import log_path
 from pipeline.store.digest import Digest, hash_file
