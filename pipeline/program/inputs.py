@@ -39,7 +39,8 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
     mistakes = [] if calls else [f"{origin}: an empty list, must hold at least one input set"]
     for number, call in enumerate(calls):
         where = f"{origin} {number}"
-        args, kwargs = call if _is_pair(call) else (call, {})
+        is_pair = type(call) is tuple and [type(part) for part in call] == [tuple, dict]
+        args, kwargs = call if is_pair else (call, {})
         if type(args) is tuple:
             mistakes += [
                 f"{where}: {m}" for m in (*_find_foreign(args, "args"), *_find_foreign(kwargs, ""))
@@ -51,10 +52,6 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
     if mistakes:
         raise PipelineError("\n".join(mistakes))
     return sets
-
-
-def _is_pair(call: Any) -> bool:
-    return type(call) is tuple and [type(part) for part in call] == [tuple, dict]
 
 
 def _find_foreign(value: Any, path: str) -> Iterator[str]:

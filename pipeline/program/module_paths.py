@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.store.errors import did_you_mean
@@ -98,9 +98,6 @@ class Outline:
     modules: Sequence[str]
     tensors: Mapping[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def _make_outline(
     stacks: Iterable[Iterable[Frame]],
@@ -136,8 +133,8 @@ def _make_outline(
 def _by_weights(
     modules: Collection[str], kinds: Mapping[str, str], storages: Mapping[str, Any]
 ) -> Iterator[set[str]]:
-    """Groups of modules that hold the same tensors: those of one class that are called, and those
-    that are not, since strict export may know only one name of an object."""
+    """Yield groups of modules that hold the same tensors: called ones of one class, and those that
+    are not called, since strict export may know only one name of an object."""
     held: dict[str, list[Any]] = defaultdict(list)
     for name, storage in sorted(storages.items()):
         for above in _upwards(name):
@@ -154,7 +151,7 @@ def _by_weights(
 
 
 def _upwards(name: str) -> Iterator[str]:
-    """A qualified name and those of everything around it."""
+    """Yield a qualified name and those of everything around it."""
     while name:
         yield name
         name = name.rpartition(".")[0]

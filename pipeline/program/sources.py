@@ -12,7 +12,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,7 +72,7 @@ def unreadable(error: OSError) -> str:
 
 
 def _form(path: Path) -> Form | None:
-    """Raises OSError."""
+    """Return the form of a model source; None for what is none. Raises OSError."""
     if path.name.startswith((".", "_")):
         return None
     if path.is_dir():
@@ -237,7 +237,7 @@ class _Archive:
         serialized = json.loads(self._read(f"models/{entry}.json"))
         canonical = canonical_program(serialized)
         tensors = {kind: self._payloads(kind, entry) for kind in ("weights", "constants")}
-        outline = outline_archive(serialized, tensors).to_json()
+        outline = asdict(outline_archive(serialized, tensors))
         return ProgramFacts(
             entry,
             digest.hash_json({"program": canonical.program, **tensors}),

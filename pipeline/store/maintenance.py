@@ -11,8 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from pipeline.store import digest
-from pipeline.store.digest import Digest
+from pipeline.store.digest import Digest, hash_file
 from pipeline.store.files import sweep, temporary
 from pipeline.store.store import Store, find_references
 from pipeline.store.usage import Usage, read_usage
@@ -31,23 +30,18 @@ class _File:
 _use = attrgetter("used")
 
 
-def _blobs(store: Store) -> list[_File]:
-    return list(_files(store.root / "blobs"))
-
-
-def _results(store: Store) -> list[_File]:
-    return list(_files(store.root / "actions"))
-
-
-def _files(folder: Path) -> Iterator[_File]:
+def _files(store: Store, folder: str) -> list[_File]:
     """List the files of `blobs` or `actions`; one that vanishes meanwhile is passed over."""
     now = time.time()
-    for path in sorted(folder.glob("*/*")):
+    files = []
+    for path in sorted((store.root / folder).glob("*/*")):
         with suppress(OSError):
             stat = path.stat()
             # A clock that once stood in the future must not keep a file for ever.
             used = min(stat.st_mtime, now)
-            yield _File(path, Digest(path.parent.name + path.stem), stat.st_size, used)
+            digest = Digest(path.parent.name + path.stem)
+            files.append(_File(path, digest, stat.st_size, used))
+    return files
 
 
 @dataclass(frozen=True)
@@ -67,8 +61,8 @@ class Stats:
 
 def statistics(store: Store) -> Stats:
     """Count what a store holds. Reads every result."""
-    blobs = [file.size for file in _blobs(store)]
-    results = _results(store)
+    blobs = [file.size for file in _files(store, "blobs")]
+    results = _files(store, "actions")
     kinds: Counter[str] = Counter()
     for file in results:
         entry = store.read_entry(file.path, file.digest)
@@ -79,7 +73,7 @@ def statistics(store: Store) -> Stats:
 
 def earlier_keys(store: Store, kind: str) -> Iterator[tuple[Digest, Mapping[str, Any]]]:
     """Yield digest and key of all results of a kind, the latest used first."""
-    for file in sorted(_results(store), key=_use, reverse=True):
+    for file in sorted(_files(store, "actions"), key=_use, reverse=True):
         entry = store.read_entry(file.path, file.digest)
         if entry is not None and entry.key.get("kind") == kind:
             yield file.digest, entry.key
@@ -103,7 +97,7 @@ def verify(store: Store) -> Verified:
     """Hash every file again, and drop those that are not what their name says."""
     from concurrent.futures import ThreadPoolExecutor  # which a no-op run does without
 
-    blobs, results = _blobs(store), _results(store)
+    blobs, results = _files(store, "blobs"), _files(store, "actions")
     with ThreadPoolExecutor() as threads:  # hashing lets other threads run
         good_blobs = threads.map(_is_whole, blobs)
         bad = [file for file, good in zip(blobs, good_blobs, strict=True) if not good]
@@ -122,7 +116,7 @@ def verify(store: Store) -> Verified:
 
 def _is_whole(file: _File) -> bool:
     try:
-        return digest.hash_file(file.path) == file.digest
+        return hash_file(file.path) == file.digest
     except FileNotFoundError:  # evicted meanwhile
         return True
     except OSError:
@@ -178,8 +172,8 @@ def evict(store: Store, cap: int) -> Evicted:
 
 def _evict(store: Store, cap: int) -> Evicted:
     since = _earliest_lease(store)
-    blobs = {file.digest: file for file in _blobs(store)}
-    results = _results(store)
+    blobs = {file.digest: file for file in _files(store, "blobs")}
+    results = _files(store, "actions")
     done = Evicted(left=sum(file.size for file in (*blobs.values(), *results)))
     if done.left <= cap:
         return done

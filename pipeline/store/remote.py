@@ -170,20 +170,12 @@ class Remote:
             return
         # What is wrong with the local file is no matter of the remote.
         with suppress(OSError, digest.WrongContentError), self._transfer(name, pushing=True):
-            if known != "misses" or not self._has(name, path.stat().st_size):
+            # A file of this name and size probably has this content.
+            if known != "misses" or self._files.size(name) != path.stat().st_size:
                 self._write(name, digest.verified(digest.read_pieces(path), blob))
 
     def _pushes(self) -> bool:
         return self.settings.pushes and not self._denied and self._usable()
-
-    def _has(self, name: str, size: int) -> bool:
-        """Tell whether the remote has a file of this name and size, so probably of this content."""
-        try:
-            return self._files.size(name) == size
-        except RemoteError as error:
-            if error.count != "misses":
-                raise
-            return False
 
     def _write(self, name: str, pieces: Iterable[bytes]) -> None:
         size = self._files.write(name, pieces)

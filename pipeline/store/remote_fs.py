@@ -110,11 +110,14 @@ class RemoteFiles:
             if size is None:
                 size = self.size(name)
 
-    def size(self, name: str) -> int:
-        """Return the size of a file in bytes."""
-        info = self._ask("info", name)
+    def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes; None if there is no such file."""
         try:
-            return int(info["size"])
+            return int(self._ask("info", name)["size"])
+        except RemoteError as error:
+            if error.count != "misses":
+                raise
+            return None
         except (LookupError, TypeError, ValueError) as error:
             raise RemoteError("errors", error) from error
 
