@@ -34,13 +34,14 @@ def _files(store: Store, folder: str) -> list[_File]:
     """List the files of `blobs` or `actions`; one that vanishes meanwhile is passed over."""
     now = time.time()
     files = []
-    for path in sorted((store.root / folder).glob("*/*")):
-        with suppress(OSError):
-            stat = path.stat()
-            # A clock that once stood in the future must not keep a file for ever.
-            used = min(stat.st_mtime, now)
-            digest = Digest(path.parent.name + path.stem)
-            files.append(_File(path, digest, stat.st_size, used))
+    with suppress(OSError):  # of a folder that vanishes
+        for path in sorted((store.root / folder).glob("*/*")):
+            with suppress(OSError):
+                stat = path.stat()
+                # A clock that once stood in the future must not keep a file for ever.
+                used = min(stat.st_mtime, now)
+                digest = Digest(path.parent.name + path.stem)
+                files.append(_File(path, digest, stat.st_size, used))
     return files
 
 
