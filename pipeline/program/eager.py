@@ -2,7 +2,9 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
@@ -146,25 +148,14 @@ def _give_own(
     Nothing else shares their memory: torch does not decompose a program that changes a buffer with
     two names or a view beside it.
     """
-    own = []
-    for name in names:
-        parent, attribute = _place(module, name)
-        own.append(common[name] if name in common else copy.deepcopy(getattr(parent, attribute)))
-        setattr(parent, attribute, own[-1])
-    for name in common.keys() - {*names}:
-        parent, attribute = _place(module, name)
-        if hasattr(parent, attribute):
-            setattr(parent, attribute, common[name])
-    return own
-
-
-def _place(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module | None, str]:
-    """Return the module that holds a tensor, if there is one, and the tensor's name in it."""
-    owner, _, attribute = name.rpartition(".")
-    try:
-        return module.get_submodule(owner), attribute
-    except AttributeError:
-        return None, attribute
+    own = {n: common[n] if n in common else copy.deepcopy(attrgetter(n)(module)) for n in names}
+    for name, tensor in {**common, **own}.items():
+        owner, _, attribute = name.rpartition(".")
+        with suppress(AttributeError):  # another program's
+            parent = module.get_submodule(owner)
+            getattr(parent, attribute)
+            setattr(parent, attribute, tensor)
+    return list(own.values())
 
 
 def common_buffers(programs: Mapping[str, ExportedProgram]) -> dict[str, tuple[str, ...]]:

@@ -34,7 +34,7 @@ def _files(store: Store, folder: str) -> list[_File]:
     """List the files of `blobs` or `actions`; one that vanishes meanwhile is passed over."""
     now = time.time()
     files = []
-    with suppress(OSError):  # of a folder that vanishes
+    with suppress(OSError):  # a folder may vanish meanwhile
         for path in sorted((store.root / folder).glob("*/*")):
             with suppress(OSError):
                 stat = path.stat()
