@@ -88,11 +88,11 @@ def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> N
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644, durable: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
     """Open a binary file that becomes `path` when the block ends, and vanishes when it raises."""
     with temporary(path.parent) as file:
         yield file
-        publish(file, path, mode, durable)
+        publish(file, path, 0o644, durable)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
