@@ -114,6 +114,7 @@ class Store:
         self.cap = cap
         self._remote = remote
         self._verified: set[Digest] = set()
+        _ = self.remote  # made before threads ask for it, who would each make one
 
     def __reduce__(self) -> Any:  # a worker verifies for itself
         return Store, (self.root, self._remote, self.cap)
