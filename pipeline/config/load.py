@@ -42,14 +42,14 @@ def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
 
 def parse_document(package: str, document: Document) -> PackageConfig:
     """Parse a document. Raises ConfigErrors, with every mistake and where it was written."""
+    found = list(document.problems)
     if not re.fullmatch(NAME_PATTERN, package):
         what = f"cannot name a package: {shown(package)} {RULES[NAME_PATTERN]}"
-        raise ConfigErrors([*document.problems, document.problem("", what, "rename the file")])
-    found = list(document.problems)
+        found.append(document.problem("", what, "rename the file"))
     try:
         config = parse(PackageConfig, document, KEYS, package=package)
     except ConfigErrors as errors:
-        known = {(p.file, p.line, p.path) for p in found}
+        known = {(p.file, p.line, p.path) for p in document.problems}
         found += [p for p in errors.problems if (p.file, p.line, p.path) not in known]
     if found:
         raise ConfigErrors(found)

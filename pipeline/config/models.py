@@ -27,14 +27,13 @@ from pipeline.config.fields import (
     Constant,
     Label,
     MethodName,
-    Mistakes,
     Name,
     Operator,
     Patterns,
     PowerOfTwo,
 )
 from pipeline.config.validation import Cases, ValidateConfig
-from pipeline.store.errors import did_you_mean, join
+from pipeline.store.errors import join
 
 
 class PassSpec(Options):
@@ -213,41 +212,6 @@ class PackageConfig(Options):
     """Methods that return a constant, with the constant."""
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
-
-    @field_validator("constant_methods")
-    @classmethod
-    def _are_no_methods(cls, constants: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        mistakes = Mistakes()
-        for name in constants.keys() & info.data.get("methods", {}):
-            mistakes.add("is a method of the model too", "rename it", loc=(name,))
-        mistakes.check()
-        return constants
-
-    @field_validator("validation")
-    @classmethod
-    def _names_methods(cls, validation: ValidateConfig, info: ValidationInfo) -> ValidateConfig:
-        """Refuse names of no method, and sequences of methods that can't share state."""
-        if not {"methods", "emit"} <= info.data.keys():  # they have mistakes
-            return validation
-        methods, emit = info.data["methods"], info.data["emit"]
-        mistakes = Mistakes()
-        for name in validation.methods.keys() - methods:
-            known = did_you_mean(name, methods)
-            mistakes.add("is no method here", known, loc=("methods", name))
-        for number, names in enumerate(validation.sequences or ()):
-            where = ("sequences", number)
-            for place, name in enumerate(names):
-                if name not in methods:
-                    known = did_you_mean(name, methods)
-                    mistakes.add(f"'{name}' is no method here", known, loc=(*where, place))
-            if len(set(names)) > 1 and not emit.memory_planning.share_mutable_buffers:
-                mistakes.add(
-                    "its methods share no state: each has buffers of its own",
-                    "say `emit: {memory_planning: {share_mutable_buffers: true}}`",
-                    loc=where,
-                )
-        mistakes.check()
-        return validation
 
     @property
     def units(self) -> list[tuple[str, ...]]:

@@ -31,6 +31,7 @@ from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
 from pipeline.store.errors import ConfigErrors, did_you_mean, join, shown
 
 _M = TypeVar("_M", bound=Options)
+_K = TypeVar("_K")
 _Handler = Callable[[Any], Any]
 PORTABLE = "write `partitioners: []` for portable operators only"
 _REMEDIES = {
@@ -89,6 +90,7 @@ class _Reader:
     ) -> None:
         self._root, self._more_keys, self._given = root, more_keys, given
         self._forms: dict[type[Options], Callable[[Any, _Handler, Mistakes], Any]] = {
+            PackageConfig: self._package,
             MethodConfig: self._method,
             PartitionerSpec: self._partitioner,
             PassSpec: self._pass,
@@ -126,6 +128,11 @@ class _Reader:
             else:
                 values[key] = value
         return validate(values)
+
+    def _package(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
+        for loc, what, known in _disagreements(_as(dict, data)):
+            mistakes.add(what, known, loc)
+        return self._mapping(PackageConfig, data, validate, mistakes)
 
     def _method(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
         """Read a method, with what its recipe stands for."""
@@ -186,6 +193,36 @@ class _Reader:
         what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
         mistakes.add(what, did_you_mean(name, QUANTIZERS), loc=("quantizer",))
         return None
+
+
+def _disagreements(
+    data: dict[str, Any],
+) -> Iterator[tuple[tuple[int | str, ...], str, str]]:
+    """Yield where a package contradicts itself, as far as its shape allows to find that."""
+    methods = [name for name in _as(dict, data.get("methods")) if isinstance(name, str)]
+    for name in _as(dict, data.get("constant_methods")):
+        if name in methods:
+            yield ("constant_methods", name), "is a method of the model too", "rename it"
+    validation = _as(dict, data.get("validate"))
+    for name in _as(dict, validation.get("methods")):
+        if isinstance(name, str) and name not in methods:
+            known = did_you_mean(name, methods)
+            yield ("validate", "methods", name), "is no method here", known
+    planning = _as(dict, _as(dict, data.get("emit")).get("memory_planning"))
+    shared = planning.get("share_mutable_buffers") is True
+    for number, names in enumerate(_as(list, validation.get("sequences"))):
+        where = ("validate", "sequences", number)
+        for place, name in enumerate(_as(list, names)):
+            if isinstance(name, str) and name not in methods:
+                known = did_you_mean(name, methods)
+                yield (*where, place), f"'{name}' is no method here", known
+        if len({str(name) for name in _as(list, names)}) > 1 and not shared:
+            what = "its methods share no state: each has buffers of its own"
+            yield where, what, "say `emit: {memory_planning: {share_mutable_buffers: true}}`"
+
+
+def _as(kind: type[_K], value: object) -> _K:
+    return value if isinstance(value, kind) else kind()
 
 
 @cache
