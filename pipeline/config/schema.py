@@ -154,7 +154,8 @@ class _Generator(GenerateJsonSchema):
             return {"anyOf": [self._model(each.options) for each in QUANTIZERS.values()]}
         if model is PassSpec:
             name: JsonSchemaValue = {"type": "string", "pattern": REFERENCE_PATTERN}
-            return _name_or_mapping(name, "patternProperties", {REFERENCE_PATTERN: _ANYTHING})
+            options: Any = {REFERENCE_PATTERN: {"type": ["object"]}}  # the pass knows its own
+            return _name_or_mapping(name, "patternProperties", options)
         if model is PartitionerSpec:
             options = {name: self._model(partitioner_options(name)) for name in BACKENDS}
             return _name_or_mapping({"enum": list(BACKENDS)}, "properties", options)
@@ -172,9 +173,6 @@ class _Generator(GenerateJsonSchema):
 
     def _model(self, model: Any) -> JsonSchemaValue:
         return self.generate_inner(model.__pydantic_core_schema__)
-
-
-_ANYTHING = {"type": ["object"]}
 
 
 def _name_or_mapping(name: JsonSchemaValue, kind: str, options: Any) -> JsonSchemaValue:
@@ -242,8 +240,8 @@ def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
     if kind in ("boolean", "integer", "number") or "enum" in schema or "pattern" in schema:
         outside: dict[str, Any] = {k: schema[k] for k in ("description", "default") if k in schema}
         inside = {key: each for key, each in schema.items() if key not in outside}
-        other = _reference("Unset." if partial else "Variable.")
-        return {"anyOf": [inside, other], **outside}
+        other = "Unset." if partial else "Variable."
+        return {"anyOf": [inside, {"$ref": f"#/$defs/{other}"}], **outside}
     dropped = ("required", "minProperties") if partial else ()
     result = {key: each for key, each in schema.items() if key not in dropped}
     if "items" in schema:
@@ -254,10 +252,6 @@ def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
     if partial and isinstance(kind, str):
         result["type"] = [kind, "null"]
     return result
-
-
-def _reference(name: str) -> dict[str, str]:
-    return {"$ref": f"#/$defs/{name}"}
 
 
 def _name_in(reference: JsonSchemaValue) -> str:
