@@ -7,15 +7,7 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    ValidationError,
-    WithJsonSchema,
-)
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from pipeline.backends.options import MODULE_PATTERN, Distinct, rule
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
@@ -41,20 +33,6 @@ RULES = {
     LABEL_PATTERN: "must be text, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
-
-
-class Mistakes(list[InitErrorDetails]):
-    """The mistakes in a value, in this project's words."""
-
-    def add(self, what: str, known: str = "", loc: tuple[int | str, ...] = (), **key: Any) -> None:
-        """Add a mistake at a place in the value, or of a `key` of the mapping there."""
-        kind = PydanticCustomError("mistake", "mistake", {"what": what, "known": known, **key})
-        self.append(InitErrorDetails(type=kind, loc=loc, input=None))
-
-    def check(self) -> None:
-        """Raise ValidationError when there is one."""
-        if self:
-            raise ValidationError.from_exception_data("", self)
 
 
 def _size(value: Any) -> Any:

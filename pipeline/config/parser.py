@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import ValidationError, create_model
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from pipeline.backends import (
     BACKENDS,
@@ -26,7 +26,7 @@ from pipeline.backends import (
 from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import Document
-from pipeline.config.fields import REFERENCE_PATTERN, RULES, Mistakes
+from pipeline.config.fields import REFERENCE_PATTERN, RULES
 from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
 from pipeline.store.errors import ConfigErrors, did_you_mean, join, shown
 
@@ -81,6 +81,15 @@ def parse(model: type[_M], document: Document, more_keys: Iterable[str] = (), **
         raise ConfigErrors(problems) from None
 
 
+class _Mistakes(list[InitErrorDetails]):
+    """The mistakes in a value, in this project's words."""
+
+    def add(self, what: str, known: str = "", loc: tuple[int | str, ...] = (), **key: Any) -> None:
+        """Add a mistake at a place in the value, or of a `key` of the mapping there."""
+        kind = PydanticCustomError("mistake", "mistake", {"what": what, "known": known, **key})
+        self.append(InitErrorDetails(type=kind, loc=loc, input=None))
+
+
 class _Reader:
     """Reads each model of the way that people write it; pydantic calls it, as the context of a
     validation (`Options`)."""
@@ -89,7 +98,7 @@ class _Reader:
         self, root: type[Options], more_keys: Iterable[str], given: dict[str, Any]
     ) -> None:
         self._root, self._more_keys, self._given = root, more_keys, given
-        self._forms: dict[type[Options], Callable[[Any, _Handler, Mistakes], Any]] = {
+        self._forms: dict[type[Options], Callable[[Any, _Handler, _Mistakes], Any]] = {
             PackageConfig: self._package,
             MethodConfig: self._method,
             PartitionerSpec: self._partitioner,
@@ -98,17 +107,18 @@ class _Reader:
         }
 
     def __call__(self, model: type[Options], data: Any, validate: _Handler) -> Any:
-        mistakes, made = Mistakes(), None
+        mistakes, made = _Mistakes(), None
         with _collected(mistakes):
             if model in self._forms:
                 made = self._forms[model](data, validate, mistakes)
             else:
                 made = self._mapping(model, data, validate, mistakes)
-        mistakes.check()
+        if mistakes:
+            raise ValidationError.from_exception_data("", mistakes)
         return made
 
     def _mapping(
-        self, model: type[Options], data: Any, validate: _Handler, mistakes: Mistakes
+        self, model: type[Options], data: Any, validate: _Handler, mistakes: _Mistakes
     ) -> Any:
         if not isinstance(data, dict):
             mistakes.add(f"is {shown(data)}, must be a mapping", _MAPPINGS.get(model, ""))
@@ -129,12 +139,12 @@ class _Reader:
                 values[key] = value
         return validate(values)
 
-    def _package(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
+    def _package(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         for loc, what, known in _disagreements(_as(dict, data)):
             mistakes.add(what, known, loc)
         return self._mapping(PackageConfig, data, validate, mistakes)
 
-    def _method(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
+    def _method(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         """Read a method, with what its recipe stands for."""
         if not isinstance(data, dict) or "recipe" not in data:
             return self._mapping(MethodConfig, data, validate, mistakes)
@@ -153,7 +163,7 @@ class _Reader:
             return self._mapping(MethodConfig, {**rest, **recipe}, validate, mistakes)
         return None
 
-    def _partitioner(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
+    def _partitioner(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         name, written = _named(data)
         known = did_you_mean(_word(name), BACKENDS)
         if not isinstance(name, str):
@@ -173,7 +183,7 @@ class _Reader:
                 )
         return None
 
-    def _pass(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
+    def _pass(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         name, options = _named(data)
         if not isinstance(name, str) or not re.fullmatch(REFERENCE_PATTERN, name):
             mistakes.add(f"is {shown(name)}, {RULES[REFERENCE_PATTERN]}")
@@ -183,7 +193,7 @@ class _Reader:
             return validate({"reference": name, "options": options})
         return None
 
-    def _quantize(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
+    def _quantize(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         name = _word(data.get("quantizer")) if isinstance(data, dict) else ""
         if name in QUANTIZERS:
             return QUANTIZERS[name].options.model_validate(data, context=self)
@@ -239,7 +249,7 @@ def partitioner_options(name: str) -> type[Options]:
 
 
 @contextmanager
-def _collected(mistakes: Mistakes, *place: str) -> Iterator[None]:
+def _collected(mistakes: _Mistakes, *place: str) -> Iterator[None]:
     """Add the mistakes of what is validated within, which stands at a place."""
     try:
         yield
