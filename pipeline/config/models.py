@@ -112,12 +112,12 @@ class MethodConfig(Options):
                 raise rule(f"must not hold `modules`: {spec.name} lowers whole methods by passes")
         return self
 
-    def parts_with_options(self) -> Iterator[tuple[str, Options]]:
-        """Yield the options of its quantizer and of its partitioners, with their paths in it."""
+    def parts_with_options(self) -> Iterator[tuple[str, str, Options]]:
+        """Yield its quantizer and its partitioners: their paths in it, names and options."""
         if self.quantize is not None:
-            yield "quantize", self.quantize
+            yield "quantize", self.quantize.quantizer, self.quantize
         for number, spec in enumerate(self.partitioners):
-            yield join(join("partitioners", number), spec.name), spec.options
+            yield join(join("partitioners", number), spec.name), spec.name, spec.options
 
     def located(self, root: Path) -> list[PartitionerSpec]:
         """Return its partitioners, with the whole paths of files of the workspace at `root`."""
@@ -131,7 +131,7 @@ class MethodConfig(Options):
         """The files of the workspace that it names, by the option's place in it."""
         return {
             join(place, option): paths
-            for place, options in self.parts_with_options()
+            for place, _, options in self.parts_with_options()
             for option, paths in named_files(options).items()
         }
 

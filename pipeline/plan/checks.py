@@ -15,7 +15,7 @@ from pipeline.store.errors import Problem, did_you_mean, join
 from pipeline.store.store import Store
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
-    from pipeline.backends import Backend, Options
+    from pipeline.backends import Options
     from pipeline.config.compose import Document
     from pipeline.config.models import MethodConfig, PackageConfig
 
@@ -60,18 +60,12 @@ def check_options(config: PackageConfig, document: Document) -> Iterator[Problem
 
     if outdated():  # and said to be
         return
-    for name, method in config.methods.items():
-        given: list[tuple[str, Backend, Options]] = [
-            (join(join(f"methods.{name}.partitioners", n), spec.name), spec.backend, spec.options)
-            for n, spec in enumerate(method.partitioners)
-        ]
-        if method.quantize is not None and method.quantize.quantizer in BACKENDS:
-            backend = BACKENDS[method.quantize.quantizer]
-            given.append((f"methods.{name}.quantize", backend, method.quantize))
-        for path, backend, options in given:
-            for option, known in unknown_options(backend, options):
-                what = f"is no option of {backend.name} in the installed executorch"
-                yield document.problem(join(path, option), what, known)
+    for method, settings in config.methods.items():
+        for place, name, options in settings.parts_with_options():
+            unknown = unknown_options(BACKENDS[name], options) if name in BACKENDS else ()
+            for option, known in unknown:
+                what = f"is no option of {name} in the installed executorch"
+                yield document.problem(join(f"methods.{method}.{place}", option), what, known)
 
 
 def _missing_passes(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
@@ -91,7 +85,7 @@ def _misfitting_files(config: PackageConfig, document: Document, root: Path) -> 
     parts = [
         (f"methods.{name}.{place}", options)
         for name, method in config.methods.items()
-        for place, options in method.parts_with_options()
+        for place, _, options in method.parts_with_options()
     ]
     parts += [(join("validate.methods", n), each) for n, each in config.validation.methods.items()]
     for path, options in parts:
