@@ -86,9 +86,7 @@ class WorkspaceFiles:
 
 # Files of input sets, as pipeline/program/input_files.py reads them.
 InputFiles = Annotated[
-    tuple[str, ...],
-    Field(min_length=1),
-    WorkspaceFiles((".npz", ".pt", ".safetensors"), many=True),
+    tuple[str, ...], Field(min_length=1), WorkspaceFiles((".npz", ".pt", ".safetensors"), many=True)
 ]
 
 

@@ -17,9 +17,7 @@ from pipeline.backends.options import Distinct, Options
 from pipeline.store import digest
 
 ConverterFlag = Annotated[
-    str,
-    flag("input output tosa-flatbuffer tosa-flatbuffer-schema help version"),
-    FLAG_SCHEMA,
+    str, flag("input output tosa-flatbuffer tosa-flatbuffer-schema help version"), FLAG_SCHEMA
 ]
 
 

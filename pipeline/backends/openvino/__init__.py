@@ -20,11 +20,7 @@ from pipeline.backends.entry import (
     Why,
 )
 from pipeline.backends.host import EXECUTORCH, Host, extra, importable
-from pipeline.backends.openvino.quantizer import (
-    OpenvinoQuantize,
-    apply_quantizer,
-    describe_place,
-)
+from pipeline.backends.openvino.quantizer import OpenvinoQuantize, apply_quantizer, describe_place
 from pipeline.backends.options import Distinct, Options
 from pipeline.backends.patching import wrapped
 from pipeline.backends.reasons import NOT_OF_THIS_TYPE
@@ -175,10 +171,7 @@ ENTRIES = (
             control_flow=frozenset(),
             edge_operators=("aten.bitwise_and.Scalar", "aten.bitwise_right_shift.Tensor_Scalar"),
         ),
-        quantization=Quantization(
-            options=OpenvinoQuantize,
-            apply_quantizer=apply_quantizer,
-        ),
+        quantization=Quantization(options=OpenvinoQuantize, apply_quantizer=apply_quantizer),
         preprocessing=Preprocessing(
             details=f"{_OPENVINO}preprocess:OpenvinoBackend",
             around=_around_preprocess,

@@ -267,11 +267,9 @@ def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> De
 
 @cache
 def _python_runtime(backend_id: str) -> DelegateRuntime | None:
-    for backend in BACKENDS.values():
-        make_runtime = backend.execution.make_runtime
-        if backend.backend_id == backend_id and make_runtime is not None:
-            return make_runtime()
-    return None
+    own = (each.execution for each in BACKENDS.values() if each.backend_id == backend_id)
+    make_runtime = next((each.make_runtime for each in own if each.make_runtime), None)
+    return make_runtime() if make_runtime is not None else None
 
 
 def _results(plan: schema.ExecutionPlan) -> dict[int, int]:
