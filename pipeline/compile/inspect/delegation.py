@@ -271,7 +271,7 @@ def add_source_lines(
 ) -> dict[str, Any]:
     """Return a manifest's record of a delegation as reports have it.
 
-    `line`, such as `x + y  # models/small.py:12, in Small.forward` or "", takes each `place`'s.
+    `line`, such as `x + y  # models/small.py:12, in Small.forward` or "", replaces `place`.
 
     Args:
         program: the method as its source gives it, not quantized.
