@@ -216,15 +216,14 @@ class _Archive:
                 f"{shown(path)}: member names must stand under one folder, without '..'"
             )
         self._root = roots.pop() if roots else ""
-        self._names = set(names)
+        self._names = [name.partition("/")[2] for name in names]
         # A truncated archive can look like a whole one: the sample inputs inside it are zips.
-        if f"{self._root}/archive_format" not in self._names:
+        if "archive_format" not in self._names:
             raise SourceError(f"{shown(path)}: is not a PT2 archive, or is cut short")
 
     def facts(self) -> list[ProgramFacts]:
-        start = f"{self._root}/models/"
-        members = [n for n in self._zip.namelist() if n.startswith(start) and n.endswith(".json")]
-        entries = [name.removeprefix(start).removesuffix(".json") for name in members]
+        members = [n for n in self._names if n.startswith("models/") and n.endswith(".json")]
+        entries = [name.removeprefix("models/").removesuffix(".json") for name in members]
         if not entries:
             raise SourceError(
                 f"{shown(self._path)}: holds no exported program; write it with package_pt2"
@@ -249,8 +248,7 @@ class _Archive:
     def _pickled(self, kind: str, entry: str) -> Digest | None:
         """Return the digest of what an archive holds pickled; None if it does not."""
         name = f"data/{kind}/{entry}.pt"
-        present = f"{self._root}/{name}" in self._names
-        return digest.hash_bytes(self._read(name)) if present else None
+        return digest.hash_bytes(self._read(name)) if name in self._names else None
 
     def _payloads(self, kind: str, entry: str) -> Any:
         if legacy := self._pickled(kind, entry):
