@@ -220,7 +220,7 @@ def test_an_option_that_the_described_library_lacks_is_a_problem(config, monkeyp
                 each["name"] = each["name"].replace("is_per_channel", "channelwise")
 
     described_otherwise(monkeypatch, renamed)
-    partitioner, quantizer = (str(p).partition("/")[2] for p in check_options(*config))
+    quantizer, partitioner = (str(p).partition("/")[2] for p in check_options(*config))
     assert partitioner == (
         "pair.yaml:6: methods.run.partitioners[0].xnnpack.per_op_mode: is no option of xnnpack in "
         "the installed executorch; did you mean 'op_mode'? known: configs, config_precisions, "
