@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.config.validation import ValidateConfig
-from pipeline.devices.bindings import _merged_data
+from pipeline.devices.bindings import _merge
 from pipeline.program.inputs import InputSet
 from pipeline.validate.bundle import BundleCases, bundle
 from pipeline.validate.package import validate_package
@@ -219,7 +219,7 @@ def test_external_data_stand_beside_a_bundle():
 
     pte, ptds, program = split_package()
     data, suites = bundled(pte, {"forward": program}, ptds=ptds)
-    opened, ptd = open_bundle(data), _merged_data(ptds)
+    opened, ptd = open_bundle(data), _merge([ptd.read_bytes() for ptd in ptds])
     module = _portable_lib._load_for_executorch_from_bundled_program(opened, ptd)
     for case in suites.cases["forward"]:
         (actual,) = module.run_method("forward", tuple(case.inputs))
