@@ -9,11 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from executorch.exir import (
-    EdgeCompileConfig,
-    EdgeProgramManager,
-    to_edge_transform_and_lower,
-)
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.backend_api import MethodProgramsPartitionerSpec
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.program import _program

@@ -126,10 +126,7 @@ def _(
 
 
 def _lower_one(
-    program: ExportedProgram,
-    partitioner: Partitioner,
-    modules: Modules | None,
-    store: Store | None,
+    program: ExportedProgram, partitioner: Partitioner, modules: Modules | None, store: Store | None
 ) -> ExportedProgram:
     """Lower with one partitioner, as ExecuTorch's call does: partition by partition."""
     if modules is not None:

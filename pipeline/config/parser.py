@@ -205,9 +205,7 @@ class _Reader:
         return None
 
 
-def _disagreements(
-    data: dict[str, Any],
-) -> Iterator[tuple[tuple[int | str, ...], str, str]]:
+def _disagreements(data: dict[str, Any]) -> Iterator[tuple[tuple[int | str, ...], str, str]]:
     """Yield where a package contradicts itself, as far as its shape allows to find that."""
     methods = [name for name in _as(dict, data.get("methods")) if isinstance(name, str)]
     for name in _as(dict, data.get("constant_methods")):

@@ -106,10 +106,7 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
 
 
 def check_model(
-    config: PackageConfig,
-    document: Document,
-    methods: Mapping[str, MethodSource],
-    store: Store,
+    config: PackageConfig, document: Document, methods: Mapping[str, MethodSource], store: Store
 ) -> list[Problem]:
     """Return where config and model disagree: methods, their modules, and quantizers without
     inputs."""

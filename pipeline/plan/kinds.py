@@ -78,13 +78,7 @@ _ROWS = (
         exported_blobs,
     ),
     Kind("quantize", _find_quantize, _unit_status(_find_quantize), itemgetter("blobs")),
-    Kind(
-        "compile",
-        _find_compile,
-        _unit_status(_find_compile),
-        itemgetter("blobs"),
-        subsumes=True,
-    ),
+    Kind("compile", _find_compile, _unit_status(_find_compile), itemgetter("blobs"), subsumes=True),
     Kind(
         "link",
         lambda plan, package, _: plan.link(package),

@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.compile.inspect.package_view import (
-    PackageFile,
-    PackageView,
-    join_names,
-)
+from pipeline.compile.inspect.package_view import PackageFile, PackageView, join_names
 from pipeline.compile.inspect.stored_tensors import (
     find_duplicates,
     find_shared,

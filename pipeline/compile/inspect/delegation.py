@@ -114,11 +114,7 @@ def describe_delegation(
 
 def _share(delegates: Sequence[_Call]) -> BackendCounts:
     operators = _sum(delegates)
-    return {
-        "nodes": operators.total(),
-        "operators": len(operators),
-        "partitions": len(delegates),
-    }
+    return {"nodes": operators.total(), "operators": len(operators), "partitions": len(delegates)}
 
 
 def _sum(calls: Iterable[_Call]) -> Counter[str]:

@@ -6,12 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.compile.inspect.package_view import (
-    KnownTensor,
-    PackageFile,
-    PackageView,
-    join_names,
-)
+from pipeline.compile.inspect.package_view import KnownTensor, PackageFile, PackageView, join_names
 from pipeline.program.flatbuffer import Span
 from pipeline.program.pte import DataFile, TensorType
 from pipeline.store.digest import Digest

@@ -174,8 +174,7 @@ def _part(program: ExportedProgram, outputs: Sequence[str]) -> tuple[ExportedPro
             module.graph.erase_node(nodes[spec.arg.name])
     module.recompile()
     signature = ExportGraphSignature(
-        specs,
-        [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None) for name in outputs],
+        specs, [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None) for name in outputs]
     )
     used = {spec.target for spec in specs}
     state = {name: t for name, t in program.state_dict.items() if name in used}
