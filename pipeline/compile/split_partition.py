@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from torch.fx import GraphModule, Node
+
+from pipeline.store.errors import PipelineError
 
 TAG = "delegation_tag"
 
@@ -20,6 +22,8 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
     Numbers never fall along a path, so nodes of one number have no way out and in again. A node
     that nothing outside reads goes with the first that reads it: the transposed weight of a layer
     with its product, wherever that stands.
+
+    Raises PipelineError where other partitions depend on each other in a circle.
     """
     own = set(nodes)
 
@@ -36,7 +40,12 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
         for each, group in groups.items()
     }
     sorter = TopologicalSorter({each: map(unit, before) for each, before in inputs.items()})
-    order = list(sorter.static_order())
+    try:
+        order = list(sorter.static_order())
+    except CycleError as error:
+        raise PipelineError(
+            "the partitioner's partitions depend on each other in a circle"
+        ) from error
     # Of a node outside or another partition: the highest number on a path to it, or -1.
     numbers: dict[Any, int] = {}
     for each in order:

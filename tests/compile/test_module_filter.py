@@ -276,6 +276,18 @@ def test_parts_never_depend_on_each_other_in_a_circle(example):
             del needs[each]
 
 
+def test_partitions_that_depend_on_each_other_in_a_circle_are_refused():
+    graph = torch.fx.Graph()
+    nodes = [graph.placeholder("x")]
+    for tag in ("a", "b", "a", None):
+        nodes.append(graph.call_function(torch.sin, (nodes[-1],)))
+        if tag is not None:
+            nodes[-1].meta["delegation_tag"] = tag
+    graph.output(nodes[-1])
+    with pytest.raises(PipelineError, match="depend on each other in a circle"):
+        split_partition(torch.fx.GraphModule(nn.Module(), graph), nodes[-1:])
+
+
 def test_a_confined_partitioner_tells_its_backend():
     (made,) = xnnpack(["head"])
     assert isinstance(made, FilteredPartitioner)
