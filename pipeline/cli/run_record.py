@@ -103,7 +103,7 @@ def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:
 
 
 def _write_overview(plan: Plan, reporter: Any) -> None:
-    from pipeline.report.write import write_overview  # imports templates and charts
+    from pipeline.report.render import write_overview  # imports templates and charts
 
     try:
         write_overview(plan.workspace, plan.packages)

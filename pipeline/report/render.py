@@ -1,4 +1,4 @@
-"""Reports for people and for CI servers, rendered from records: pure functions, without torch.
+"""Reports for people and for CI servers: rendered from records, and written to `build/`.
 
 Pages are Jinja's templates, with all values escaped: each is one self-contained HTML file, the
 verdict and what failed first.
@@ -6,7 +6,8 @@ verdict and what failed first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pipeline.report import packages
 from pipeline.report.charts.draw import draw
 from pipeline.report.elements import MOST_ROWS, Json, ReportSection
-from pipeline.report.excerpts import excerpts
+from pipeline.report.events import RUN, TIMELINE
+from pipeline.report.excerpts import excerpts, named_files
 from pipeline.report.junit import junit
 from pipeline.report.markdown import markdown, markdown_summary
 from pipeline.report.packages import Entry
+from pipeline.report.records import read_manifest
 from pipeline.report.sections import report_sections, run
+from pipeline.store.digest import hash_bytes
+from pipeline.store.files import REPORT, read_record, write_atomically
+from pipeline.store.workspace import Workspace
 
-__all__ = ["Entry", "render", "render_all"]
+_LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
 
 
 def render(report: Json, sources: Mapping[str, str] | None = None) -> dict[str, bytes]:
@@ -53,7 +59,7 @@ def render_all(entries: Iterable[Entry], timeline: Json | None = None) -> dict[s
     """Render the reports over all packages, by file name.
 
     Args:
-        timeline: of the last run that did something, as `write.read_timeline` gives it.
+        timeline: of the last run that did something, as `read_timeline` gives it.
     """
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
@@ -95,3 +101,94 @@ def _environment() -> Environment:
 def _page(template: str, **parts: Any) -> bytes:
     """Render a template as UTF-8; surrogates, as names of files can hold, become question marks."""
     return _environment().get_template(template).render(**parts).encode(errors="replace")
+
+
+# What is in `build/`
+
+
+def read_run(workspace: Workspace) -> list[dict[str, Any]]:
+    """Read the actions of the last run; none where `run.json` can't be read."""
+    return (read_record(workspace.build / RUN) or {}).get("actions", [])
+
+
+def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
+    """Read the timeline of the last run that did something; None where it can't be read."""
+    found = read_record(workspace.build / TIMELINE) or {}
+    return found if isinstance(found.get("traceEvents"), list) else None
+
+
+def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
+    """Read the record of the package that is in `build/` now; None where that was not validated."""
+    report = read_record(workspace.package(package) / REPORT)
+    if report is None or "methods" not in report:
+        return None
+    files = (read_manifest(workspace, package) or {}).get("files", {})
+    digests = {name: file["digest"] for name, file in files.items()}
+    return None if digests and report.get("files", digests) != digests else report
+
+
+def render_package(root: Path, report: Json) -> dict[str, bytes]:
+    """Render all reports of a package by file name, with lines of the sources below `root`."""
+    texts = {}
+    for name in named_files(report):
+        path = root / name
+        with suppress(OSError, UnicodeDecodeError):
+            inside = path.resolve().is_relative_to(root.resolve())
+            if inside and path.stat().st_size <= _LARGEST_SOURCE:
+                texts[name] = path.read_text(encoding="utf-8")
+    return render(report, texts)
+
+
+def write_reports(workspace: Workspace, package: str) -> list[Path]:
+    """Render the reports of a package again; nothing where it was not validated.
+
+    Raises:
+        OSError: a file can't be written.
+    """
+    report = read_report(workspace, package)
+    if report is None:
+        return []
+    rendered = render_package(workspace.root, report)
+    written = _write(workspace.package(package), rendered)
+    state = workspace.state(package)
+    digests = state.get("validate", {}).get("files", {})
+    if again := {name: hash_bytes(rendered[name]) for name in rendered if name in digests}:
+        digests |= again  # or the next run would take them for edited
+        workspace.write_state(package, state)
+    return written
+
+
+def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
+    """Write the reports over these packages.
+
+    Raises:
+        OSError: a file can't be written.
+    """
+    actions = read_run(workspace)
+    entries = [
+        Entry(package, None, error)
+        if (error := _build_error(package, actions))
+        else Entry(package, read_report(workspace, package))
+        for package in packages
+    ]
+    return _write(workspace.build, render_all(entries, read_timeline(workspace)))
+
+
+def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+    return [folder / name for name in contents]
+
+
+def _build_error(package: str, actions: Sequence[Json]) -> str:
+    """Return why the last run could not build a package; empty where it did, or did not try."""
+    own = [action for action in actions if action["package"] == package]
+    bad = [action for action in own if action["outcome"] in ("failed", "not-run")]
+    link = next((action for action in bad if action["kind"] == "link"), None)
+    if link is None:
+        return ""
+    failed = (a for a in bad if a["outcome"] == "failed" and a["kind"] != "validate")
+    if (first := next(failed, None)) is None:
+        return link["reason"]
+    where = f"{first['kind']} {first['method']}: " if first["method"] else ""
+    return where + first["error"]

@@ -1,7 +1,7 @@
 import json
 
 from pipeline.report.events import Event, trace, write_run, write_timeline
-from pipeline.report.write import (
+from pipeline.report.render import (
     read_report,
     read_run,
     read_timeline,

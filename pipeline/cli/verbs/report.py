@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.plan import Plan
-from pipeline.report.write import write_overview, write_reports
+from pipeline.report.render import write_overview, write_reports
 from pipeline.store.errors import PipelineError
 
 

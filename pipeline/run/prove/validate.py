@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.report.records import FORMAT, GateRecord, read_manifest
-from pipeline.report.write import render_package
+from pipeline.report.render import render_package
 from pipeline.run.install import install
 from pipeline.run.prove.measure import check_files, find_measured, measure
 from pipeline.run.stages import Stages
