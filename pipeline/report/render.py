@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.report import packages
-from pipeline.report.charts.draw import draw
+from pipeline.report.charts import draw
 from pipeline.report.elements import MOST_ROWS, Json, ReportSection
 from pipeline.report.events import RUN, TIMELINE
 from pipeline.report.excerpts import excerpts, named_files

@@ -1,1 +1,290 @@
-"""Charts."""
+"""Charts: specifications in Vega-Lite and Vega from parts of records, drawn while a page is made.
+
+A chart becomes SVG in the page, which so has no script, needs no network, and is small. Colours are
+variables of the page's style, so that a chart follows dark mode. The marks and their channels stand
+in `charts.vl.json` and `treemap.vg.json`; values are made here: `y` in pixels from the top, and the
+`description` of a mark, which becomes its tooltip and its name for screen readers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import vl_convert
+from markupsafe import Markup
+
+from pipeline.report.elements import Chart, Json
+from pipeline.store.sizes import human_size
+
+Spec = dict[str, Any]
+
+_WIDTHS = {"wide": 960, "narrow": 360}  # pixels
+_NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'  # which SVG in a page goes without
+_DROPPED = ("aria-roledescription", "font-family", "pointer-events", "class", "version")
+_LABEL, _BAR = 20, 18  # pixels: what stands above a bar, and a bar
+_ROW = _LABEL + _BAR + 8
+_LANE = 9  # pixels between lines of one row
+_FOLDER = Path(__file__).parent
+
+# Colours are variables of the style, the same on every page.
+LEFT = "var(--left)"
+_CATEGORIES = 8
+# Backends of the catalogue have colours of their own; others share the rest.
+_BACKENDS = (
+    "XnnpackBackend",
+    "VulkanBackend",
+    "CoreMLBackend",
+    "EthosUBackend",
+    "OpenvinoBackend",
+    "VgfBackend",
+)
+_SEGMENTS = ("delegate", "named_data", "constants", "mutable", "program")
+_ACTIONS = ("export", "quantize", "compile", "link", "validate")
+
+
+def backend_colours(backends: Iterable[str]) -> dict[str, str]:
+    backends = set(backends)
+    others = sorted(backends.difference(_BACKENDS))
+    rest = _CATEGORIES - len(_BACKENDS)
+    places = {backend: index for index, backend in enumerate(_BACKENDS)}
+    places |= {backend: len(_BACKENDS) + index % rest for index, backend in enumerate(others)}
+    return {backend: f"var(--c{places[backend]})" for backend in backends}
+
+
+def colour_of(kind: str) -> str:
+    """Return the colour of a kind of segment or of action."""
+    places = {name: index for kinds in (_SEGMENTS, _ACTIONS) for index, name in enumerate(kinds)}
+    return f"var(--c{places[kind]})" if kind in places else LEFT
+
+
+def bars(rows: Mapping[str, Sequence[tuple[int, str, str]]], axis: Json | None = None) -> Spec:
+    """Return bars over the whole width.
+
+    Args:
+        rows: by their labels the pieces of each bar: amount, colour and description.
+    """
+    values = []
+    for index, pieces in enumerate(rows.values()):
+        total = sum(amount for amount, _, _ in pieces) or 1
+        place = {"y": index * _ROW + _LABEL, "y2": index * _ROW + _LABEL + _BAR}
+        start = 0
+        for amount, colour, description in pieces:
+            ends = {"start": start / total, "end": (start + amount) / total}
+            values.append({**place, **ends, "colour": colour, "description": description})
+            start += amount
+    return _chart("bars", values, _labels(list(rows)), _ROW * len(rows), _linear(1, axis))
+
+
+def treemap(segments: Sequence[Json]) -> Spec:
+    """Return the bytes of a package as areas, by kind of segment.
+
+    Args:
+        segments: with `name`, `size`, `kind` and `description`.
+    """
+    nodes: list[Json] = [{"id": "all", "parent": None}]
+    nodes += [{"id": kind, "parent": "all"} for kind in dict.fromkeys(s["kind"] for s in segments)]
+    nodes += [
+        {
+            **segment,
+            "id": f"{segment['kind']}/{index}",
+            "parent": segment["kind"],
+            "short": ".".join(segment["name"].split(".")[-2:]),
+            "amount": human_size(segment["size"]),
+            "colour": colour_of(segment["kind"]),
+        }
+        for index, segment in enumerate(segments)
+        if segment["size"] > 0
+    ]
+    spec = json.loads((_FOLDER / "treemap.vg.json").read_text(encoding="utf-8"))
+    spec["data"][0]["values"] = nodes
+    return spec
+
+
+def timeline(actions: Sequence[Json], lanes: Sequence[str]) -> Spec:
+    """Return workers as lanes of actions, which are named where their names fit.
+
+    Args:
+        actions: with `lane` (a number), `start` and `end` in seconds from the run's begin, `kind`,
+            `name`, `ok` and `description`.
+    """
+    last = max((action["end"] for action in actions), default=1.0) or 1.0
+    row, bar = _LABEL + 34, 24
+    values = []
+    for action in actions:
+        top, colour = action["lane"] * row + _LABEL, colour_of(action["kind"])
+        values.append({**action, "y": top, "y2": top + bar, "colour": colour, "last": last})
+    x = _linear(last, _unit_axis("s", last))
+    return _chart("timeline", values, _labels(lanes, row), row * len(lanes), x)
+
+
+def errors(lines: Sequence[Json], limits: Mapping[str, float]) -> Spec:
+    """Return the errors of each output on each input set, on a logarithmic axis.
+
+    A line leads from the mean over the 99.9th percentile to the greatest error.
+
+    Args:
+        lines: with `row` (method and output), `mean`, `p999` and `max` (finite, and `max`
+            positive), `ok` and `description`.
+        limits: of the absolute error, by row.
+    """
+    rows = dict.fromkeys(line["row"] for line in lines)
+    figures = ("mean", "p999", "max")
+    known = [line[name] for line in lines for name in figures]
+    known += [limit for row, limit in limits.items() if row in rows]
+    low = math.floor(math.log10(min(value for value in known if value > 0)))
+    high = math.ceil(math.log10(max(known) * 1.0001))
+    values: list[Json] = []
+    marks: list[Json] = []
+    labels: dict[float, str] = {}
+    top = 0.0
+    for row in rows:
+        own = [line for line in lines if line["row"] == row]
+        labels[top + 14] = row
+        bottom = top + _LABEL + _LANE * len(own)
+        if (limit := limits.get(row, 0)) > 0:
+            words = f"{row}: limit of the absolute error, {limit:g} + rtol × |expected|"
+            place = {"limit": math.log10(limit), "y": top + _LABEL - 4, "y2": bottom}
+            marks.append({**place, "description": words})
+        first = top + _LABEL + _LANE / 2
+        for lane, line in enumerate(own):
+            colour = "var(--c0)" if line["ok"] else "var(--bad)"
+            powers = {name: math.log10(max(line[name], 10.0**low)) for name in figures}
+            values.append({**line, **powers, "y": first + lane * _LANE, "colour": colour})
+        top = bottom + 12
+    step = f"max(1, ceil(({high} - {low}) / (width / 70)))"
+    axis = {
+        "values": {"expr": f"sequence({low}, {high} + 1, {step})"},
+        "labelExpr": "format(pow(10, datum.value), '~e')",
+    }
+    scale = {"domain": [low, high], "nice": False, "zero": False}
+    x = {"type": "quantitative", "scale": scale, "axis": axis}
+    return _chart("errors", values, labels, top, x, marks)
+
+
+def latency(spreads: Sequence[Json]) -> Spec:
+    """Return quartiles and medians in milliseconds, of the package and of its source.
+
+    Args:
+        spreads: with `row`, `low`, `median`, `high`, `source` (whether it is the source program's)
+            and `description`.
+    """
+    rows = list(dict.fromkeys(spread["row"] for spread in spreads))
+    values = []
+    for spread in spreads:
+        top = rows.index(spread["row"]) * _ROW + _LABEL
+        below, colour = (_BAR - 5, "var(--soft)") if spread["source"] else (4, "var(--c0)")
+        values.append({**spread, "y": top + below, "colour": colour})
+    last = max(spread["high"] for spread in spreads) * 1.04
+    x = _linear(last, _unit_axis("ms", last))
+    return _chart("latency", values, _labels(rows), _ROW * len(rows), x)
+
+
+def _chart(
+    name: str,
+    values: Sequence[Json],
+    labels: Mapping[float, str],
+    height: float,
+    x: Json,
+    limits: Sequence[Json] = (),
+) -> Spec:
+    """Return the layers of a chart over each other, below their labels.
+
+    Labels stand at the left, above what they name, which leaves a phone the whole width.
+
+    Args:
+        labels: by the pixel, from the top, on which they stand.
+        x: the scale and the axis that all layers share.
+    """
+    spec = json.loads((_FOLDER / "charts.vl.json").read_text(encoding="utf-8"))
+    layers = [*spec.pop("layers")[name], spec.pop("labels")]
+    texts = [{"y": y, "label": label} for y, label in labels.items()]
+    return {
+        **spec,
+        "height": height,
+        "encoding": {"x": x, **spec["encoding"]},
+        "layer": layers,
+        "data": {"name": "values"},
+        "datasets": {"values": values, "limits": limits, "labels": texts},
+    }
+
+
+def _linear(last: float, axis: Json | None) -> Json:
+    """Return the channel of a linear scale from zero."""
+    return {"type": "quantitative", "scale": {"domain": [0, last], "nice": False}, "axis": axis}
+
+
+def _labels(rows: Sequence[str], height: float = _ROW) -> dict[float, str]:
+    return {index * height + _LABEL - 6: row for index, row in enumerate(rows)}
+
+
+def _unit_axis(unit: str, last: float) -> Json:
+    """Return an axis to `last` with round figures.
+
+    None is so near its end that its label, in whatever font, would leave the picture.
+    """
+    label = f"datum.value > {last} * (1 - 28 / width) ? '' : datum.label + ' {unit}'"
+    return {"tickCount": {"expr": "round(width / 90)"}, "labelExpr": label}
+
+
+# Drawing
+
+
+def draw(chart: Chart) -> Markup:
+    """Draw a chart twice, for screens and for phones; the page's style shows one of the two."""
+    return Markup("").join(
+        Markup('<div class="chart {}">{}</div>').format(name, _svg(chart, width))
+        for name, width in _WIDTHS.items()
+    )
+
+
+def _svg(chart: Chart, width: int) -> Markup:
+    spec = {**chart.spec, "width": width}
+    convert = vl_convert.vega_to_svg if "marks" in spec else vl_convert.vegalite_to_svg
+    root = Xml.fromstring(convert(spec).replace(_NAMESPACE, "", 1))
+    _prune(root)
+    _add_titles(root, chart.links)
+    del root.attrib["height"]
+    style = f"max-width:{root.attrib.pop('width')}px"
+    root.attrib |= {"role": "img", "aria-label": chart.label, "style": style}
+    return Markup(Xml.tostring(root, encoding="unicode"))
+
+
+def _prune(parent: Xml.Element) -> None:
+    """Remove what draws nothing, and what the page's style says."""
+    for child in list(parent):
+        if child.get("display") == "none" or child.get("class") == "background":
+            parent.remove(child)
+            continue
+        _prune(child)
+        if child.tag == "g" and not len(child):
+            parent.remove(child)
+    dropped = list(_DROPPED)
+    if parent.get("aria-roledescription") == "axis":  # its labels are texts already
+        dropped += ["aria-label", "role"]
+    elif parent.get("role") == "graphics-object":
+        dropped.append("role")
+    for name in dropped:
+        parent.attrib.pop(name, None)
+
+
+def _add_titles(parent: Xml.Element, links: Mapping[str, str]) -> None:
+    """Turn the descriptions of marks into tooltips, and wrap marks that lead somewhere in links."""
+    for place, child in enumerate(list(parent)):
+        _add_titles(child, links)
+        if child.get("role") != "graphics-symbol":
+            continue
+        description = child.attrib.pop("aria-label", "")
+        del child.attrib["role"]
+        if not description or child.get("aria-hidden"):
+            continue
+        Xml.SubElement(child, "title").text = description
+        if description in links:
+            parent.remove(child)
+            link = Xml.Element("a", {"href": links[description]})
+            link.append(child)
+            parent.insert(place, link)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline.report import charts
 from pipeline.report.cells import code, figure, name, names, text
-from pipeline.report.charts import specs
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.store.sizes import human_size
@@ -78,12 +78,12 @@ def _treemap(segments: Sequence[Json]) -> Chart:
     for segment in segments:
         totals[segment["kind"]] += segment["size"]
     legend = [
-        (f"{_kind(kind)} {human_size(total)}", specs.colour_of(kind))
+        (f"{_kind(kind)} {human_size(total)}", charts.colour_of(kind))
         for kind, total in totals.most_common()
     ]
     about = "As areas, by what they are. Hover for names."
     label = "Size of each segment of the package"
-    spec = specs.treemap(list(_tiles(segments)))
+    spec = charts.treemap(list(_tiles(segments)))
     return Chart("Bytes of the package.", about, legend, label, spec)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline.report import charts
 from pipeline.report.cells import code, figure, name, source, text
-from pipeline.report.charts import specs
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.records import delegated_share
@@ -66,9 +66,9 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
             for name, colour, amount in parts
         ]
     about = "A node is a call of an operator, in control flow too; moves of data are none."
-    names = sorted(legend.items(), key=lambda entry: entry[1] == specs.LEFT)
+    names = sorted(legend.items(), key=lambda entry: entry[1] == charts.LEFT)
     label = "Share of nodes delegated, by method"
-    spec = specs.bars(rows, {"format": ".0%", "tickCount": 4})
+    spec = charts.bars(rows, {"format": ".0%", "tickCount": 4})
     return Chart("Nodes by who runs them.", about, names, label, spec) if rows else None
 
 
@@ -78,11 +78,11 @@ def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
     if not backends and counts["delegated_nodes"]:  # an older record has their sum alone
         backends = {" + ".join(sorted(counts["partitions"])): counts["delegated_nodes"]}
     kernels = {name: sum(own.values()) for name, own in counts.get("kernels", {}).items()}
-    colours = specs.backend_colours([*backends, *kernels])
+    colours = charts.backend_colours([*backends, *kernels])
     yield from ((name, colours[name], nodes) for name, nodes in sorted(backends.items()))
     yield from ((f"{name} kernels", colours[name], own) for name, own in sorted(kernels.items()))
     if left := counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values()):
-        yield "left to portable kernels", specs.LEFT, left
+        yield "left to portable kernels", charts.LEFT, left
 
 
 def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
@@ -96,12 +96,12 @@ def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
         "left between. Hover for the operators."
     )
     label = "Delegated regions in the order of each method's graph"
-    spec = specs.bars(rows)
+    spec = charts.bars(rows)
     return Chart("Regions of the graph.", about, [], label, spec) if rows else None
 
 
 def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
-    colours = specs.backend_colours(
+    colours = charts.backend_colours(
         segment["backend"] for segment in segments if segment["backend"]
     )
     start = 1
@@ -111,7 +111,7 @@ def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
         calls = _ranked(segment["operators"])
         words = [f"{name} ×{number}" if number > 1 else name for name, number in calls]
         description = f"{method}, {where}: {listed(words, 6)} [{index}]"
-        yield segment["nodes"], colours.get(segment["backend"], specs.LEFT), description
+        yield segment["nodes"], colours.get(segment["backend"], charts.LEFT), description
         start = end
 
 

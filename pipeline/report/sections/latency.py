@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pipeline.report import charts
 from pipeline.report.cells import figure, name
-from pipeline.report.charts import specs
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection
 from pipeline.report.formatting import milliseconds
 
@@ -35,7 +35,7 @@ def section(report: Json) -> ReportSection:
         "the machine that validated; a device is another matter.",
         [("package", "var(--c0)"), ("source program", "var(--soft)")],
         "Latency of the package and of its source program",
-        specs.latency(spreads),
+        charts.latency(spreads),
     )
     table = DataTable("times", "Medians, with quartiles", rows)
     return ReportSection("latency", "Latency on the host", chart, table)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pipeline.report import charts
 from pipeline.report.cells import figure, name, source, verdict
-from pipeline.report.charts import specs
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import decibel, error, percent, ratio, sort_key
 from pipeline.store.errors import plural
@@ -173,7 +173,7 @@ def _errors(report: Json) -> Chart | None:
     legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
     legend = [] if all(line["ok"] for line in worst) else legend
     label = "Distribution of absolute errors by method and input set"
-    return Chart("Errors.", about, legend, label, specs.errors(drawn, limits))
+    return Chart("Errors.", about, legend, label, charts.errors(drawn, limits))
 
 
 def _error(row: str, output: Output) -> Json:

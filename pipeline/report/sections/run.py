@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from pipeline.report import charts
 from pipeline.report.cells import figure, name
-from pipeline.report.charts import specs
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.events import STAGE, Event
 from pipeline.report.formatting import percent
@@ -72,9 +72,9 @@ def _chart(events: Sequence[Event], seconds: float, pages: Mapping[str, str]) ->
     return Chart(
         "Workers.",
         f"What each did when; {share} of their time was used. Red edges: failed. Hover for stages.",
-        [(kind, specs.colour_of(kind)) for kind in kinds],
+        [(kind, charts.colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
-        specs.timeline(bars, [f"worker {lane}" for lane in lanes]),
+        charts.timeline(bars, [f"worker {lane}" for lane in lanes]),
         links,
     )
 
