@@ -1,13 +1,15 @@
-"""Parses plain data as a model, and says of every mistake where it is and what would be right.
+"""Package configs: parses what files of `partition_configs/` hold to a PackageConfig a package.
 
-pydantic walks the data; its errors are put in this project's words at each model on the way.
+pydantic walks the data; its errors are put in this project's words at each model on the way, so
+that every mistake is reported with where it is and what would be right.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
@@ -25,10 +27,10 @@ from pipeline.backends import (
 )
 from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
-from pipeline.config.compose import Document
-from pipeline.config.fields import REFERENCE_PATTERN, RULES
+from pipeline.config.compose import KEYS, Composition, Document
+from pipeline.config.fields import NAME_PATTERN, REFERENCE_PATTERN, RULES
 from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
-from pipeline.store.errors import ConfigErrors, did_you_mean, join, shown
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
 
 _M = TypeVar("_M", bound=Options)
 _K = TypeVar("_K")
@@ -59,6 +61,46 @@ _MUST_BE = {
     "too_short": "must name at least one",
     "tuple_type": "must be a list",
 }
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The config of a package, or what is wrong with it, and the document it was parsed from."""
+
+    config: PackageConfig | None = None
+    document: Document | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
+    """Parse a package of the files that make it; one that two make has no config."""
+    first, *others = compositions
+    document = first.documents.get(package)
+    what = f"makes the package '{package}', as {first.file} does"
+    found = [Problem(each.file, "", what, "keep one") for each in others]
+    try:
+        if document is None:
+            raise ConfigErrors(first.problems)
+        config = parse_document(package, document)
+    except ConfigErrors as errors:
+        return Parsed(None, document, (*errors.problems, *found))
+    return Parsed(None if found else config, document, tuple(found))
+
+
+def parse_document(package: str, document: Document) -> PackageConfig:
+    """Parse a document. Raises ConfigErrors, with every mistake and where it was written."""
+    found = list(document.problems)
+    if not re.fullmatch(NAME_PATTERN, package):
+        what = f"cannot name a package: {shown(package)} {RULES[NAME_PATTERN]}"
+        found.append(document.problem("", what, "rename the file"))
+    try:
+        config = parse(PackageConfig, document, KEYS, package=package)
+    except ConfigErrors as errors:
+        known = {(p.file, p.line, p.path) for p in document.problems}
+        found += [p for p in errors.problems if (p.file, p.line, p.path) not in known]
+    if found:
+        raise ConfigErrors(found)
+    return config
 
 
 def parse(model: type[_M], document: Document, more_keys: Iterable[str] = (), **given: Any) -> _M:

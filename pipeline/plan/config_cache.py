@@ -20,8 +20,8 @@ from pipeline.store.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Composition, Folder
-    from pipeline.config.load import Parsed
     from pipeline.config.models import PackageConfig
+    from pipeline.config.parser import Parsed
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class ConfigCache:
 
     def parsed(self, package: str) -> Parsed:
         """Parse one package's config, or find what is wrong with it."""
-        from pipeline.config.load import parse_package  # pydantic, which a no-op run does without
+        from pipeline.config.parser import parse_package  # pydantic, which a no-op run does without
 
         if package not in self._parsed:
             compositions = [self._compose(path) for path in self._files[package]]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.config.compose import Folder, merge
-from pipeline.config.load import parse_document
+from pipeline.config.parser import parse_document
 from pipeline.config.resolved import resolved_view
 from pipeline.config.variables import Variables
 from pipeline.config.yaml import Mark, Node, load_nodes, plain, read_scalar

@@ -105,7 +105,7 @@ def test_nothing_to_do_reads_and_imports_nothing(composed):
         "from doit.doit_cmd import DoitMain\n"
         "assert DoitMain().run([]) == 0\n"
         "heavy = {'torch', 'joblib', 'pydantic', 'yaml'}\n"
-        "heavy |= {'pipeline.config.compose', 'pipeline.config.load'}\n"
+        "heavy |= {'pipeline.config.compose', 'pipeline.config.parser'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run(

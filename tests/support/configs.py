@@ -4,7 +4,7 @@ import os
 from types import SimpleNamespace
 
 from pipeline.config.compose import Folder
-from pipeline.config.load import parse_document, parse_package
+from pipeline.config.parser import parse_document, parse_package
 from pipeline.store.errors import Problem
 from pipeline.store.workspace import makes_packages
 
