@@ -215,6 +215,9 @@ class _Archive:
             raise SourceError(
                 f"{shown(path)}: member names must stand under one folder, without '..'"
             )
+        # torch's reader passes over case, and of two members it may find another than Python's.
+        if len({name.lower() for name in names}) < len(names):
+            raise SourceError(f"{shown(path)}: two members have one name, apart from case")
         self._root = roots.pop() if roots else ""
         self._names = [name.partition("/")[2] for name in names]
         # A truncated archive can look like a whole one: the sample inputs inside it are zips.

@@ -255,6 +255,12 @@ def _outside(path):
         members.writestr("a/../../outside", "x")
 
 
+def _twice(path):
+    with zipfile.ZipFile(path, "a") as members:
+        root, _, name = members.namelist()[0].partition("/")
+        members.writestr(f"{root}/{name.upper()}", "x")
+
+
 def _no_json(path):
     with zipfile.ZipFile(path) as old:
         members = {n: old.read(n) for n in old.namelist()}
@@ -273,6 +279,7 @@ BAD = {
     "path in method": (_renamed_method("../x"), ".."),
     "separator in method": (_renamed_method("x/y"), "method name 'x/y'"),
     "outside": (_outside, "without '..'"),
+    "twice": (_twice, "two members have one name"),
     "not a program": (_no_json, "not a PT2 archive"),
 }
 
