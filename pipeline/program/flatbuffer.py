@@ -39,15 +39,15 @@ def number(data: memoryview, at: int, letter: str) -> int:
 
 
 def root(data: memoryview) -> Table:
-    # A file holds an offset for each table of a vector; in a damaged one vectors can lead to each
-    # other's tables, and reading would not end.
-    return Table(data, number(data, 0, "I"), [len(data) // 4])
+    # No vector is needed often; in a damaged file vectors can lead to each other's tables, or many
+    # tables to one long vector, and reading would not end.
+    return Table(data, number(data, 0, "I"), [4 * len(data)])
 
 
 class Table(NamedTuple):
     """A table of a flatbuffer. Fields go by their place in the schema, unions take two places.
 
-    `left` counts the tables of vectors that may still be visited, from all tables of the file.
+    `left` counts the bytes of vectors that may still be visited, from all tables of the file.
     Every method raises CorruptError where the file contradicts itself.
     """
 
@@ -83,6 +83,9 @@ class Table(NamedTuple):
         span = Span(start + 4, width * number(self.data, start, "I"))
         if span.end > len(self.data):
             raise CorruptError("it refers to what is beyond its end")
+        self.left[0] -= span.size
+        if self.left[0] < 0:
+            raise CorruptError("it tells of more than it has room for")
         return span
 
     def numbers(self, field: int, letter: str) -> tuple[int, ...]:
@@ -96,9 +99,6 @@ class Table(NamedTuple):
         span = self.span(field, 4)
         if span is None:
             return
-        self.left[0] -= span.size // 4
-        if self.left[0] < 0:
-            raise CorruptError("it tells of more than it has room for")
         for place in range(span.offset, span.end, 4):
             yield Table(self.data, place + number(self.data, place, "I"), self.left)
 

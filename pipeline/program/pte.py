@@ -125,7 +125,7 @@ def read_program(data: memoryview) -> ProgramFile:
     if constant is not None and constant_offsets:
         constant_segments = (constant.number(0, "I"),)
         constants = _parts(_chosen(segments, *constant_segments), constant_offsets)
-    mutable: tuple[Span, ...] = ()
+    mutable: list[Span] = []
     mutable_segments = []
     for each in table.tables(6):
         mutable_segments.append(each.number(0, "I"))
@@ -135,7 +135,7 @@ def read_program(data: memoryview) -> ProgramFile:
         _chosen(segments, index)
     inline = tuple(_inline(each) for each in table.tables(3))
     plans = tuple(_plan(each, segments, inline) for each in table.tables(1))
-    mutable_parts = mutable, tuple(mutable_segments)
+    mutable_parts = tuple(mutable), tuple(mutable_segments)
     return ProgramFile(
         program, segments, constants, constant_segments, *mutable_parts, named, plans
     )
