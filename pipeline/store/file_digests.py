@@ -54,6 +54,7 @@ class FileDigests:
 
         The latest value is cached for each path and name.
         """
+        now = time.time_ns()  # before anything is read, which may take long
         before = read_stamp(path)
         entry = self._entries.get(str(path))
         if entry and entry["stat"] == before and name in entry:
@@ -62,7 +63,7 @@ class FileDigests:
                 return known
         value = compute(path)
         unchanged = read_stamp(path) == before
-        if value is not None and unchanged and time.time_ns() - max(before[1:3]) > RACY_NS:
+        if value is not None and unchanged and now - max(before[1:3]) > RACY_NS:
             entry = self._entries.get(str(path))
             if entry is None or entry["stat"] != before:
                 _flush(path)

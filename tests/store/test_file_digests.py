@@ -58,6 +58,15 @@ def test_file_that_changed_just_now_is_not_cached(tmp_path, old_file):
     assert compute.calls == 2
 
 
+def test_file_that_changed_just_before_a_long_reading_is_not_cached(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_digests, "RACY_NS", 10_000_000)
+    path, digests, made = tmp_path / "file", FileDigests(tmp_path / "cache.json"), []
+    path.write_bytes(b"x")
+    digests.cached(path, "text", lambda _: [time.sleep(0.1)])
+    digests.cached(path, "text", lambda _: made.append("again") or [1])
+    assert made == ["again"]
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"x": 1}', b"\xff"])
 def test_damaged_cache_is_as_good_as_none(tmp_path, old_file, content):
     cache = tmp_path / "cache.json"
