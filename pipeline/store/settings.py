@@ -75,7 +75,7 @@ def _parse_size(value: Any, _: Path) -> int:
 
 def _parse_seconds(value: Any, _: Path) -> float:
     seconds = float(_checked(value, type(value) in (int, float, str)))
-    return _checked(seconds, 0 < seconds < float("inf"))
+    return _checked(seconds, 0 < seconds < 1e9)  # threads wait no longer than some 1e10
 
 
 def _parse_path(value: Any, root: Path) -> Path:
@@ -131,7 +131,7 @@ class _Source:
         parse, wanted = _SETTINGS[name]
         try:
             return parse(value, self._root)
-        except ValueError:
+        except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
             where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
             raise PipelineError(f"{where}: is {value!r}; must be {wanted}") from None
 
@@ -141,7 +141,7 @@ def _read_table(path: Path) -> Mapping[str, Any]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # no TOML, or no text
         raise PipelineError(f"{path.name}: {error}") from error
     settings: dict[str, Any] = table.get("tool", {}).get("pte-pipeline", {})
     if unknown := [name for name in settings if name not in _SETTINGS]:

@@ -57,6 +57,8 @@ def test_environment_wins(settings, tmp_path, monkeypatch):
         ('remote = "bucket"', "remote: is 'bucket'; must be an address such as s3://"),
         ('remote = "file:///x"\nremote_mode = "rw"', "must be read-write or read-only"),
         ('remote = "file:///x"\nremote_timeout = 0', "a number of seconds above 0"),
+        ('remote = "file:///x"\nremote_timeout = 1e300', "a number of seconds above 0"),
+        ('store = "~nobody-of-this-name/x"', "must be a path"),
         ('remote = "file:///x"\ntrusted_keys = 1', "a path or a list of paths"),
         ('remote = "file:///x"\nremote_options = 1', "must be a table"),
         ("job = 3", "unknown key 'job'; did you mean 'jobs'?"),
