@@ -115,13 +115,13 @@ def _explain(archive: Path, entry: str, error: Exception) -> str:
     """Explain a failed load in a line: an archive of another torch, or a damaged one."""
     try:
         program = json.loads(_read_member(archive, f"models/{entry}.json"))
-        written = program["schema_version"]
+        written, own = program["schema_version"], tuple(SCHEMA_VERSION[:2])
         version = (written["major"], written["minor"])
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError):
+        other = version[0] != own[0] or version > own
+    except Exception:  # zipfile raises what a damaged file leads it to
         return f"'{entry}' cannot be read ({error})"
     by = program.get("torch_version") or "an unknown version"
-    own = tuple(SCHEMA_VERSION[:2])
-    if version[0] != own[0] or version > own:
+    if other:
         return (
             f"'{entry}' was written by torch {by} (schema {version[0]}.{version[1]}), and this is "
             f"torch {torch.__version__} (schema {own[0]}.{own[1]}); export it again with this torch"
