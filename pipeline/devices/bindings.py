@@ -17,6 +17,7 @@ from contextlib import contextmanager, redirect_stderr
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import torch
@@ -57,8 +58,7 @@ _LOG_LOCK = threading.RLock()
 
 
 class Package:
-    """A package, opened by the runtime from disk or, if in memory or of several `.ptd` files, from
-    bytes.
+    """A package, opened by the runtime from files, which it maps, or from bytes.
 
     A method keeps its state, the mutable buffers, from call to call as long as the Package lives;
     each method has memory of its own; another Package of the same file starts anew. After `run` has
@@ -70,12 +70,18 @@ class Package:
         self._declared: dict[str, Declared] = {}
         library, paths = _library(), [files.pte, *files.ptds]
         with self._errors("", "does not open"):
-            if len(paths) <= 2 and all(isinstance(path, Path) for path in paths):
-                self._module = library._load_for_executorch(*map(str, paths))
-            else:
+            if any(isinstance(path, bytes) for path in paths):
                 # The bindings keep no copy of these.
                 self._bytes = files.contents(), _merge(files.data())
                 self._module = library._load_for_executorch_from_buffer(*self._bytes)
+            elif len(paths) <= 2:
+                self._module = library._load_for_executorch(*map(str, paths))
+            else:
+                with NamedTemporaryFile(suffix=".ptd") as merged:
+                    merged.write(_merge(files.data()) or b"")
+                    merged.flush()
+                    self._module = library._load_for_executorch(str(files.pte), merged.name)
+                    self._module.method_names()  # opens it, and then it needs no name
             self._names: list[str] = sorted(self._module.method_names())
         self._plans = files.plans
 

@@ -156,8 +156,23 @@ def test_debug_handles_are_found_by_the_line(golden):
 )
 def test_a_line_that_is_no_instruction_is_refused(change):
     lines = [*GOLDEN[:6], GOLDEN[6] | change, *GOLDEN[7:]]
-    with pytest.raises(DelegateError, match=r"has no instructions: \d validation error"):
+    with pytest.raises(DelegateError, match="line 8 of the payload is no instruction: b'"):
         AddSubRuntime().init(sealed(lines), (), DATA)
+
+
+def test_a_line_that_reads_what_none_before_it_defines_is_refused():
+    lines = [*GOLDEN[:6], GOLDEN[6] | {"operands": ["v3", "v6"]}, *GOLDEN[7:]]
+    with pytest.raises(DelegateError, match="line 8 of the payload reads v6, which no line"):
+        AddSubRuntime().init(sealed(lines), (), DATA)
+    lines = [*GOLDEN[:-1], {"operation": "output", "operands": ["v99"]}]
+    with pytest.raises(DelegateError, match="line 14 of the payload reads v99"):
+        AddSubRuntime().init(sealed(lines), (), DATA)
+
+
+def test_a_constant_without_a_type_is_refused():
+    lines = [{"operation": "constant", "value": "v0", "data": "key"}]
+    with pytest.raises(DelegateError, match="can't be made of the 0 bytes of key"):
+        AddSubRuntime().init(sealed(lines), (), {})
 
 
 def test_an_alpha_that_does_not_fit_is_told_with_its_debug_handle():

@@ -286,8 +286,16 @@ def test_external_data():
     pte, ptds, program = split_package()
     assert [ptd.name for ptd in ptds] == ["first.ptd", "second.ptd"]
     x = torch.tensor([[1.0, -2.0, 3.0, -4.0]])
-    (y,) = Package(PackageFiles.of(pte, ptds)).run("forward", [x])
+    package = Package(PackageFiles.of(pte, ptds))
+    (y,) = package.run("forward", [x])
     torch.testing.assert_close(y, program.module()(x))
+    in_memory = PackageFiles("split.pte", pte.read_bytes(), tuple(p.read_bytes() for p in ptds))
+    assert torch.equal(Package(in_memory).run("forward", [x])[0], y)
+
+
+def test_no_file_of_a_package_is_held_in_memory():
+    pte, ptds, _ = split_package()
+    assert not hasattr(Package(PackageFiles.of(pte, ptds)), "_bytes")
 
 
 def test_missing_and_corrupt_external_data():

@@ -68,9 +68,9 @@ class AddSubRuntime(DelegateRuntime):
 
 
 def _constant(line: Instruction, named_data: Mapping[str, bytes]) -> Tensor:
-    dtype, sizes = line.type.removesuffix("]").split("[")
     data = np.frombuffer(named_data.get(line.data, b""), np.uint8).copy()
     try:
+        dtype, sizes = line.type.removesuffix("]").split("[")
         plain = torch.from_numpy(data).view(getattr(torch, dtype))
         return plain.reshape([int(size) for size in sizes.split(",") if size])
     except (RuntimeError, ValueError) as error:

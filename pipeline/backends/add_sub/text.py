@@ -19,7 +19,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from pipeline.backends.delegate_runtime import DelegateError
-from pipeline.store.errors import first_line
 
 # By torch's names, those that both ExecuTorch's portable kernels and eager mode add.
 DTYPES = (
@@ -67,7 +66,16 @@ def read(payload: bytes) -> list[Instruction]:
     first, _, body = payload.partition(b"\n")
     if payload != seal(body):
         raise DelegateError(f"the payload, which begins {first[:40]!r}, was cut or changed")
-    try:
-        return [Instruction.model_validate_json(line) for line in body.splitlines()]
-    except ValidationError as error:
-        raise DelegateError(f"the payload has no instructions: {first_line(error)}") from error
+    instructions: list[Instruction] = []
+    defined: set[str] = set()
+    for number, line in enumerate(body.splitlines(), 2):
+        try:
+            instructions.append(Instruction.model_validate_json(line))
+        except ValidationError as error:
+            what = f"is no instruction: {line[:80]!r}"
+            raise DelegateError(f"line {number} of the payload {what}") from error
+        if unknown := set(instructions[-1].operands) - defined:
+            what = f"reads {min(unknown)}, which no line before it defines"
+            raise DelegateError(f"line {number} of the payload {what}")
+        defined.add(instructions[-1].value)
+    return instructions

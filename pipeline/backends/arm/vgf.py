@@ -4,9 +4,10 @@ executorch/backends/arm/vgf."""
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pipeline.backends.arm.backend import arm_backend
 from pipeline.backends.arm.emulation import missing
@@ -64,11 +65,16 @@ def converter() -> str:
     return str(folders[0] / "binaries" / "bin" / "model-converter") if folders else ""
 
 
-def _calling_the_converter() -> AbstractContextManager[Any]:
+@contextmanager
+def _calling_the_converter() -> Iterator[None]:
     """Make executorch call `converter()`, within the context."""
-    from unittest.mock import patch
-
-    return patch.dict(os.environ, {_CONVERTER: converter()})
+    before = {_CONVERTER: os.environ[_CONVERTER]} if _CONVERTER in os.environ else {}
+    os.environ[_CONVERTER] = converter()
+    try:
+        yield
+    finally:
+        del os.environ[_CONVERTER]
+        os.environ.update(before)
 
 
 def _vgf_facts() -> dict[str, str]:
