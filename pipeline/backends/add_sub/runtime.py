@@ -85,7 +85,7 @@ def _compute(line: Instruction, values: Mapping[str, Tensor]) -> Tensor:
             result = operands[0].to(getattr(torch, line.type.partition("[")[0]))
         else:
             result = getattr(torch, line.operation)(*operands, alpha=line.alpha)
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever an operator raises
         raise DelegateError(f"{line.operation}: {first_line(error)}", line.handle) from error
     return _check(line, result)
 

@@ -77,5 +77,6 @@ def read(payload: bytes) -> list[Instruction]:
         if unknown := set(instructions[-1].operands) - defined:
             what = f"reads {min(unknown)}, which no line before it defines"
             raise DelegateError(f"line {number} of the payload {what}")
-        defined.add(instructions[-1].value)
+        if instructions[-1].operation != "output":
+            defined.add(instructions[-1].value)
     return instructions
