@@ -82,11 +82,12 @@ def test_second_lowering_calls_no_preprocess_and_gives_the_same(edge, store, cal
     assert plain == cold == warm
 
 
-def test_methods_lowered_in_several_processes_give_the_same(edge, calls):
+def test_methods_lowered_in_several_processes_give_the_same(edge, calls, store):
     one = lowered_modules(to_backend_multiple(edge, XnnpackPartitioner()))
     calls.clear()
-    several = lowered_modules(to_backend_multiple(edge, XnnpackPartitioner(), n_jobs=2))
-    assert several == one
+    for kept in (None, store):
+        several = to_backend_multiple(edge, XnnpackPartitioner(), n_jobs=2, store=kept)
+        assert lowered_modules(several) == one
     assert not calls  # the forked processes did it all
 
 
