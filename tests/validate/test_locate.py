@@ -13,12 +13,14 @@ from torch import nn
 
 from pipeline.backends import BACKENDS, make_partitioners
 from pipeline.backends.add_sub import runtime as add_sub
+from pipeline.config.validation import Limits
 from pipeline.devices import bindings
 from pipeline.devices.interpreter import prims
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from pipeline.validate.locate.case import Located
 from pipeline.validate.locate.locate import locate
+from pipeline.validate.locate.walk import Tolerance
 from tests.devices.test_bindings import Counter, exported
 from tests.devices.test_interpreter import Branches
 from tests.support.configs import parse_config
@@ -387,6 +389,14 @@ def test_limits_closer_than_the_dtype_are_told_as_such():
     located = delegated().located("run", [X], atol=0.0, rtol=0.0)
     assert located.culprits == ()
     assert "rounding" in located.notes[0]
+
+
+def test_values_that_are_no_tensors_are_compared_exactly():
+    exact = Tolerance(Limits(atol=0, rtol=0), 1.0)
+    same = [3, True, 2.5, None, "relu"]
+    assert exact.first_error(same, same) is None
+    for place, other in enumerate([4, False, 2.6, 1, "gelu"]):
+        assert exact.first_error([other], [same[place]]) is not None
 
 
 def test_a_kernel_of_the_runtime_that_computes_something_else(monkeypatch):

@@ -129,14 +129,15 @@ def comparable(actual: Any, expected: Any) -> bool:
     )
 
 
-def _is_inexact(value: torch.Tensor) -> bool:
+def _is_inexact(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
     return value.dtype.is_floating_point or value.dtype.is_complex
 
 
 def find_scale(values: Sequence[Any]) -> float:
     """Return the greatest finite magnitude of floating-point values; 1 where there is none."""
-    inexact = (v for v in values if isinstance(v, torch.Tensor) and _is_inexact(v))
-    return max(map(greatest_magnitude, inexact), default=0.0) or 1.0
+    return max(map(greatest_magnitude, filter(_is_inexact, values)), default=0.0) or 1.0
 
 
 @dataclass(frozen=True)
