@@ -242,6 +242,15 @@ def test_the_limit_itself_holds_and_one_step_beyond_fails(gate, limit, stricter)
     assert failures({gate: stricter}, build, record=proved_at(42.0), baseline=baseline) != []
 
 
+def test_an_output_that_is_lost_in_noise_fails_and_can_be_recorded():
+    record = validation(decode=proved("decode", ["-inf"]))
+    baseline = make_figures(manifest(), contents(), validation(decode=proved("decode", [42.0])))
+    results = check_gates(settings({"max_sqnr_drop": 3}), manifest(), contents(), record, baseline)
+    (gate,) = (each for each in results if each["method"] == "decode")
+    assert not gate["ok"] and "from 42 dB to -inf dB" in gate["sentence"]
+    assert gate["figure"] is None  # strict JSON has no infinities
+
+
 @pytest.mark.parametrize("gate", ["max_size_growth", "max_delegation_drop", "max_sqnr_drop"])
 def test_a_gate_against_a_baseline_that_is_not_there_fails_once(gate):
     assert failures({gate: 0.5}, baseline=None) == [

@@ -258,10 +258,8 @@ def _sqnr_drop(method: Subject, limit: float) -> Measured:
     if there is None:
         return None, f"no SQNR in the baseline; {command}"
     if len(here) != len(there):
-        return (
-            None,
-            f"has {len(here)} outputs, {len(there)} in the baseline; {command} accepts that",
-        )
+        what = f"has {len(here)} outputs, {len(there)} in the baseline; {command} accepts that"
+        return None, what
     names = output_names(method.facts.get("signature", {}), len(here))
     drops = [
         (before - now, f"{name} from {before:g} dB to {now:g} dB, {before - now:.1f} dB less")
@@ -270,7 +268,8 @@ def _sqnr_drop(method: Subject, limit: float) -> Measured:
     ]
     wrong = listed((what for drop, what in drops if drop > limit + _ROUNDING), _MOST)
     what = f"SQNR fell since the baseline: {wrong}; at most {limit:g} dB wanted"
-    return max((drop for drop, _ in drops), default=0.0), what
+    worst = max((drop for drop, _ in drops), default=0.0)
+    return (worst if math.isfinite(worst) else None), what  # a record holds no infinities
 
 
 PACKAGE_GATES = (
