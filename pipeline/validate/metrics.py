@@ -109,7 +109,7 @@ def _mismatch(actual: Any, expected: Any) -> str | None:
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
     scale = max(greatest_magnitude(_flatten(each)) for each in (actual, expected)) or 1.0
     nonfinite = disagreeing = 0
-    signal, power, product, magnitude = torch.zeros(4, dtype=torch.float64)
+    signal, noise, power, product, magnitude = torch.zeros(5, dtype=torch.float64)
     distances = [torch.zeros(0, dtype=torch.float64)]
     for a, e, distance in _chunks(actual, expected):
         agree = (a == e) | (a.isnan() & e.isnan())
@@ -117,23 +117,23 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
         nonfinite += int((~finite & agree).sum())
         disagreeing += int((~finite & ~agree).sum())
         # Divided by the greatest value first, since squares overflow and vanish.
-        a, e = a[finite] / scale, e[finite] / scale
+        a, e, distance = a[finite] / scale, e[finite] / scale, distance[finite]
         signal += e.square().sum()
+        noise += (distance / scale).square().sum()
         power += a.square().sum()
         product += (a * e).sum()
         magnitude += e.abs().sum()
-        distances.append(distance[finite])
+        distances.append(distance)
     if disagreeing:
         return replace(INFINITE, nonfinite=nonfinite, disagreeing=disagreeing)
     agreement, distance = _agreement(actual, expected), torch.cat(distances)
     if not distance.any():
         return OutputError(0.0, 0.0, math.inf, agreement=agreement, nonfinite=nonfinite)
-    ratio = signal / (distance / scale).square().sum()
     cosine = (product / (signal.sqrt() * power.sqrt())).clamp(-1, 1).nan_to_num()
     return OutputError(
         float(distance.max()),
         float(distance.mean()),
-        10 * float(ratio.log10()) if magnitude else None,
+        10 * float((signal / noise).log10()) if magnitude else None,
         p999_abs=float(distance.kthvalue(math.ceil(distance.numel() * 0.999)).values),
         relative=float(distance.sum() / scale / magnitude) if magnitude else None,
         cosine=float(cosine) if signal else None,
