@@ -79,9 +79,7 @@ def validate_package(
         methods.append(made)
         if name in crashes:
             made.fail(crashes[name])
-        if name not in present:
-            made.fail(f"{LACKS}; it has {', '.join(present) or 'none'}")
-        elif name in programs:
+        if name in programs and name in present:
             validators[name] = MethodValidator(
                 made,
                 programs[name],
@@ -93,13 +91,8 @@ def validate_package(
                 keep,
             )
             validators[name].run(examples.get(name, ()))
-        elif name not in constant_methods:
-            made.kind = "unknown"
-            made.fail("the package has this method, its source has not")
         else:
-            made.kind = "constant"
-            if name not in crashes:
-                _validate_constant(made, constant_methods[name], Session(files))
+            _validate_other(made, present, constant_methods, files)
     if sequences is None:
         sequences = usual_sequences(programs, settings.steps)
     for sequence in sequences:
@@ -171,11 +164,28 @@ def _run_together(
                 break
 
 
-def _validate_constant(made: MethodValidation, value: object, package: Session) -> None:
-    """Check that a constant method returns the leaves of its value, exactly."""
+def _validate_other(
+    made: MethodValidation,
+    present: Sequence[str],
+    constants: Mapping[str, object],
+    files: PackageFiles,
+) -> None:
+    """Check a method that the package lacks, that it has beyond its source, or that is constant: it
+    must return the leaves of its value, exactly."""
+    if made.method not in present:
+        made.fail(f"{LACKS}; it has {', '.join(present) or 'none'}")
+        return
+    if made.method not in constants:
+        made.kind = "unknown"
+        made.fail("the package has this method, its source has not")
+        return
+    made.kind = "constant"
+    if made.not_run:
+        return
+    value = constants[made.method]
     expected = pytree.tree_leaves(value)
     try:
-        actual = package.run(made.method, ())
+        actual = Session(files).run(made.method, ())
     except DeviceError as error:
         made.fail(error.reason)
         return
