@@ -37,7 +37,7 @@ _SCALARS = {
 }
 
 
-class _Loader(yaml.CSafeLoader):
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     yaml_implicit_resolvers = {None: list(_SCALARS.items())}  # noqa: RUF012
 
 
