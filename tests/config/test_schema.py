@@ -31,6 +31,11 @@ def test_it_is_a_schema():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
+def test_every_definition_is_used_and_every_one_used_is_there():
+    used = {part.partition('"')[0] for part in json.dumps(SCHEMA).split('"#/$defs/')[1:]}
+    assert used == SCHEMA["$defs"].keys()
+
+
 def test_the_file_is_current():
     run = [sys.executable, "-m", "pipeline.config.schema"]
     printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
