@@ -179,7 +179,11 @@ class _Reader:
                 mistakes.add("is empty", hint, loc=(key,))
             else:
                 values[key] = value
-        return validate(values)
+        with _collected(mistakes) as failed:
+            return validate(values)
+        with _collected(mistakes):  # rules of the whole hold for the rest too
+            validate({key: value for key, value in values.items() if key not in failed})
+        return None
 
     def _package(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         for loc, what, known in _disagreements(_as(dict, data)):
@@ -289,19 +293,22 @@ def partitioner_options(name: str) -> type[Options]:
 
 
 @contextmanager
-def _collected(mistakes: _Mistakes, *place: str) -> Iterator[None]:
-    """Add the mistakes of what is validated within, which stands at a place."""
+def _collected(mistakes: _Mistakes, *place: str) -> Iterator[set[int | str]]:
+    """Add the mistakes of what is validated within, which stands at a place. The set that it yields
+    then holds the keys of inner mappings with mistakes."""
+    failed: set[int | str] = set()
     try:
-        yield
+        yield failed
     except ValidationError as invalid:
-        there = {mistake["loc"] for mistake in mistakes}
-        errors = invalid.errors(include_url=False)
-        above = {error["loc"][:depth] for error in errors for depth in range(len(error["loc"]))}
-        for error in errors:
+        there = {mistake["loc"][:1] for mistake in mistakes}
+        for error in invalid.errors(include_url=False):
             loc = tuple(s for s in error["loc"] if s not in ("[key]", *OVERRIDE_TAGS))
             if error["type"] == "mistake":
                 mistakes.add(loc=(*place, *loc), **error["ctx"])
-            elif error["loc"] not in above and not (error["type"] == "missing" and loc in there):
+                failed.update(loc[:1])
+            elif error["type"] == "too_short" and error["input"]:
+                continue  # some of its members are wrong
+            elif error["type"] != "missing" or loc not in there:
                 mistakes.add(*_describe(error), loc=(*place, *loc))
 
 
@@ -338,7 +345,8 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
     if kind == "string_type" and isinstance(value, int | float):
         known = "quote it"
     elif kind == "tuple_type":
-        known = f"write [{value}]" if isinstance(value, str) else _REMEDIES.get(key, "")
+        one = re.fullmatch(r"[\w.:/-]{1,60}", _word(value))
+        known = f"write [{value}]" if one else _REMEDIES.get(key, "")
     return f"is {shown(value)}, {must}", known
 
 

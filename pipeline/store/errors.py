@@ -98,9 +98,9 @@ def first_line(error: BaseException) -> str:
 def join(path: str, key: object) -> str:
     """Return the path of a member: `methods.encode`, `partitioners[0]`."""
     if isinstance(key, int):
-        return f"{path}[{key}]"
-    name = key if isinstance(key, str) and re.fullmatch(r"[\w-]+", key) else repr(key)
-    return f"{path}.{name}" if path else str(name)
+        return f"{path}[{key:d}]"
+    name = str(key) if re.fullmatch(r"[\w-]+", str(key)) else repr(str(key))
+    return f"{path}.{name}" if path else name
 
 
 def plural(number: int, noun: str) -> str:

@@ -3,6 +3,8 @@
 import itertools
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -57,6 +59,20 @@ def problems(found, package):
 def data(found, package):
     assert not found.problems
     return found.documents[package].data
+
+
+def test_keys_that_are_no_text_are_reported_where_they_stand(write):
+    keys = "true: {x: 1}\n  2.5: {x: 1}\n  null: {x: 1}\n"
+    found = write(p=f"model: m\nmethods:\n  {keys}")
+    assert {problem.line for problem in found.problems["p"]} == {3, 4, 5}
+
+
+def test_pyyaml_without_libyaml_will_do():
+    lines = "import yaml; del yaml.CSafeLoader", "from pipeline.config import yaml"
+    script = "; ".join([*lines, "print(yaml.plain(yaml.load_nodes(b'a: [1, x]', 'f')))"])
+    run = [sys.executable, "-c", script]
+    printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert printed.stdout == "{'a': [1, 'x']}\n"
 
 
 # extends

@@ -206,6 +206,8 @@ MISTAKES = [
     ("methods", {}, "methods: is an empty mapping, must name at least one"),
     ("methods", ["encode"], "methods: is a list, must be a mapping"),
     ("methods.encode", None, f"methods.encode: is empty, must be a mapping; {PORTABLE}"),
+    ("methods.encode.partitioners", "a\nb",
+     f"methods.encode.partitioners: is 'a\\nb', must be a list; {PORTABLE}"),
     ("methods.encode", ["xnnpack"], "methods.encode: is a list, must be a mapping; "),
     ("methods.de-code", {"partitioners": []},
      f"methods.de-code: is 'de-code', must be {METHOD_RULE}"),
@@ -341,6 +343,17 @@ def test_all_mistakes_are_reported_at_once():
         "model",
         "validate.atol",
     ]
+
+
+def test_mistakes_inside_hide_none_of_the_whole_nor_of_a_key():
+    own = {"quantizer": "xnnpack", "dynamic": True, "batches": 3, "modules": {"a": {"dynamc": 1}}}
+    whole, inside = problems(changed("methods.encode.quantize", own))
+    assert "quantize: must not hold `batches`" in whole
+    assert "quantize.modules.a: unknown key 'dynamc'" in inside
+    own = {"quantizer": "xnnpack", "operators": {"on e": 5}}
+    key, value = problems(changed("methods.encode.quantize", own))
+    assert ": is 'on e', must be one of those known" in key
+    assert ": is 5, must be a mapping of options" in value
 
 
 def test_a_config_without_methods_is_reported_once():
