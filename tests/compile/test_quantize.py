@@ -27,7 +27,7 @@ from torchao.quantization.pt2e.quantize_pt2e import (
     prepare_qat_pt2e,
 )
 
-from pipeline.backends import BACKENDS, RECIPES, make_partitioners
+from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, make_partitioners
 from pipeline.compile.emit import emit
 from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
@@ -406,12 +406,13 @@ class Small(torch.nn.Module):
 
 
 # One of each kind says whether recipes are upstream's. Core ML's quantizer exports hundreds of
-# patterns first.
+# patterns first, so that of its recipes which quantize one is lowered, and all are compared.
 QUICK = {"xnnpack_pt2e_int8_dynamic_per_channel", "coreml_fp16"}
+COMPARED = [CoreMLRecipeType.PT2E_INT8_STATIC, CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY]
 KINDS = [
     pytest.param(kind, marks=() if kind.value in QUICK else pytest.mark.slow)
     for kind in [*XNNPackRecipeType, *CoreMLRecipeType]
-    if kind in XNNPackRecipeType or "refused" not in RECIPES[kind.value]
+    if kind not in COMPARED[1:] and "refused" not in RECIPES[kind.value]
 ]
 
 
@@ -432,6 +433,15 @@ def test_a_recipe_gives_upstreams_bytes(kind):
         program = quantize(program, method.quantize, calibration)
     manager = lower({"forward": program}, {"forward": make_partitioners(method.partitioners)})
     assert emit(manager).buffer == session.get_pte_buffer()
+
+
+@pytest.mark.parametrize("kind", COMPARED, ids=lambda kind: kind.value)
+def test_a_recipe_makes_upstreams_quantizer(kind):
+    (theirs,) = ExportRecipe.get_recipe(kind).quantization_recipe.quantizers
+    data = {"model": "m", "methods": {"forward": {"recipe": kind.value}}}
+    spec = parse_config("p", data, "p.yaml").methods["forward"].quantize
+    ours = QUANTIZERS["coreml"].make_quantizer(spec)
+    assert ours._config.as_dict() == theirs._config.as_dict()
 
 
 RECIPE_MISTAKES = {

@@ -1,7 +1,7 @@
 """Packages damaged on purpose fail validation, in the right method and with words that say why.
 
 By default a tenth of the matrix: one seed of some damages of each sample. `pytest -m slow` judges
-all of it, and prints the table that `python -m tests.mutations` prints.
+one seed of all of it, and prints the table that `python -m tests.mutations` prints for two.
 """
 
 import random
@@ -50,7 +50,7 @@ REPRESENTATIVE = {
     "layouts": ["dim_order", "outputs_of_two_shapes_reordered", "memory_overlapping"],
 }
 DEFAULT = [(sample, damage, 0) for sample, own in REPRESENTATIVE.items() for damage in own]
-SEEDS = range(2)
+SEEDS = range(1)
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +108,10 @@ def test_what_cannot_be_seen_is_told_apart(judges):
 
 
 @pytest.mark.slow
-def test_all_samples_pass_on_twenty_seeds(judges):
+def test_all_samples_pass_on_ten_seeds(judges):
     found = {}
     for sample in judges.samples:
-        for seed in range(20):
+        for seed in range(10):
             verdict = judges.judge(sample, "", seed)
             if verdict["outcome"] != "equivalent":
                 found[sample, seed] = verdict["sentences"]
