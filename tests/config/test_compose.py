@@ -23,7 +23,7 @@ from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, Problem, format_new_problems
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
-from tests.config.test_load import DOCUMENTS
+from tests.config.test_parser import DOCUMENTS
 from tests.support.bench import REPOSITORY
 from tests.support.configs import read_configs
 
