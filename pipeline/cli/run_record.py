@@ -71,8 +71,7 @@ class RunRecord:
 
     def _sum_remote(self, plan: Plan) -> dict[str, Any]:
         """Return what all processes asked of the remote tier, summed, and why it was given up."""
-        remote = plan.workspace.store.remote
-        if remote is None:
+        if (remote := plan.workspace.store.remote) is None:
             return {}
         total, problems = remote.counts, []
         for counts, problem in filter(None, (report.remote for report in self.reports)):

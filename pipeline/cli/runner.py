@@ -134,8 +134,7 @@ class BatchRunner(Runner):
             if action is None:  # its result is not there and will never be
                 self._fail(node, make_event(task, "failed", error=status.reason))
             elif self.always_execute or not self._settle(node, task, status, action):
-                each = Waiting(node, task, status, action)
-                waiting.setdefault(action.digest, []).append(each)
+                waiting.setdefault(action.digest, []).append(Waiting(node, task, status, action))
         if waiting:
             self._run_in_workers(waiting)
 

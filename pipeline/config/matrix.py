@@ -173,8 +173,7 @@ class Matrix:
         return chosen if len(self._variables.problems) == before else None
 
     def _without(self, found: list[Combination], entry: Node) -> list[Combination]:
-        chosen = self._chosen(entry)
-        if chosen is None:
+        if (chosen := self._chosen(entry)) is None:
             return found
         left = [each for each in found if not each.matches(chosen)]
         if len(left) == len(found):

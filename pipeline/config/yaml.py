@@ -78,8 +78,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         raise _error(file, line, "is not UTF-8 text", "save the file as UTF-8") from error
     try:
         _check_depth(text, file)
-        root = _Loader(text).get_single_node()
-        if root is None:
+        if (root := _Loader(text).get_single_node()) is None:
             return None
         constructor = _Constructor(file)
         value = constructor.value(root, "")

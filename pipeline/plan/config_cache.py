@@ -19,7 +19,7 @@ from pipeline.store.toolchain import code, toolchain
 from pipeline.store.workspace import Workspace, config_files, makes_packages
 
 if TYPE_CHECKING:
-    from pipeline.config.compose import Composition, Folder
+    from pipeline.config.compose import Folder
     from pipeline.config.models import PackageConfig
     from pipeline.config.parser import Parsed
 
@@ -72,7 +72,8 @@ class ConfigCache:
         for stem, paths in config_files(self.workspace.configs).items():
             for path in paths if makes_packages(stem) else ():
                 composed = self._composed(path)
-                for package in composed["packages"] if composed else self._compose(path).packages:
+                packages = composed["packages"] if composed else self._folder.compose(path).packages
+                for package in packages:
                     files.setdefault(package, []).append(path)
         return files
 
@@ -82,16 +83,13 @@ class ConfigCache:
 
         return Folder(self.workspace.configs, os.environ)
 
-    def _compose(self, path: Path) -> Composition:
-        return self._folder.compose(path)
-
     def _composed(self, path: Path) -> dict[str, Any] | None:
         """Return the packages that a file makes, and the digests of what they are made from beside
         it: files and variables of the environment. None for a file with mistakes, which is looked
         at again every time."""
 
         def compute(path: Path) -> dict[str, Any] | None:
-            composition = self._compose(path)
+            composition = self._folder.compose(path)
             if composition.problems:
                 return None
             return {
@@ -117,8 +115,7 @@ class ConfigCache:
     def _digest(self, name: str) -> Digest | None:
         """Hash a file beside the configs, once; many of them can extend it."""
         if name not in self._digests:
-            path = self.workspace.configs / name
-            self._digests[name] = self.workspace.file_digests.find(path)
+            self._digests[name] = self.workspace.file_digests.find(self.workspace.configs / name)
         return self._digests[name]
 
     @cached_property
@@ -131,7 +128,7 @@ class ConfigCache:
         from pipeline.config.parser import parse_package  # pydantic, which a no-op run does without
 
         if package not in self._parsed:
-            compositions = [self._compose(path) for path in self._files[package]]
+            compositions = [self._folder.compose(path) for path in self._files[package]]
             self._parsed[package] = parse_package(package, compositions)
         return self._parsed[package]
 
@@ -158,8 +155,7 @@ class ConfigCache:
         given = hash_json([code(), composed])
 
         def compute(path: Path) -> dict[str, Any] | None:
-            summary = self._summarize(package)
-            if summary is None:
+            if (summary := self._summarize(package)) is None:
                 return None
             return {"versions": toolchain(summary["distributions"]), "summary": summary}
 

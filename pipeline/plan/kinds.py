@@ -65,11 +65,6 @@ def _unit_status(find: Callable[[Plan, str, Unit], Action | None]) -> Any:
     return lambda plan, package, unit: status.unit_status(plan, package, find(plan, package, unit))
 
 
-def _files(result: Result) -> Iterable[Digest]:
-    digests: Iterable[Digest] = result["files"].values()
-    return digests
-
-
 _ROWS = (
     Kind(
         "export",
@@ -83,7 +78,7 @@ _ROWS = (
         "link",
         lambda plan, package, _: plan.link(package),
         lambda plan, package, _: status.link_status(plan, package),
-        _files,
+        lambda result: result["files"].values(),
         installed=True,
         subsumes=True,
     ),
@@ -91,7 +86,7 @@ _ROWS = (
         "validate",
         lambda plan, package, _: plan.validate(package),
         lambda plan, package, _: status.validate_status(plan, package),
-        _files,
+        lambda result: result["files"].values(),
         installed=True,
     ),
 )

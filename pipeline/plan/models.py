@@ -73,8 +73,7 @@ class Models:
         models, wrong, wrong_with_all = self._found
         if model in models:
             return
-        what = wrong_with_all or wrong.get(model)
-        if what is not None:
+        if (what := wrong_with_all or wrong.get(model)) is not None:
             yield document.problem("model", what)
             return
         known = ", ".join(sorted(models)) or f"none; put one into {self.workspace.models.name}/"
@@ -102,8 +101,7 @@ class Models:
         if source.form != "exporter":
             return sources.method_sources(source, self._describe)
         store = self.workspace.store
-        entry = store.get(self.export(model).digest)
-        if entry is None:
+        if (entry := store.get(self.export(model).digest)) is None:
             return None
         result = entry.result
         archive = store.blob_path(result["archive"])
@@ -151,8 +149,7 @@ class Models:
         with suppress(OSError):  # a convenience; a store that can't be written only serves
             while self._described:
                 content, (facts, seconds) = self._described.popitem()
-                programs = {"programs": facts.to_json()}
-                store.put_result(keys.programs_key(content), programs, seconds)
+                store.put_result(keys.programs_key(content), {"programs": facts.to_json()}, seconds)
                 for each in facts.programs:
                     store.put_result(keys.program_key(each.program), each.parts)
 

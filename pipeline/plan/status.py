@@ -32,8 +32,7 @@ class Status:
 def export_status(plan: Plan, model: str) -> Status:
     action = plan.models.export(model)
     store = plan.workspace.store
-    entry = store.get(action.digest)
-    if entry is not None:
+    if (entry := store.get(action.digest)) is not None:
         if store.intact(keys.exported_blobs(entry.result)):
             return Status("up-to-date", "its source and all it reads are unchanged")
         return Status("stale", "its exported program is no longer in the store")
@@ -61,8 +60,7 @@ def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
 
 
 def link_status(plan: Plan, package: str) -> Status:
-    digest = plan.link_digest(package)
-    if digest is None:
+    if (digest := plan.link_digest(package)) is None:
         return _waiting(plan, package)
     recorded = plan.workspace.state(package).get("link", {})
     if recorded.get("action") == digest:
@@ -76,8 +74,7 @@ def link_status(plan: Plan, package: str) -> Status:
 
 
 def validate_status(plan: Plan, package: str) -> Status:
-    digest = plan.validate_digest(package)
-    if digest is None:
+    if (digest := plan.validate_digest(package)) is None:
         return Status("waiting", "the package is not lowered yet")
     recorded = plan.workspace.state(package).get("validate", {})
     if recorded.get("action") != digest:
@@ -132,8 +129,7 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
 def _changes(plan: Plan, previous: Digest | None, action: Action, done: str = "compiled") -> str:
     if previous is None:
         return f"never {done} in this workspace"
-    old = plan.workspace.store.get(previous)
-    if old is None:
+    if (old := plan.workspace.store.get(previous)) is None:
         return "what it was built from is no longer in the store"
     changes = list(describe_changes(plan, old.key, action))
     more = [f"and {len(changes) - _MOST_REASONS} more"] if len(changes) > _MOST_REASONS else []
@@ -154,6 +150,5 @@ def describe_changes(plan: Plan, old: Mapping[str, Any], action: Action) -> Iter
         entry = plan.workspace.store.get(quantize)
         return planned.get(quantize) or (entry.key if entry else None)
 
-    source = plan.models.sources[action.model].path
-    file = str(source.relative_to(plan.workspace.root))
+    file = str(plan.models.sources[action.model].path.relative_to(plan.workspace.root))
     return describe_differences(old, action.key, find_parts, file, find_key)

@@ -42,8 +42,7 @@ def verdict(ok: bool, not_run: bool = False) -> Cell:
 
 def source(recorded: str | None) -> Cell:
     """Return a line of a model or config as a record has it, linked to where the page shows it."""
-    place = parse_place(recorded)
-    if place is None:
+    if (place := parse_place(recorded)) is None:
         return code(recorded or "")
     if not place.code:
         return Cell(place.anchor, href=f"#{place.anchor}", kind="code")

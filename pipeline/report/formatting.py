@@ -29,8 +29,7 @@ _PLACE = re.compile(
 
 def parse_place(text: str | None) -> Place | None:
     """Parse `code  # file:line, in function` or `file:line`; None for any other text."""
-    match = _PLACE.fullmatch(text or "")
-    if match is None:
+    if (match := _PLACE.fullmatch(text or "")) is None:
         return None
     line, code = int(match["line"]), (match["code"] or "").strip()
     return Place(match["file"].strip(), line, code, match["function"] or "")

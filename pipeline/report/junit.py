@@ -72,8 +72,7 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
         skips = [f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"]]
         _add_case(suite, classname, "numerics", wrong, output="\n".join(skips), seconds=seconds)
     elif not own:
-        why = method["not_run"] or "nothing to run it on"
-        _add_case(suite, classname, "numerics", skipped=why)
+        _add_case(suite, classname, "numerics", skipped=method["not_run"] or "nothing to run it on")
 
 
 def _properties(report: Json) -> dict[str, str]:

@@ -129,5 +129,4 @@ def _extreme(
 
 
 def known_figures(report: Json) -> dict[str, Cell]:
-    figures = key_figures(report)
-    return {title: cell for title, cell in figures.items() if cell.text != NOTHING}
+    return {title: cell for title, cell in key_figures(report).items() if cell.text != NOTHING}

@@ -145,8 +145,7 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     Raises:
         OSError: a file can't be written.
     """
-    report = read_report(workspace, package)
-    if report is None:
+    if (report := read_report(workspace, package)) is None:
         return []
     rendered = render_package(workspace.root, report)
     written = _write(workspace.package(package), rendered)

@@ -55,8 +55,7 @@ class Batch:
             for action in lost:
                 unit = tuple(action.method.split("+")) if action.method else ()
                 task = ActionTask(self._plan, action.kind, action.model, action.package, unit)
-                again = task.action()
-                if again is None:
+                if (again := task.action()) is None:
                     error = "what it needs was lost and could not be made again"
                     facts = {"error": error, "log": log_name(action, self._plan.workspace)}
                     yield wanted[action.digest], make_event(action, "failed", **facts)
@@ -89,8 +88,7 @@ class Batch:
         self._repair(compiles)
 
     def _stale(self, units: Iterable[Action]) -> list[Action]:
-        plan = self._plan
-        return [u for u in units if unit_status(plan, str(u.package), u).state == "stale"]
+        return [u for u in units if unit_status(self._plan, str(u.package), u).state == "stale"]
 
     def _repair(self, actions: Sequence[Action]) -> None:
         list(self._events(list({action.digest: action for action in actions}.values())))

@@ -80,8 +80,7 @@ def run(action: Action, workspace: Workspace, always: bool, parent: int) -> Repo
     steps = progress_path(action, workspace)
     stages = Stages(partial(_write_progress, steps))
     started, clock = time.perf_counter(), time.time()
-    remote = workspace.store.remote
-    if remote is not None:
+    if (remote := workspace.store.remote) is not None:
         remote.counts = type(remote.counts)()  # of this action alone
     try:
         with _worker_process(parent), _logging_to(log_path(action, workspace)):

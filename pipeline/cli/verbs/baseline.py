@@ -65,15 +65,13 @@ def _present(plan: Plan, package: str) -> Figures:
     recorded = plan.workspace.state(package).get("validate", {})
     if action is None or recorded.get("measured") != hash_json(action.key["measured"]):
         raise PipelineError(f"{package}: not validated as it is now; {first}")
-    damage = find_damage(plan, package, recorded["files"])
-    if damage:
+    if damage := find_damage(plan, package, recorded["files"]):
         raise PipelineError(f"{package}: {damage}; {first}")
     folder = plan.workspace.package(package)
     if not recorded["sound"]:
         report = read_record(folder / REPORT) or {}
         failures = "".join(f": {each}" for each in report.get("failures", ())[:1])
         raise PipelineError(f"{package}: is not what its source is{failures}")
-    build = read_build(folder / MANIFEST)
-    if build is None:
+    if (build := read_build(folder / MANIFEST)) is None:
         raise PipelineError(f"{package}: its manifest can't be read; {first}")
     return build.figures

@@ -74,8 +74,7 @@ def _text(comparison: Comparison) -> Iterator[str]:
     for note in comparison.notes:
         yield f"  {note}"
     if not comparison.same:
-        rows = [("", "before", "after", "change"), *comparison.rows()]
-        yield from columns(rows, right=(1, 2))
+        yield from columns([("", "before", "after", "change"), *comparison.rows()], right=(1, 2))
 
 
 def _compared(plan: Plan, package: str, find: Find) -> Comparison:
@@ -171,8 +170,7 @@ def _find_in_folder(
 
 
 def _read(path: Path, name: str) -> Other:
-    build = read_build(path)
-    if build is None:
+    if (build := read_build(path)) is None:
         raise PipelineError(f"{name}: {path.name} is no manifest that can be read")
     return Other(build, name)
 
@@ -195,8 +193,7 @@ def _find_at_revision(there: Plan, package: str, name: str) -> Other:
 
 def _find_stored(there: Plan, package: str) -> tuple[Build | None, str]:
     """Return the build that the store has of a package, or why there is none."""
-    problems = there.problems(package)
-    if problems:
+    if problems := there.problems(package):
         return None, f"its config has mistakes ({problems[0]})"
     store = there.workspace.store
     try:

@@ -59,8 +59,7 @@ class Expected:
 
 def expected(plan: Plan, package: str) -> Iterator[Expected]:
     """Yield the actions of a package without problems, in the order of a run."""
-    model = plan.exporter(package)
-    if model is not None:
+    if (model := plan.exporter(package)) is not None:
         yield _expect(plan, "export", model)
     for unit in plan.units(package):
         compile_ = _expect(plan, "compile", package, unit)

@@ -25,8 +25,7 @@ _PLACES = _KINDS | {"delegate": "in a delegate, size in the program"}
 
 
 def section(report: Json) -> ReportSection:
-    contents = report.get("contents")
-    if not contents:
+    if not (contents := report.get("contents")):
         return ReportSection("contents", "Contents")
     whole, segments = contents["size"], contents["segments"]
     largest = sorted(segments, key=lambda s: (-s["size"], s["file"], s["offset"]))

@@ -96,8 +96,7 @@ def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
         "left between. Hover for the operators."
     )
     label = "Delegated regions in the order of each method's graph"
-    spec = charts.bars(rows)
-    return Chart("Regions of the graph.", about, [], label, spec) if rows else None
+    return Chart("Regions of the graph.", about, [], label, charts.bars(rows)) if rows else None
 
 
 def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:

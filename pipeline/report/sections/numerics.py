@@ -92,8 +92,7 @@ def calls_section(report: Json) -> ReportSection:
 
 def _limits(report: Json) -> Iterator[str]:
     settings = report["settings"]
-    common = _limit_words(settings)
-    if not common:
+    if not (common := _limit_words(settings)):
         return
     inputs = f"{plural(settings['inputs'], 'generated input set')} (seed {settings['seed']})"
     steps = f"{plural(settings['steps'], 'call')} in sequence where a method has state"

@@ -131,8 +131,7 @@ def compile_unit(
     with stages.stage("store"):
         made = make_object(emitted, store, named if len(named) > 1 else {})
         entries = _record_etrecord(emitted, inputs, programs, store)
-        result = CompiledUnit(made, described, entries)
-        store.put_result(action.key, result.to_json(), stages.total)
+        store.put_result(action.key, CompiledUnit(made, described, entries).to_json(), stages.total)
 
 
 def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:

@@ -156,8 +156,7 @@ def _commit(
 ) -> dict[str, Any]:
     with store.writer() as file:
         save_programs(programs, file)
-    archive = store.blob_path(file.digest)
-    described = sources.describe_archive(archive, file.digest)
+    described = sources.describe_archive(store.blob_path(file.digest), file.digest)
     facts = {each.entry: each for each in described.programs}
     for each in facts.values():
         store.put_result(keys.program_key(each.program), each.parts)

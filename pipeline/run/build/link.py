@@ -56,8 +56,7 @@ def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, Com
     """Return the compile units by name, and the seconds that they took."""
     compiled, spent = {}, 0.0
     for unit, compile_digest in action.inputs.compiles.items():
-        entry = store.get(compile_digest)
-        if entry is None:
+        if (entry := store.get(compile_digest)) is None:
             raise MissingBlobError(f"the object of {action.package}/{unit} is not in the store")
         compiled[unit] = CompiledUnit.from_json(entry.result)
         spent += entry.seconds

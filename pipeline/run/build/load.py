@@ -42,8 +42,7 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
 
 def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
     """Load what a quantize action made. Raises MissingBlobError."""
-    entry = store.get(action)
-    if entry is None:
+    if (entry := store.get(action)) is None:
         raise MissingBlobError(f"the quantized program of {method} is not in the store")
     program = load_program(store.verified_path(entry.result["program"]), QUANTIZED_ENTRY)
     return Quantized(program, entry.result["origins"])

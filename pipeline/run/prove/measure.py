@@ -80,8 +80,7 @@ def measure(
     if validation.ok:
         _keep(subject, record, validation, suites, stages)
     files = sorted(subject.key["files"])
-    shown = reproductions(str(action.package), files, programs, settings, located)
-    return record, shown
+    return record, reproductions(str(action.package), files, programs, settings, located)
 
 
 def _run(subject: Subject, crash_log: CrashLog, suites: BundleCases | None) -> Validation:

@@ -157,8 +157,7 @@ def _make_record(
 def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:
     """Return the accepted figures. Raises PipelineError where they are no more those of the key, or
     make no sense."""
-    package = str(action.package)
-    path = workspace.baseline(package)
+    path = workspace.baseline(str(action.package))
     found = digest.hash_file(path) if path.is_file() else None
     if found != action.key["baseline"]:
         raise PipelineError(f"{path.parent.name}/{path.name}: changed while the build ran")
