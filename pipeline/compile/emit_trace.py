@@ -126,17 +126,19 @@ def record_emission() -> Iterator[Emission]:
         offset, end = emitter.instruction_start_offset, len(emitter.chain.instructions)
         if node.op == "placeholder" and isinstance(emitter, _emitter._TopLevelEmitter):
             method.values[node.name] = value.id
-        elif node.op == "call_function" and end > start and not _has_own_emitter(node):
+        elif (
+            node.op == "call_function"
+            and end > start
+            and not (
+                control_flow_name(node)
+                and called_delegate(node) is None  # bodies emit for themselves
+            )
+        ):
             method.nodes.append((offset + start, offset + end, node))
         return value
 
     with wrapped(_emitter._Emitter, "run_node", recorded):
         yield emission
-
-
-def _has_own_emitter(node: Node) -> bool:
-    """Tell whether the emitter makes further ones for a node, as for the bodies of control flow."""
-    return called_delegate(node) is None and bool(control_flow_name(node))
 
 
 def _trace_delegate(index: int, module: LoweredBackendModule, places: NodePlaces) -> DelegateNodes:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
+UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SIZE_PATTERN = rf"^([0-9]{{1,18}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(UNITS)})$"
 
 

@@ -88,6 +88,7 @@ def describe_delegation(
     delegated, not_delegated = (_sum(chain(*each.values())) for each in (delegates, outside))
     left = outside.pop(None, [])
     by_kernels = {name: _sort(_sum(own)) for name, own in outside.items()}
+    inside = [each.delegate.original_module.graph_module for each in calls if each.delegate]
     return {
         "nodes": not_delegated.total() + delegated.total(),
         "delegated_nodes": delegated.total(),
@@ -97,7 +98,9 @@ def describe_delegation(
         "undelegated": _sort(_sum(left)),
         **({"kernels": by_kernels} if by_kernels else {}),
         "backends": {name: _share(own) for name, own in delegates.items()},
-        "subgraphs": _count_subgraphs(program.graph_module, chain(*delegates.values())),
+        "subgraphs": sum(
+            len([*graph_modules(each)]) - 1 for each in (program.graph_module, *inside)
+        ),
         "left": [
             {
                 "operator": operator_name(each.node),
@@ -130,11 +133,6 @@ def _by_backend(calls: Iterable[_Call]) -> dict[str | None, list[_Call]]:
     for each in sorted(calls, key=lambda call: call.backend or ""):
         found.setdefault(each.backend, []).append(each)
     return found
-
-
-def _count_subgraphs(module: GraphModule, delegates: Iterable[_Call]) -> int:
-    inside = (each.delegate.original_module.graph_module for each in delegates if each.delegate)
-    return sum(len([*graph_modules(each)]) - 1 for each in (module, *inside))
 
 
 def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
