@@ -144,7 +144,8 @@ def _choose(
         drawn = int(torch.randint(low, high + 1, (), generator=generator))
         sizes[s.symbol] = (s.least, s.greatest, drawn)[number % 3]
     tensors = [a.value for a in arguments if isinstance(a.value, torch.Tensor)]
-    while any(math.prod(_shape(tensor, sizes)) > MOST_ELEMENTS for tensor in tensors):
+    dynamic = [t for t in tensors if any(isinstance(size, torch.SymInt) for size in t.shape)]
+    while sizes and any(math.prod(_shape(t, sizes)) > MOST_ELEMENTS for t in dynamic):
         s = max(symbols, key=lambda s: sizes[s.symbol] - s.least)
         if sizes[s.symbol] == s.least:
             break

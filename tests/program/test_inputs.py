@@ -321,6 +321,13 @@ def test_generated_sizes_stay_modest():
     assert largest.args[1].numel() <= MOST_ELEMENTS
 
 
+def test_a_tensor_of_fixed_size_may_be_large_and_keeps_no_other_small():
+    large = torch.ones(MOST_ELEMENTS + 1)
+    assert generate_inputs(summed(large), 1, 0)[0].args[0].shape == large.shape
+    program = summed(large, torch.ones(4), shapes=({}, {0: Dim("n", max=8)}))
+    assert generate_inputs(program, 2, 0)[1].args[1].shape[0] == 8
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
 def test_generated_floats_are_standard_normal(dtype):
     (inputs,) = generate_inputs(summed(torch.ones(4000, dtype=dtype)), 1, 0)
