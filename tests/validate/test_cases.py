@@ -8,7 +8,7 @@ from torch import nn
 from torch.export import Dim, export
 
 from pipeline.config.validation import CASES, Limits, ValidateConfig
-from pipeline.devices import executorch
+from pipeline.devices import bindings
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import check_inputs
@@ -227,7 +227,7 @@ def test_strided_tensors_are_read_as_they_are_meant(layout, monkeypatch):
     assert len(method(validation, "run").runs) == 1 + len(VIEWS)
 
     # ExecuTorch's runtime alone misreads them.
-    monkeypatch.setattr(executorch, "_lay_out", lambda value, order: value)
+    monkeypatch.setattr(bindings, "_lay_out", lambda value, order: value)
     validation = validated(pte, program, [example], **config)
     failing = {f.partition(": strided, ")[2].partition(",")[0] for f in validation.failures}
     assert "other memory format" in failing

@@ -186,7 +186,9 @@ def change_metadata(program, generator):
         node.meta["nn_module_stack"] = {  # other instances of the same classes
             f"of {key}": (f"other.{name}", kind) for key, (name, kind) in modules.items()
         }
-        if modules and not any(map(xnnpack_sight._linear, sources)):
+        if modules and not any(
+            "linear" in xnnpack_sight._qualified_name(s).lower() for s in sources
+        ):
             node.meta["nn_module_stack"]["in"] = ("in", "some.OtherModule")
 
 
