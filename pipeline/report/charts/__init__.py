@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-import vl_convert
 from markupsafe import Markup
 
 from pipeline.report.elements import Chart, Json
@@ -243,6 +242,8 @@ def draw(chart: Chart) -> Markup:
 
 
 def _svg(chart: Chart, width: int) -> Markup:
+    import vl_convert  # a library of megabytes, which Markdown does without
+
     spec = {**chart.spec, "width": width}
     convert = vl_convert.vega_to_svg if "marks" in spec else vl_convert.vegalite_to_svg
     root = Xml.fromstring(convert(spec).replace(_NAMESPACE, "", 1))

@@ -18,7 +18,7 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
     """Return the section of a run; empty without a timeline.
 
     Args:
-        timeline: what `write.read_timeline` gives.
+        timeline: what `render.read_timeline` gives.
         pages: links to the pages of packages, to which actions lead.
     """
     events = _read_events(timeline["traceEvents"]) if timeline else []
