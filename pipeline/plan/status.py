@@ -64,10 +64,8 @@ def link_status(plan: Plan, package: str) -> Status:
         return _waiting(plan, package)
     recorded = plan.workspace.state(package).get("link", {})
     if recorded.get("action") == digest:
-        damage = find_damage(plan, package, recorded["files"])
-        if not damage:
+        if not (reason := find_damage(plan, package, recorded["files"])):
             return Status("up-to-date", "unchanged")
-        reason = damage
     else:
         reason = _link_changes(plan, package, recorded.get("action"))
     return _hit_or_stale(plan, digest, reason)

@@ -1,9 +1,8 @@
 """Reports as JUnit XML, as CI servers read it: a suite for each package, a case for each check.
 
-The standard library writes it: the format is a page of elements, and libraries for it are good at
-reading (the tests read with one). It is valid by the schema of Jenkins' xUnit plugin, junit-10.xsd,
-and follows what others ask for beside: properties before cases, and at most one result of a case.
-Ant's schema also wants the host and the hour, which no two builds share.
+It is valid by the schema of Jenkins' xUnit plugin, junit-10.xsd, and follows what others ask for
+beside: properties before cases, and at most one result of a case. Ant's schema also wants the host
+and the hour, which no two builds share.
 """
 
 from __future__ import annotations

@@ -95,9 +95,8 @@ def lead(report: Json) -> str:
         return f"{'; '.join(wrong) or plural(len(report['failures']), 'failure')}."
     unrun = sum(bool(method["not_run"]) for method in methods)
     rest = f" {unrun} of them could not be run on this machine." if unrun else ""
-    same = "are the same functions as their sources"
-    same = "is the same function as its source" if len(methods) == 1 else same
-    return f"{number} {same}, within the limits.{rest}"
+    one, more = "is the same function as its source", "are the same functions as their sources"
+    return f"{number} {one if len(methods) == 1 else more}, within the limits.{rest}"
 
 
 def about(report: Json) -> str:

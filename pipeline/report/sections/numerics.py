@@ -158,8 +158,7 @@ def _errors(report: Json) -> Chart | None:
         _error(row, max(own, key=lambda each: each.errors["max_abs"]))
         for (row, _), own in sets.items()
     ]
-    drawn = [line for line in _most_sets(worst) if line["max"] > 0]
-    if not drawn:
+    if not (drawn := [line for line in _most_sets(worst) if line["max"] > 0]):
         return None
     about = (
         "A line per input set, from the mean over the 99.9th percentile (tick) to the greatest "
