@@ -57,8 +57,7 @@ def provide_mlx() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="pte-mlx-") as folder:
         path = Path(folder, "mlx", "serialization")
-        skipped = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, path, ignore=skipped)
+        shutil.copytree(source, path, ignore=shutil.ignore_patterns("__pycache__"))
         _generate(path, flatc)
         package = ModuleType(_PACKAGE)
         package.__path__ = [str(path)]
@@ -142,8 +141,7 @@ def _mps_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator
 
 @contextmanager
 def _mlx_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Read what the partitioner's builder keeps of each node, since it goes over the program
-    first."""
+    """Read what the partitioner's builder, which goes over the program first, keeps of nodes."""
     found: Why = {}
     yield found
     support = getattr(partitioner, "supported_ops", None)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Why: TypeAlias = "dict[Node, str]"
 Reasons: TypeAlias = "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _QUANTIZER_HOST = Host(distributions=("executorch", "torch", "torchao"))
 
 
@@ -104,9 +105,6 @@ class CacheScope:
     read: Callable[[Sequence[Node]], Sequence[Any]] = lambda nodes: [None] * len(nodes)
     remap: Callable[[bytes, Mapping[int, int]], bytes | None] | None = None
     fixed_handles: frozenset[int] = frozenset()
-
-
-_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True)

@@ -72,15 +72,11 @@ def _complete(backend: Backend, distribution: str, point: EntryPoint) -> Backend
 
     def facts() -> Mapping[str, str]:
         own = backend.host.facts() if backend.host.facts is not None else {}
-        return {**own, "plugin": _hash_code(package)}
+        origin = Path(str(sys.modules[package].__file__))
+        files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+        code = [[str(path.relative_to(origin.parent)), hash_file(path)] for path in files]
+        return {**own, "plugin": hash_json(code)}
 
     distributions = tuple(dict.fromkeys((*backend.host.distributions, distribution)))
     host = replace(backend.host, distributions=distributions, facts=facts)
     return replace(backend, host=host, plugin=distribution)
-
-
-def _hash_code(package: str) -> str:
-    """Hash a package's Python files."""
-    origin = Path(str(sys.modules[package].__file__))
-    files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
-    return hash_json([[str(path.relative_to(origin.parent)), hash_file(path)] for path in files])

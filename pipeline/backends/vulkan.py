@@ -142,10 +142,19 @@ class VulkanQuantize(VulkanScheme, MixedQuantize):
 
 
 def _vulkan_partitioner(options: VulkanOptions) -> Partitioner:
-    names = ("operator_blocklist", "operator_allowlist")
-    return _partitioner(
-        options, _compile_options(options), **{name: _operators(options, name) for name in names}
+    from executorch.backends.vulkan.serialization import vulkan_graph_schema as schema
+
+    # Those that differ from their default, since every one given stands in the package.
+    given = options.model_dump(
+        include=set(VulkanCompileOptions.model_fields), exclude_defaults=True
     )
+    enums = {
+        "storage_type_override": schema.VkStorageType,
+        "memory_layout_override": schema.VkMemoryLayout,
+    }
+    given |= {name: enums[name][given[name].upper()] for name in enums.keys() & given}
+    names = ("operator_blocklist", "operator_allowlist")
+    return _partitioner(options, given, **{name: _operators(options, name) for name in names})
 
 
 def _webgpu_partitioner(options: WebGpuOptions) -> Partitioner:
@@ -161,20 +170,6 @@ def _partitioner(
     _keep_pattern_graphs()
     modules = options.model_dump(include=set(_ModuleLists.model_fields), mode="json")
     return vulkan_partitioner.VulkanPartitioner(compile_options, **modules, **operators)
-
-
-def _compile_options(options: VulkanOptions) -> dict[str, Any]:
-    """Return those that differ from their default, since every one given stands in the package."""
-    from executorch.backends.vulkan.serialization import vulkan_graph_schema as schema
-
-    given = options.model_dump(
-        include=set(VulkanCompileOptions.model_fields), exclude_defaults=True
-    )
-    enums = {
-        "storage_type_override": schema.VkStorageType,
-        "memory_layout_override": schema.VkMemoryLayout,
-    }
-    return given | {name: enums[name][given[name].upper()] for name in enums.keys() & given}
 
 
 def _operators(options: Options, option: str) -> list[Any] | None:
@@ -193,8 +188,7 @@ def _operators(options: Options, option: str) -> list[Any] | None:
 def _keep_pattern_graphs() -> None:
     """Export the graphs of the backend's patterns once in a process, not twice for each partition
     (about 4 s each time). Upstream means to: it puts `lru_cache` around functions after it has
-    registered them. This can go when it does so before.
-    """
+    registered them. This can go when it does so before."""
     from executorch.backends.vulkan.patterns import fusable_patterns
 
     for entry in fusable_patterns.values():

@@ -149,11 +149,8 @@ def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
 def _lay_out(
     plan: ExecutionPlan, indices: Sequence[int], made: Sequence[Any], values: Sequence[Any]
 ) -> None:
-    """Give tensors the dim order that the plan reads and writes them in.
-
-    ExecuTorch makes all of them contiguous, refuses them so as inputs of another order, and
-    compares them whatever their order.
-    """
+    """Give tensors the dim order that the plan reads and writes them in. ExecuTorch makes all of
+    them contiguous, refuses them so as inputs of another order, and compares them anyway."""
     for index, each, value in zip(indices, made, values, strict=True):
         declared = plan.values[index].val
         if isinstance(declared, Tensor):

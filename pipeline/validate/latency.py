@@ -96,13 +96,10 @@ def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
     """Call until the time is over, once at least, and return how long each call took."""
     taken: list[float] = []
     until = time.perf_counter() + seconds
-    while len(taken) < _MOST_RUNS // _TURNS:
+    while not taken or (time.perf_counter() < until and len(taken) < _MOST_RUNS // _TURNS):
         started = time.perf_counter()
         call()
-        ended = time.perf_counter()
-        taken.append(ended - started)
-        if ended >= until:
-            break
+        taken.append(time.perf_counter() - started)
     return taken
 
 

@@ -136,10 +136,8 @@ class MethodValidator:
         return self.examples + generate_inputs(self.program, count, seed, self.examples)
 
     def _run_with_state(self, sets: Sequence[InputSet]) -> None:
-        """Call in sequences of `steps` from each set on, going on with the sets that follow it.
-
-        Then comes the first sequence again. Each begins with the initial state.
-        """
+        """Call in sequences of `steps` from each set on, going on with the sets that follow it, and
+        then the first sequence again. Each begins with the initial state."""
         starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
         starts += [(number, f"{origin}, again") for number, origin in starts[:1]]
         for number, name in starts:
@@ -221,9 +219,9 @@ class MethodValidator:
             hint += " where InitializedMutableBufferPass names the buffer"
         pairs = zip(self.source.outputs, errors, actual, expected, strict=True)
         for place, ((name, _), error, a, e) in enumerate(pairs):
-            limits = self.limits
-            if isinstance(inputs, InputCase):
-                limits = inputs.ease(limits, place, e)
+            limits = (
+                inputs.ease(self.limits, place, e) if isinstance(inputs, InputCase) else self.limits
+            )
             for what in check_limits(error, a, e, limits):
                 self.result.fail(what + hint, where, name)
 

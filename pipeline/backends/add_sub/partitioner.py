@@ -1,4 +1,4 @@
-"""Which nodes of a method the add/sub backend takes."""
+"""Partitions a method: finds the nodes that the add/sub backend takes."""
 
 from __future__ import annotations
 

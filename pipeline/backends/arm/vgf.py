@@ -17,6 +17,7 @@ from pipeline.backends.host import TOSA, Host, Requirement, extra, package_folde
 from pipeline.backends.options import Distinct, Options
 from pipeline.store import digest
 
+_CONVERTER = "MODEL_CONVERTER_PATH"
 ConverterFlag = Annotated[
     str, flag("input output tosa-flatbuffer tosa-flatbuffer-schema help version"), FLAG_SCHEMA
 ]
@@ -42,9 +43,6 @@ class VgfQuantize(ArmQuantize, PassOptions, _VgfTarget):
 
     quantizer: Literal["vgf"]
     partitioners_own = ("tosa_spec", *ArmQuantize.partitioners_own)
-
-
-_CONVERTER = "MODEL_CONVERTER_PATH"
 
 
 def _own_converter() -> str:

@@ -69,9 +69,7 @@ def _make_compile_specs(options: CoreMLOptions) -> list[CompileSpec]:
     )
     strategy = STRATEGY(options.multimethod_weight_sharing_strategy)
     if strategy is not STRATEGY.POSITIONAL:
-        specs.append(
-            CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(strategy)
-        )
+        specs += [CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(strategy)]
     return specs
 
 

@@ -7,20 +7,16 @@ a method's edge program where others have partitioners; Cadence is refused at pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
 
-from pipeline.backends.entry import Backend, Execution, Lowering, Quantization
+from pipeline.backends.entry import Backend, Execution, Lowering, Quantization, lazy
 from pipeline.backends.host import TOSA, Host, built, extra
 from pipeline.backends.options import Options, rule
 from pipeline.backends.quantize_options import QuantizeConfig, Static
 
-if TYPE_CHECKING:
-    from executorch.exir.pass_base import ExportedProgramPassBase
-    from torchao.quantization.pt2e.quantizer import Quantizer
-
+_CORTEX = "executorch.backends.cortex_m."
 # The instructions beside SCALAR, and the cores that have them (cortex_m/target_config.py).
 _CORES = {"DSP": ("M4", "M7", "M33", "M35P", "M55", "M85"), "MVE": ("M55", "M85")}
 # Those that upstream's tester keeps whole (cortex_m/test/tester.py): the passes look for them.
@@ -52,18 +48,6 @@ class CortexMQuantize(QuantizeConfig):
     dynamic: Static = False
 
 
-def _passes(options: CortexMOptions) -> Sequence[ExportedProgramPassBase]:
-    from pipeline.backends.cortex_m.passes import LowerToCortexM
-
-    return [LowerToCortexM(options)]
-
-
-def _quantizer(config: CortexMQuantize) -> Quantizer:
-    from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
-
-    return CortexMQuantizer()
-
-
 ENTRIES = (
     Backend(
         name="cortex_m",
@@ -71,17 +55,22 @@ ENTRIES = (
         summary="Cortex-M cores, by CMSIS-NN kernels; quantized operators only",
         options=CortexMOptions,
         lowering=Lowering(
-            make_passes=_passes,
+            make_passes=lambda options: [
+                lazy("pipeline.backends.cortex_m.passes:LowerToCortexM")(options)
+            ],
             kernels="cortex_m",
             preserve_ops=tuple(f"aten.{name}.default" for name in _WHOLE),
             edge_operators=("aten.max_pool2d.default",),
         ),
-        quantization=Quantization(options=CortexMQuantize, make_quantizer=_quantizer),
+        quantization=Quantization(
+            options=CortexMQuantize,
+            make_quantizer=lambda config: lazy(f"{_CORTEX}quantizer.quantizer:CortexMQuantizer")(),
+        ),
         host=Host(
             requirements=(
                 extra("tosa", "tosa_serializer"),
                 built(
-                    "executorch.backends.cortex_m.library._cmsis_nn.cmsis_nn",
+                    f"{_CORTEX}library._cmsis_nn.cmsis_nn",
                     "take a wheel of executorch that brings it, as those for Linux on x86-64 do",
                 ),
             ),

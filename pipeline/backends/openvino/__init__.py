@@ -111,8 +111,7 @@ def _around_preprocess() -> AbstractContextManager[None]:
 
 @contextmanager
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Note the operators that OpenVINO's frontend for PyTorch does not have; nothing asks about
-    their uses."""
+    """Note the operators that OpenVINO's frontend for PyTorch lacks; nothing else is asked."""
     from executorch.backends.openvino.partitioner import OpenvinoOperatorsSupport
 
     found: Why = {}
@@ -151,13 +150,11 @@ def _facts() -> Mapping[str, str]:
     return facts | ({"ONEDNN_MAX_CPU_ISA": limit} if limit else {})
 
 
-_INSTRUCTIONS = ("amx", "avx", "bmi", "f16c", "fma", "sse")
-
-
 def _cannot_run() -> str:
     return "" if importable("openvino") else "openvino, whose runtime it needs, is not installed"
 
 
+_INSTRUCTIONS = ("amx", "avx", "bmi", "f16c", "fma", "sse")
 _OPENVINO = "executorch.backends.openvino."
 ENTRIES = (
     Backend(

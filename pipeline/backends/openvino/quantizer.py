@@ -160,10 +160,9 @@ def _refuse_control_flow(module: GraphModule) -> None:
     branches = {name for name, each in module.named_modules() if name and hasattr(each, "graph")}
     for node in module.graph.nodes:
         if any(n.op == "get_attr" and n.target in branches for n in node.all_input_nodes):
-            place = describe_place(node)
             raise PipelineError(
                 f"openvino: NNCF quantizes no method with control flow, and it has {node.target}"
-                f"{place}; leave out `quantize` for it, or take another quantizer"
+                f"{describe_place(node)}; leave out `quantize` for it, or take another quantizer"
             )
 
 

@@ -147,9 +147,7 @@ ENTRIES = (
         backend_id="XnnpackBackend",
         summary="CPUs: Arm, x86-64, RISC-V",
         options=XnnpackOptions,
-        lowering=Lowering(
-            make_partitioner=_make_partitioner, reasons=_reasons, control_flow=frozenset()
-        ),
+        lowering=Lowering(_make_partitioner, reasons=_reasons, control_flow=frozenset()),
         quantization=Quantization(options=XnnpackQuantize, make_quantizer=_make_quantizer),
         preprocessing=Preprocessing(
             details="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend",

@@ -273,10 +273,8 @@ def _python_runtime(backend_id: str) -> DelegateRuntime | None:
 
 
 def _results(plan: schema.ExecutionPlan) -> dict[int, int]:
-    """Count the results of each delegate call, by the number of its instruction.
-
-    A file does not say it: the results are the last arguments that nothing has written before.
-    """
+    """Count the results of each delegate call, by the number of its instruction. No file says it:
+    they are the last arguments that nothing has written before."""
     values = [each.val for each in plan.values]
     calls = [each.instr_args for each in get_instructions(plan)]
     known = {*plan.inputs}

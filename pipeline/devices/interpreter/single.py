@@ -1,7 +1,5 @@
-"""Runs one delegate of a backend that ExecuTorch's runtime has, in a package of its call alone.
-
-So a method can mix such delegates with others.
-"""
+"""Runs one delegate of a backend that ExecuTorch's runtime has, in a package of its call alone, so
+that a method can mix such delegates with others."""
 
 from __future__ import annotations
 

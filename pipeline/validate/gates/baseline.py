@@ -34,8 +34,7 @@ def parse_baseline(content: bytes, file: str) -> Figures:
     root = load_nodes(content, file)
     if root is None:
         raise ConfigErrors([Problem(file, "", "is empty", "`doit baseline` makes it")])
-    document = Document(file, root)
-    return parse(Figures, document)
+    return parse(Figures, Document(file, root))
 
 
 class _Dumper(Dumper):

@@ -120,10 +120,7 @@ def _method(name: str, old: Build, new: Build) -> Iterator[Row]:
         ]
         yield Row("method", cells[0], cells[1], _existence(before, after))
         return
-    theirs, ours = (
-        None if build.manifest is None else build.manifest["methods"].get(name)
-        for build in (old, new)
-    )
+    theirs, ours = (b.manifest and b.manifest["methods"].get(name) for b in (old, new))
     yield from _delegation(before, after, (ours or {}).get("delegation", {}))
     yield from _numbers("planned memory", before.planned_memory, after.planned_memory)
     yield from _numbers("constants", before.constants, after.constants)

@@ -97,10 +97,8 @@ def _run_beginning(
     expected: Mapping[str, Any],
     tolerance: Tolerance,
 ) -> OutputError | None:
-    """Preprocess and run a partition up to some nodes, and compare their values.
-
-    Returns: the error of the first that diverges; None where they agree.
-    """
+    """Preprocess and run a partition up to some nodes. Return the error of the first value that
+    diverges; None where all agree."""
     part, kept = _part(module.original_module, list(expected))
     results = preprocess_programs(
         module.backend_id, {"part": [part]}, {"part": [list(module.compile_specs)]}, None

@@ -54,10 +54,8 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
 def _check_call(
     case: FailureCase, number: int, inputs: Sequence[Any], loaded: Method, source: NodeValues
 ) -> list[Culprit] | None:
-    """Look for the divergence in one call.
-
-    Returns: none, with a note, where it diverges and nothing says where; None where it doesn't.
-    """
+    """Return the divergence in one call: none, with a note, where it diverges and nothing says
+    where; None where it doesn't."""
     walked = walk(loaded, source, case.lowered.instructions, inputs)
     if source.left_out:
         case.note(f"{len(source.left_out)} values were too large to be compared")
@@ -116,10 +114,8 @@ def _describe_divergence(
 def _look_into_delegate(
     case: FailureCase, compared: Compared, tolerance: Tolerance, call: int, number: int
 ) -> tuple[int, OutputError, str]:
-    """Return the place of the node at which a delegate diverges, its error, and how it was found.
-
-    Where none is found, they are those of the delegate's output, and the reason.
-    """
+    """Return the place of the node at which a delegate diverges, its error, and how it was found;
+    where none is found, those of the delegate's output, and the reason."""
     otherwise = compared.place, compared.error
     try:
         delegates = case.evidence.lower_again(case.method)
@@ -135,16 +131,11 @@ def _look_into_delegate(
     if what:
         reader = find_reader(constant, case.lowered.program) if constant else None
         return compared.place if reader is None else reader, compared.error, f"the package {what}"
-    inputs = _delegate_inputs(case, compared, call)
-    node, found, note = bisect_delegate(module, inputs, tolerance)
-    place = None if node is None else NodePlaces(case.lowered.program).find(node)
-    return compared.place if place is None else place, found or compared.error, note
-
-
-def _delegate_inputs(case: FailureCase, compared: Compared, call: int) -> list[Any]:
-    """Return the values that a delegate was given when it diverged."""
     loaded = run_until(case.data, case.sequence[: call + 1], compared.index, compared.visit)
     assert loaded is not None  # it ran, and diverged
     args = get_instructions(loaded.plan)[compared.index].instr_args.args
-    split = len(args) - loaded.results[compared.index]
-    return [read_value(loaded, index) for index in args[:split]]
+    given = args[: len(args) - loaded.results[compared.index]]
+    inputs = [read_value(loaded, index) for index in given]
+    node, found, note = bisect_delegate(module, inputs, tolerance)
+    place = None if node is None else NodePlaces(case.lowered.program).find(node)
+    return compared.place if place is None else place, found or compared.error, note

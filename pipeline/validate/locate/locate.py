@@ -97,10 +97,8 @@ def locate(
 
 
 def _locate_damage(case: FailureCase) -> Iterator[Culprit]:
-    """Yield the differences from the build, in the order of the instructions.
-
-    There are none where there is no build to compare with, or where the package is the same.
-    """
+    """Yield the differences from the build, in the order of the instructions; none where there is
+    no build to compare with, or where the package is the same."""
     try:
         built = case.evidence.built()
         if built is None or case.method not in case.data.plans:

@@ -31,6 +31,13 @@ from pipeline.program.operators import base_name
 from pipeline.report.records import CulpritKind
 
 MOST = 3  # differences of one method that are reported
+_WORDS = {
+    "scalar_type": "dtype",
+    "sizes": "sizes",
+    "dim_order": "dim_order",
+    "allocation_info": "place in memory",
+    "shape_dynamism": "shape_dynamism",
+}
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,6 @@ class Difference:
 
 
 class _Method(NamedTuple):
-    """A method in a package."""
-
     data: PackageData
     plan: schema.ExecutionPlan
 
@@ -144,7 +149,6 @@ def _diff_values(
             first.setdefault(index, number)
     pairs = zip(mine.plan.values, wanted.plan.values, strict=False)
     for index, (now, then) in enumerate((one.val, other.val) for one, other in pairs):
-        kind: CulpritKind = "package"
         what = constant = ""
         if not (isinstance(now, schema.Tensor) and isinstance(then, schema.Tensor)):
             what = f"is given {_show(now)}, its build gives {_show(then)}" if now != then else ""
@@ -154,19 +158,9 @@ def _diff_values(
             constant = name_constant(right, program)
             noun, changed = f"constant {constant}".strip(), _describe_change(content, right)
             what = f"has another {noun} than its build gives it ({changed})"
-        if isinstance(then, schema.Tensor) and then.allocation_info and then.data_buffer_idx:
-            kind = "state"
         if what:
-            yield Difference(first.get(index), kind, what, constant)
-
-
-_WORDS = {
-    "scalar_type": "dtype",
-    "sizes": "sizes",
-    "dim_order": "dim_order",
-    "allocation_info": "place in memory",
-    "shape_dynamism": "shape_dynamism",
-}
+            kept = isinstance(then, schema.Tensor) and then.allocation_info and then.data_buffer_idx
+            yield Difference(first.get(index), "state" if kept else "package", what, constant)
 
 
 def _show(value: Any) -> str:
@@ -236,11 +230,10 @@ def name_constant(content: bytes | None, program: ExportedProgram | None) -> str
     if not content or program is None:
         return ""
     wanted = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     for name, tensor in {**program.state_dict, **program.constants}.items():
         if isinstance(tensor, torch.Tensor) and tensor.nbytes == len(content):
-            kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(
-                tensor.element_size(), torch.uint8
-            )
+            kind = kinds.get(tensor.element_size(), torch.uint8)
             own = tensor.detach().contiguous().reshape(-1).view(kind)
             if torch.equal(own.sort().values, wanted.view(kind).sort().values):
                 return name

@@ -51,10 +51,8 @@ def locate_quantization(case: FailureCase, origins: Mapping[int, int]) -> Iterat
 def _layers(
     source: NodeValues, quantized: NodeValues, origins: Mapping[int, int]
 ) -> Iterator[tuple[int, OutputError, OutputError]]:
-    """Yield the place of each layer in the float program, and two errors of its value.
-
-    They are the error that the layer adds, and that with all the noise of the layers before it.
-    """
+    """Yield the place of each layer in the float program, the error that it adds, and that with all
+    the noise of the layers before it."""
     counterparts: dict[int, Any] = {}
     for place in sorted(origins):  # the last of several gives the value, dequantized again
         values = quantized.values.get(place)
