@@ -246,8 +246,7 @@ def _delegation_drop(method: Subject, limit: float) -> Measured:
     here, there = method.now.share(), method.before.share()
     drop = there - here
     what = f"{here:.1%} of nodes delegated, {there:.1%} in the baseline: {drop:.1%} less"
-    newly = _newly_left(method, "to portable kernels")
-    return drop, f"{what}, at most {limit:.1%} wanted{newly}"
+    return drop, f"{what}, at most {limit:.1%} wanted{_newly_left(method, 'to portable kernels')}"
 
 
 def _sqnr_drop(method: Subject, limit: float) -> Measured:
