@@ -52,7 +52,13 @@ class ConfigSummary:
             return {}
         from pipeline.backends import BACKENDS  # pydantic, which most no-op runs do without
 
-        return {name: BACKENDS[name].machine for name in self.backends}
+        known = BACKENDS.keys() & self.backends  # without those of plugins that fail by now
+        return {name: BACKENDS[name].machine for name in sorted(known)}
+
+    @property
+    def environment(self) -> list[Any]:
+        """What counts beside the config: versions, and this machine with its plugins' code."""
+        return [toolchain(self.distributions), self.machine]
 
 
 class ConfigCache:
@@ -146,8 +152,8 @@ class ConfigCache:
         return self._summaries[package]
 
     def _cached_summary(self, package: str) -> dict[str, Any] | None:
-        """Cached as `derived` does it, and by the versions of the distributions that the summary
-        itself names: a plugin's backend can be there no more, or be another one."""
+        """Cached as `derived` does it, and by the environment of the summary itself: a plugin's
+        backend can be there no more, or be another one."""
         path, *others = self._files[package]
         composed = self._composed(path)
         if others or composed is None:
@@ -155,12 +161,11 @@ class ConfigCache:
         given = hash_json([code(), composed])
 
         def compute(path: Path) -> dict[str, Any] | None:
-            if (summary := self._summarize(package)) is None:
-                return None
-            return {"versions": toolchain(summary["distributions"]), "summary": summary}
+            summary = self._summarize(package)
+            return summary and {"for": ConfigSummary(**summary).environment, "summary": summary}
 
         def is_valid(known: Mapping[str, Any]) -> bool:
-            return bool(known["versions"] == toolchain(known["summary"]["distributions"]))
+            return bool(known["for"] == ConfigSummary(**known["summary"]).environment)
 
         digests = self.workspace.file_digests
         known = digests.cached(path, f"summary {package}", compute, given, is_valid)

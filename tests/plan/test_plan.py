@@ -6,10 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pipeline import backends
+from pipeline.config import parser
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status, link_status, unit_status, validate_status
 from pipeline.store.errors import ConfigErrors
@@ -190,3 +194,25 @@ def test_a_real_run_tells_an_unreadable_folder_without_a_traceback(built):
         models.chmod(0o755)
     assert "model: models/: cannot be read (Permission denied)" in built.output
     assert "Traceback" not in built.output
+
+
+def test_a_backend_that_changed_makes_its_summaries_anew(tmp_path, monkeypatch):
+    """As a plugin's does while it is being worked on: its distribution keeps its version."""
+    bench = bench_of("pair", tmp_path)
+    time.sleep(0.2)  # nothing is cached of files that have just changed
+    xnnpack = backends.BACKENDS["xnnpack"]
+
+    def needs(code, *distributions):
+        host = replace(xnnpack.host, facts=lambda: {"plugin": code}, distributions=distributions)
+        entry = {"xnnpack": replace(xnnpack, host=host)} if code else {}
+        for module in (backends, parser):
+            monkeypatch.setattr(module, "BACKENDS", entry)
+        plan = make_plan(bench)
+        found = plan.configs.summary("pair")
+        plan.remember()
+        return found and found.distributions
+
+    assert needs("1", "torch") == ("torch",)
+    assert needs("1", "numpy") == ("torch",)  # its code is the same
+    assert needs("2", "numpy") == ("numpy",)
+    assert needs("") is None
