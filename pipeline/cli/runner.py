@@ -204,7 +204,7 @@ class BatchRunner(Runner):
             self._fail(node, own._replace(**{name: getattr(event, name) for name in copied}))
         elif not first:
             self.record.count(action.kind, Usage(hits=1, saved=event.seconds))
-            reason = f"{status.reason}; {action.title} is the same"
+            reason = f"{status.reason}; {event.title} is the same"
             self._succeed(node, own._replace(outcome="hit", reason=reason))
         else:
             own = own._replace(seconds=event.seconds, peak_bytes=event.peak_bytes)

@@ -31,6 +31,11 @@ from pipeline.store.workspace import Workspace
 
 _PR_SET_PDEATHSIG = 1
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
+# Caches without a bound, which keep each program that was lowered, with its weights.
+_CACHES = (
+    ("torch._subclasses.fake_tensor", "FakeTensorMode"),
+    ("executorch.exir.backend.utils", "is_same_node"),
+)
 
 
 class Report(NamedTuple):
@@ -155,10 +160,17 @@ def _worker_process(parent: int) -> Iterator[None]:
     try:
         yield
     finally:
+        _forget_programs()
         gc.enable()
         if _memory("VmRSS") > _LARGE:
             gc.unfreeze()
         gc.collect()
+
+
+def _forget_programs() -> None:
+    for module, name in _CACHES:
+        if module in sys.modules:
+            getattr(sys.modules[module], name).cache_clear()
 
 
 @cache

@@ -140,6 +140,22 @@ def test_config_changed_back_is_a_hit(built):
     assert built.bytes_of("pair", "pair.pte") == before
 
 
+def test_what_two_packages_ask_for_is_compiled_once(built):
+    config = (built.root / "partition_configs" / "pair.yaml").read_text()
+    for name in ("one", "two"):
+        path = built.root / "partition_configs" / f"{name}.yaml"
+        path.write_text(config.replace("[xnnpack]", "[]"))
+    assert built.doit("lower:one", "lower:two") == 0
+    assert built.outcomes()["compile one/decode"] == "built"
+    assert built.outcomes()["compile two/decode"] == "hit"
+    (reason,) = (
+        action["reason"]
+        for action in built.actions()
+        if (action["kind"], action["package"], action["method"]) == ("compile", "two", "decode")
+    )
+    assert reason.endswith("; compile one/decode is the same")
+
+
 @pytest.mark.parametrize("damage", ["edited", "truncated", "deleted", "manifest edited"])
 def test_damaged_package_comes_back_from_the_store(built, damage):
     before = built.bytes_of("pair", "pair.pte")
