@@ -196,7 +196,7 @@ def json_schema() -> dict[str, Any]:
     )
     references = {model: reference for (model, _), reference in found.items()}
     definitions = schema["$defs"]
-    del definitions["Options"]  # of any partitioner: each has a definition of its own
+    definitions.pop("Options", None)  # of any partitioner: each has a definition of its own
     required = {m: definitions[_name_in(each)].get("required") for m, each in references.items()}
     partial = set(_mergeable(references[PackageConfig], definitions))
     definitions = {name: _relaxed(each, name in partial) for name, each in definitions.items()}
