@@ -89,9 +89,7 @@ class Emission:
         for start, end, node in made.nodes:
             if (delegate := called_delegate(node)) is not None:
                 delegates.append(_trace_delegate(end - 1, delegate, places))
-                continue
-            place = places.find(node)
-            if place is not None:
+            elif (place := places.find(node)) is not None:
                 nodes += [(index, place) for index in range(start, end)]
         return Instructions(
             tuple(sorted(nodes)),
@@ -129,10 +127,8 @@ def record_emission() -> Iterator[Emission]:
         elif (
             node.op == "call_function"
             and end > start
-            and not (
-                control_flow_name(node)
-                and called_delegate(node) is None  # bodies emit for themselves
-            )
+            # Bodies of control flow emit for themselves.
+            and (called_delegate(node) is not None or not control_flow_name(node))
         ):
             method.nodes.append((offset + start, offset + end, node))
         return value

@@ -177,11 +177,7 @@ def join_etrecords(
 
 
 def _rank(name: str, order: Sequence[str]) -> tuple[Any, ...]:
-    """Return a sort key for the order of entries in ExecuTorch's own files.
-
-    That is the identifier, the exported program, the programs in edge dialect and those after
-    passes, both in the order of the methods.
-    """
+    """Return a sort key that puts entries in the order of ExecuTorch's own files."""
     found = _NAME.fullmatch(name)
     assert found is not None, name
     kind, method, part = found.groups("")

@@ -177,12 +177,12 @@ def _join(
     # which a config can't hold.
     getters = _Emitter._emit_prim_getters(None, dict(constant_methods))  # type: ignore[arg-type]
     reserved = Buffer(storage=b"")
-    mutable = [reserved, *map(_buffer, tables.mutable)]
+    mutable = [reserved, *(Buffer(storage=_stand_in(b)) for b in tables.mutable)]
     output = EmitterOutput(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,
             execution_plan=[*(plan for plan, _ in owned), *getters],
-            constant_buffer=[reserved, *map(_buffer, tables.constants)],
+            constant_buffer=[reserved, *(Buffer(storage=_stand_in(b)) for b in tables.constants)],
             backend_delegate_data=[
                 BackendDelegateInlineData(data=_stand_in(blob)) for blob in tables.delegates
             ],
@@ -197,10 +197,6 @@ def _join(
         external_constant_map=tables.external,
     )
     return output, merge_named_data(_iter_named_data(objects, order), _stand_in)
-
-
-def _buffer(blob: Blob) -> Buffer:
-    return Buffer(storage=_stand_in(blob))
 
 
 def _stand_in(blob: Blob) -> bytes:

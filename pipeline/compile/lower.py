@@ -71,10 +71,7 @@ def lower(
 
 
 def _lower_through_to_backend_multiple(store: Store | None) -> AbstractContextManager[None]:
-    """Put `to_backend_multiple` in the place of `to_backend` in the module of `EdgeProgramManager`.
-
-    This can go when that takes another.
-    """
+    """Have `EdgeProgramManager` lower by `to_backend_multiple`, until it takes another itself."""
 
     def through(spec: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
         return to_backend_multiple(

@@ -109,17 +109,14 @@ class FilteredPartitioner(Partitioner):
         ]
         if shared:
             raise SharedConstantsError(*shared)
-        note_reasons(self.backend, program, why, self._reasons_outside(program))
-        return result
-
-    def _reasons_outside(self, program: ExportedProgram) -> dict[Node, str]:
-        """Return the calls that stand in none of the modules, with the config's words."""
-        return {
+        outside = {
             node: f"outside of `modules: [{', '.join(modules.names)}]`"
             for modules in self.filters
             for node in iter_nodes(program)
             if node.op == "call_function" and not _stands_in(node, modules)
         }
+        note_reasons(self.backend, program, why, outside)
+        return result
 
     def _allows(self, node: Node) -> bool:
         return all(_stands_in(node, modules) for modules in self.filters)
@@ -218,11 +215,9 @@ def check_modules(
 
 
 def _stands_in(node: Node, modules: ModuleFilter) -> bool:
-    """Tell whether a node belongs to one of these modules.
-
-    Quantization puts its nodes between modules: a dequantize goes with what reads it, a quantize
-    with what it quantizes, and with its reader where that has the range computed as it runs.
-    """
+    """Tell whether a node belongs to one of these modules."""
+    # Quantization puts its nodes between modules: a dequantize goes with what reads it, a quantize
+    # with what it quantizes, and with its reader where that has the range computed as it runs.
     name = base_name(node)
     item = node.target is operator.getitem
     source = node.args[0] if node.args and isinstance(node.args[0], Node) else None

@@ -179,11 +179,7 @@ def program_from_bytes(data: bytes) -> Program:
 
 
 def _refuse_named_mutable_buffers(program: Program) -> None:
-    """Refuse mutable buffers whose index does not say which table it is into.
-
-    ExecuTorch looks named ones up among the constants (exir/emit/_emitter.py,
-    `_tensor_spec_to_evalue`).
-    """
+    # `_tensor_spec_to_evalue` (exir/emit/_emitter.py) looks them up among the constants.
     values = (value.val for plan in program.execution_plan for value in plan.values)
     for tensor in (value for value in values if isinstance(value, Tensor)):
         mutable = tensor.allocation_info is not None and tensor.data_buffer_idx > 0

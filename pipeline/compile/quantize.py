@@ -196,11 +196,9 @@ def _apply_pt2e(
 def _restore_state(
     program: ExportedProgram, module: torch.nn.Module, state: dict[str, torch.Tensor]
 ) -> None:
-    """Give the method's own buffers back the values that calibration changed.
-
-    Observers keep theirs. `buffers_to_mutate` does not say which those are: it is empty until a
-    program is functional, and what `torch.export` gives is not.
-    """
+    """Give the method's own buffers back the values that calibration changed."""
+    # Observers keep theirs. `buffers_to_mutate` does not say which those are: it is empty until a
+    # program is functional, and what `torch.export` gives is not.
     own = set(program.graph_signature.buffers)
     with torch.no_grad():
         for name, buffer in module.named_buffers():

@@ -19,10 +19,7 @@ _TORCH_FUNCTIONS = (
 )
 # What sizes are made of, beside whole numbers and symbols. No other function can stand in a record.
 FUNCTIONS: Mapping[str, Callable[..., sympy.Expr]] = {
-    "Add": sympy.Add,
-    "Mul": sympy.Mul,
-    "Pow": sympy.Pow,
-    "Rational": sympy.Rational,
+    **{name: getattr(sympy, name) for name in ("Add", "Mul", "Pow", "Rational")},
     **{name: getattr(functions, name) for name in _TORCH_FUNCTIONS.split()},
 }
 Json = Any

@@ -72,10 +72,8 @@ class _Scope:
         canonical["outputs"] = self.renamed(graph["outputs"])
         for kind in ("tensor", "sym_int", "sym_float", "sym_bool", "custom_obj"):
             values = graph.get(f"{kind}_values") or {}
-            canonical[f"{kind}_values"] = sorted(
-                ([self._number(name), value] for name, value in values.items()),
-                key=lambda pair: pair[0],
-            )
+            numbered = ([self._number(name), value] for name, value in values.items())
+            canonical[f"{kind}_values"] = sorted(numbered)
         return canonical
 
     def _node(self, node: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,10 +139,8 @@ def _map_texts(
 
 
 def _is_name(key: str, owner: Mapping[str, Any]) -> bool:
-    """Tell whether a string of this key names a value of the graph.
-
-    A TensorArgument or TokenArgument has nothing but a name, a CustomObjArgument a class too.
-    """
+    """Tell whether a string of this key names a value of the graph."""
+    # A TensorArgument or TokenArgument has nothing but a name, a CustomObjArgument a class too.
     if key == "name":
         return len(owner) == 1 or "class_fqn" in owner
     return key in ("as_name", "user_input_name")

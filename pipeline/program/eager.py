@@ -129,10 +129,8 @@ _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 def _functionalized(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with every change of a buffer or an input as an output in its signature.
-
-    `torch.export.export` leaves `add_` and the like in the graph, and says nothing of them there.
-    """
+    """Return the program with each change of a buffer or an input as an output in its signature."""
+    # `torch.export.export` leaves `add_` and the like in the graph, and says nothing of them there.
     for graph_module in program.graph_module.modules():
         for node in graph_module.graph.nodes if isinstance(graph_module, GraphModule) else ():
             if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
@@ -143,11 +141,9 @@ def _functionalized(program: ExportedProgram) -> ExportedProgram:
 def _give_own(
     module: torch.nn.Module, names: Sequence[str], common: Mapping[str, torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Replace the named tensors of a module by copies, and those of common names by these.
-
-    Nothing else shares their memory: torch does not decompose a program that changes a buffer with
-    two names or a view beside it.
-    """
+    """Replace the named tensors of a module by copies, and those of common names by these."""
+    # Nothing else shares their memory: torch does not decompose a program that changes a buffer
+    # with two names or a view beside it.
     own = {n: common[n] if n in common else copy.deepcopy(attrgetter(n)(module)) for n in names}
     for name, tensor in {**common, **own}.items():
         owner, _, attribute = name.rpartition(".")

@@ -139,10 +139,8 @@ def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSe
 def _unstack(
     tensors: Mapping[str, torch.Tensor], name: str, program: ExportedProgram
 ) -> list[InputSet]:
-    """Return input sets of tensors that hold all batches, each named as an argument.
-
-    Constants with which the program was exported need not be there.
-    """
+    """Return input sets of tensors that hold all batches, each named as an argument."""
+    # Constants with which the program was exported need not be there.
     arguments = signature(program)
     varying = (torch.Tensor, torch.SymInt)
     wanted = [a.name for a in arguments if isinstance(a.value, varying)]

@@ -100,25 +100,22 @@ class Outline:
 
 
 def _make_outline(
-    stacks: Iterable[Iterable[Frame]],
+    frames: Iterable[Frame],
     names: Iterable[str],
     tensors: Mapping[str, str],
     storages: Mapping[str, Any],
 ) -> Outline:
-    """Make an outline from the modules around each node, outermost first, the `names` of modules
-    that the program lists by themselves, and kinds and storages of tensors by name; storages are
-    equal for tensors that are one."""
+    """Make an outline from the modules around all nodes, the `names` of modules that the program
+    lists by themselves, and kinds and storages, equal where tensors are one, of tensors by name."""
     calls: dict[str, set[int]] = defaultdict(set)
     objects: dict[str, set[str]] = defaultdict(set)
     kinds: dict[str, str] = {}
-    for stack in stacks:
-        for frame in stack:
-            if frame.name:
-                calls[frame.name].add(frame.call)
-                kinds[frame.name] = frame.kind
-                known = _OBJECT.fullmatch(_CALL.sub("", frame.key))
-                if known:
-                    objects[known[1]].add(frame.name)
+    for frame in frames:
+        if frame.name:
+            calls[frame.name].add(frame.call)
+            kinds[frame.name] = frame.kind
+            if known := _OBJECT.fullmatch(_CALL.sub("", frame.key)):
+                objects[known[1]].add(frame.name)
     modules = {above for name in (*calls, *names) for above in _upwards(name)}
     same = {tuple(sorted(each)) for each in objects.values() if len(each) > 1}
     same |= {tuple(sorted(each)) for each in _by_weights(modules, kinds, storages)}
@@ -173,7 +170,7 @@ def outline_program(program: ExportedProgram) -> Outline:
             kinds[name] = "parameter" if is_parameter else "buffer" if is_buffer else "constant"
             place = tensor.untyped_storage()._cdata, tensor.storage_offset()
             storages[name] = (*place, tuple(tensor.shape), tuple(tensor.stride()))
-    frames = map(module_frames, iter_nodes(program))
+    frames = (frame for node in iter_nodes(program) for frame in module_frames(node))
     return _make_outline(frames, [e.fqn for e in program.module_call_graph], kinds, storages)
 
 
@@ -201,9 +198,9 @@ def outline_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> O
     return _make_outline(_archive_frames(module["graph"]), listed, kinds, storages)
 
 
-def _archive_frames(graph: Mapping[str, Any]) -> Iterator[list[Frame]]:
+def _archive_frames(graph: Mapping[str, Any]) -> Iterator[Frame]:
     for node in graph["nodes"]:
-        yield parse_frames((node.get("metadata") or {}).get("nn_module_stack", ""))
+        yield from parse_frames((node.get("metadata") or {}).get("nn_module_stack", ""))
         for given in node["inputs"]:
             inner = given["arg"].get("as_graph") if isinstance(given["arg"], Mapping) else None
             if inner is not None:

@@ -120,7 +120,7 @@ def read_program(data: memoryview) -> ProgramFile:
     segments = _segments(table, 4, base, len(data))
     constant = table.table(5)
     constant_offsets = constant.numbers(1, "Q") if constant is not None else ()
-    constants: tuple[Span, ...] = tuple(_inline(each) for each in table.tables(2))
+    constants: tuple[Span, ...] = tuple(each.span(0) or Span(0, 0) for each in table.tables(2))
     constant_segments: tuple[int, ...] = ()
     if constant is not None and constant_offsets:
         constant_segments = (constant.number(0, "I"),)
@@ -133,7 +133,7 @@ def read_program(data: memoryview) -> ProgramFile:
     named = tuple((each.text(0), each.number(1, "I")) for each in table.tables(7))
     for _, index in named:
         _chosen(segments, index)
-    inline = tuple(_inline(each) for each in table.tables(3))
+    inline = tuple(each.span(0) or Span(0, 0) for each in table.tables(3))
     plans = tuple(_plan(each, segments, inline) for each in table.tables(1))
     mutable_parts = tuple(mutable), tuple(mutable_segments)
     return ProgramFile(
@@ -192,11 +192,6 @@ def _parts(segment: Span, offsets: tuple[int, ...]) -> tuple[Span, ...]:
     if any(not start <= end <= segment.size for start, end in limits):
         raise CorruptError("the parts of a segment overlap")
     return tuple(Span(segment.offset + start, end - start) for start, end in limits)
-
-
-def _inline(table: Table) -> Span:
-    """Return the span of data within the flatbuffer."""
-    return table.span(0) or Span(0, 0)
 
 
 def _plan(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) -> PlanFacts:

@@ -66,7 +66,9 @@ class FileDigests:
         if value is not None and unchanged and now - max(before[1:3]) > RACY_NS:
             entry = self._entries.get(str(path))
             if entry is None or entry["stat"] != before:
-                _flush(path)
+                # After power loss no entry may outlive the content that it is of.
+                with suppress(OSError), open(path, "rb") as file:
+                    os.fsync(file.fileno())
                 entry = self._entries[str(path)] = {"stat": before}
             entry[name] = [given, value]
             self._changed = True
@@ -80,12 +82,6 @@ class FileDigests:
         with suppress(OSError):
             write_atomically(self._path, canonical_json(alive))
             self._changed = False
-
-
-def _flush(path: Path) -> None:
-    """Flush a file to the disk, so that after power loss no entry outlives the content it is of."""
-    with suppress(OSError), open(path, "rb") as file:
-        os.fsync(file.fileno())
 
 
 def read_stamp(path: Path) -> list[int]:

@@ -154,9 +154,8 @@ class Remote:
             return
         assert self._keys is not None
         signer, signature = self._keys.sign(_DOMAIN + digest.canonical_json(record))
-        content = digest.canonical_json(
-            {"record": record, "signature": signature, "signer": signer}
-        )
+        envelope = {"record": record, "signature": signature, "signer": signer}
+        content = digest.canonical_json(envelope)
         if len(content) <= RESULT_LIMIT:
             name = action_name(action)
             with self._transfer(name, pushing=True):

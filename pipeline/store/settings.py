@@ -9,6 +9,7 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
     An untrusted build writes to the remote tier only if its environment says so, not if a file says
     so that the build's author can edit.
     """
-    get = _Source(root).get
+    get = partial(_get, root, _read_table(root / "pyproject.toml"))
     remote = None
     if (url := get("remote")) is not None:
         from pipeline.store.remote import RemoteSettings
@@ -115,25 +116,20 @@ _SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
 VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in _SETTINGS if name != "remote_options"}
 
 
-class _Source:
-    """The values that the file and the environment give."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._table = _read_table(root / "pyproject.toml")
-
-    def get(self, name: str, default: Any = None, from_file: bool = True) -> Any:
-        """Return the value of a setting, or the default if nothing gives one."""
-        text = os.environ.get(VARIABLES.get(name, ""))
-        value = text or (self._table.get(name) if from_file else None)
-        if value is None:
-            return default
-        parse, wanted = _SETTINGS[name]
-        try:
-            return parse(value, self._root)
-        except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
-            where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
-            raise PipelineError(f"{where}: is {value!r}; must be {wanted}") from None
+def _get(
+    root: Path, table: Mapping[str, Any], name: str, default: Any = None, from_file: bool = True
+) -> Any:
+    """Return the value of a setting, or the default if nothing gives one."""
+    text = os.environ.get(VARIABLES.get(name, ""))
+    value = text or (table.get(name) if from_file else None)
+    if value is None:
+        return default
+    parse, wanted = _SETTINGS[name]
+    try:
+        return parse(value, root)
+    except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
+        where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
+        raise PipelineError(f"{where}: is {value!r}; must be {wanted}") from None
 
 
 def _read_table(path: Path) -> Mapping[str, Any]:

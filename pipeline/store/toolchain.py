@@ -45,11 +45,9 @@ def code(kind: str = "") -> str:
 
 @cache
 def _room(room: str) -> bytes:
-    """Return the digest of a room's files, data files among them.
-
-    What Python caches is left out with its temporary files (`x.cpython-311.pyc.140213`), which
-    come and go while other processes import.
-    """
+    """Return the digest of a room's files, data files among them."""
+    # What Python caches is left out with its temporary files (`x.cpython-311.pyc.140213`), which
+    # come and go while other processes import.
     pattern = room if room.endswith(".py") else f"{room}/**/*"
     hasher = blake3()
     for path in sorted(Path(__file__).parents[1].glob(pattern)):

@@ -142,11 +142,9 @@ def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]
 
 
 def _name(target: str, node: Node) -> str:
-    """Return a constant's qualified name.
-
-    One that torch made up, such as `_frozen_param0`, gives way to the module or operator that it
-    serves, and how: `decoder.fc.weight`.
-    """
+    """Return a constant's qualified name."""
+    # One that torch made up, such as `_frozen_param0`, gives way to the module or operator that it
+    # serves, and how: `decoder.fc.weight`.
     if not _is_made_up(target):
         return target
     path: list[str] = []
@@ -179,10 +177,8 @@ def _argument(user: Node, node: Node) -> str:
 
 
 def _folded(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weights of convolutions and linear layers with a batch norm folded in, and names.
-
-    XNNPACK stores them so (backends/xnnpack/_passes/fuse_batch_norm.py).
-    """
+    """Yield weights of convolutions and linear layers with a batch norm folded in, with names."""
+    # XNNPACK stores them so (backends/xnnpack/_passes/fuse_batch_norm.py).
     values = _constants(program)
     for node in program.graph.nodes:
         before = node.args[0] if node.args else None

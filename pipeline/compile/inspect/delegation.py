@@ -87,7 +87,7 @@ def describe_delegation(
     outside = _by_backend(each for each in calls if each.delegate is None)
     delegated, not_delegated = (_sum(chain(*each.values())) for each in (delegates, outside))
     left = outside.pop(None, [])
-    by_kernels = {name: _sort(_sum(own)) for name, own in outside.items()}
+    by_kernels = {name: dict(sorted(_sum(own).items())) for name, own in outside.items()}
     inside = [each.delegate.original_module.graph_module for each in calls if each.delegate]
     return {
         "nodes": not_delegated.total() + delegated.total(),
@@ -95,7 +95,7 @@ def describe_delegation(
         "operators": len(not_delegated.keys() | delegated.keys()),
         "delegated_operators": len(delegated.keys() - not_delegated.keys()),
         "partitions": {name: len(own) for name, own in delegates.items()},
-        "undelegated": _sort(_sum(left)),
+        "undelegated": dict(sorted(_sum(left).items())),
         **({"kernels": by_kernels} if by_kernels else {}),
         "backends": {name: _share(own) for name, own in delegates.items()},
         "subgraphs": sum(
@@ -122,10 +122,6 @@ def _share(delegates: Sequence[_Call]) -> BackendCounts:
 
 def _sum(calls: Iterable[_Call]) -> Counter[str]:
     return sum((each.operators for each in calls), Counter())
-
-
-def _sort(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items()))
 
 
 def _by_backend(calls: Iterable[_Call]) -> dict[str | None, list[_Call]]:
@@ -176,12 +172,10 @@ def _iter_calls(
 
 
 def _measure_boundary(module: GraphModule) -> BoundaryRecord:
-    """Measure the data that goes into delegates and out of them in one call of a method, at most.
-
-    Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of a
-    loop as often as it is run. What goes from one delegate to another counts on both sides.
-    `copies` are operators beside a delegate that only change layout or dtype, or copy.
-    """
+    """Measure the data that goes into delegates and out of them in a call of a method, at most."""
+    # Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of
+    # a loop as often as it is run. What goes from one delegate to another counts on both sides.
+    # `copies` are operators beside a delegate that only change layout or dtype, or copy.
     crossings, copies = _measure_crossings(module)
     records: list[CrossingRecord] = [
         {"tensors": tensors, "bytes": size} for tensors, size in crossings.tolist()
@@ -236,10 +230,7 @@ def _count(values: Any) -> list[int]:
 
 
 def _upper_bound(size: int | torch.SymInt) -> int:
-    """Return a size's greatest value, as memory is planned for it.
-
-    Without a limit, that is the size of the example. One that is known only at run time counts 1.
-    """
+    """Return a size's upper bound, without one the example's; 1 if known only at run time."""
     try:
         return eval_upper_bound(size)
     except RuntimeError:

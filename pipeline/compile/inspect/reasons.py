@@ -90,11 +90,9 @@ def _iter_left(
 
 
 def _neutralize(reason: str, node: Node) -> str:
-    """Return a partitioner's words without what differs between equal programs or processes.
-
-    That is the names of nodes, the numbers of symbols, addresses, and the order of sets. Schemas,
-    which are long, are left out as well.
-    """
+    """Return a partitioner's words without what differs between equal programs or processes."""
+    # That is the names of nodes, the numbers of symbols, addresses, and the order of sets. Schemas,
+    # which are long, are left out as well.
     reason = _OPERATOR.sub(r"\1", reason.partition(_TRACE)[0])
     reason = _FUNCTION.sub(r"\1", _ADDRESS.sub("", reason))
     for each in (node, *node.all_input_nodes):

@@ -173,10 +173,7 @@ class _Backend:
         return result
 
     def preprocess_multimethod(self, programs: Programs, specs: Specs) -> Results:
-        """Preprocess the partitions of each method.
-
-        A joint backend makes all or nothing: the result of one may depend on every other.
-        """
+        """Preprocess partitions by method; a result of a joint backend may depend on all others."""
         given = {name: list(zip(own, specs[name], strict=True)) for name, own in programs.items()}
         joint = self._joint
         if joint is None:

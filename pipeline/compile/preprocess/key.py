@@ -257,10 +257,8 @@ class _Hasher:
     # Sizes
 
     def expression(self, expression: Any, node: Any) -> None:
-        """Hash an expression; a symbol counts with its range and the size that it had at export.
-
-        Passes take that size where there is no upper bound (exir/sym_util.py).
-        """
+        """Hash an expression; a symbol counts with its range and the size that it had at export."""
+        # Passes take that size where there is no upper bound (exir/sym_util.py).
         if not isinstance(expression, sympy.Basic):
             raise UndescribableError(f"a size of type {type(node).__qualname__}")
         found = [s for s in sympy.preorder_traversal(expression) if isinstance(s, sympy.Symbol)]
@@ -291,10 +289,8 @@ class _Hasher:
         self.field("storage", _number(self.storages, tensor.untyped_storage()._cdata))
 
     def content(self, tensor: Any) -> None:
-        """Hash a tensor with all of its storage, which XNNPACK takes for the content.
-
-        See operators/node_visitor.py, `get_serialized_buffer_index`.
-        """
+        """Hash a tensor with all of its storage, which XNNPACK takes for the content."""
+        # See operators/node_visitor.py, `get_serialized_buffer_index`.
         kind = type(tensor)
         if kind not in _TENSORS or tensor.layout is not torch.strided or tensor.is_quantized:
             raise UndescribableError(f"a constant of type {kind.__qualname__}")
