@@ -176,8 +176,10 @@ def _tensor(read: Any, index: int) -> DeclaredTensor | None:
 
 def _lay_out(value: Any, order: tuple[int, ...] | None) -> Any:
     """Clone a tensor, with its memory in the order of dimensions that the method was exported with.
+
     The runtime reads memory so, whatever the tensor's own strides, and the bindings do not take
-    tensors of every layout. A method whose inputs are not memory-planned may write to them."""
+    tensors of every layout. A method whose inputs are not memory-planned may write to them.
+    """
     if not isinstance(value, torch.Tensor):
         return value
     if order is None or value.ndim != len(order):

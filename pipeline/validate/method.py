@@ -253,8 +253,11 @@ def _compare_declared(
 def _size_difference(
     declared: int, wanted: int | torch.SymInt, kind: str, program: ExportedProgram
 ) -> str | None:
-    """Describe how a size differs; None where it doesn't. A dynamic size is declared as its upper
-    bound, so a package declares at least the source's; an output's follows from the inputs'."""
+    """Describe how a size differs; None where it doesn't.
+
+    A dynamic size is declared as its upper bound, so a package declares at least the source's; an
+    output's follows from the inputs'.
+    """
     if not isinstance(wanted, torch.SymInt):
         return None if declared == wanted else f"declares size {declared}, must be {wanted}"
     greatest = bounds(program, expression(wanted))[1]

@@ -163,8 +163,11 @@ def greatest_magnitude(value: Any) -> float:
 
 
 def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield parts of both tensors in float64, in reading order, with |a - e|. Unequal integers are
-    at least 1 apart, whatever float64 makes of them; a complex number counts as two."""
+    """Yield parts of both tensors in float64, in reading order, with |a - e|.
+
+    Unequal integers are at least 1 apart, whatever float64 makes of them; a complex number counts
+    as two.
+    """
     a, e = _flatten(actual), _flatten(expected)
     for start in range(0, a.numel(), _CHUNK):
         one, other = a[start : start + _CHUNK], e[start : start + _CHUNK]

@@ -132,9 +132,11 @@ def rounds(
 def _run_together(
     sequence: Sequence[str], validators: Mapping[str, MethodValidator], files: PackageFiles
 ) -> None:
-    """Call methods one after another on state that they share, in a package just opened. It runs on
-    the interpreter: the bindings of ExecuTorch's runtime give each method memory of its own. Where
-    a method failed before it ran, nothing is called."""
+    """Call methods one after another on state that they share, in a package just opened.
+
+    It runs on the interpreter: the bindings of ExecuTorch's runtime give each method memory of its
+    own. Where a method failed before it ran, nothing is called.
+    """
     if any(name not in validators or not validators[name].sets for name in sequence):
         return
     own = {name: validators[name] for name in dict.fromkeys(sequence)}

@@ -67,9 +67,11 @@ def reproducible() -> Iterator[None]:
 def _check_sharing(
     backend: type[Any], programs: Mapping[str, Sequence[Any]], specs: Mapping[str, Sequence[Any]]
 ) -> None:
-    """Raise PipelineError where methods can't be joined in the way that their configs say. Upstream
-    takes the strategy of the first method for that of all, and raises the deployment target of
-    joined methods to iOS 18 without a word."""
+    """Raise PipelineError where methods can't be joined in the way that their configs say.
+
+    Upstream takes the strategy of the first method for that of all, and raises the deployment
+    target of joined methods to iOS 18 without a word.
+    """
     strategy = backend.multimethod_weight_sharing_strategy_from_compile_specs
     strategies = {method: strategy(own[0]).value for method, own in specs.items()}
     if len(set(strategies.values())) > 1:

@@ -58,9 +58,11 @@ class Walk:
 
 
 def _values_of_nodes(instructions: Instructions) -> dict[int, list[tuple[int, int]]]:
-    """Return by instruction the results that are values of nodes: (number, place of the node). A
-    node's value is given by the last instruction that it became; one that ends inside a delegate
-    can't be seen."""
+    """Return by instruction the results that are values of nodes: (number, place of the node).
+
+    A node's value is given by the last instruction that it became; one that ends inside a delegate
+    can't be seen.
+    """
     results: dict[tuple[int, int], int | None] = dict.fromkeys(instructions.nodes, 0)
     for call in instructions.delegates:
         results |= {(call.index, place): None for place in call.places}
@@ -197,8 +199,10 @@ def first_divergence(
 
 
 def _leading(diverging: Sequence[Compared], walked: Walk, source: NodeValues) -> Compared | None:
-    """Find the first from which diverging nodes, or such as were not compared, lead to an output. A
-    node that diverges alone is one that lowering made something else of."""
+    """Find the first from which diverging nodes, or such as were not compared, lead to an output.
+
+    A node that diverges alone is one that lowering made something else of.
+    """
     if not diverging:
         return None
     good = {c.place for c in walked.compared} - {c.place for c in diverging}
