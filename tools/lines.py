@@ -1,5 +1,7 @@
 """Print the lines of `pipeline/` by room, and what has grown since a revision.
 
+Tables and templates (TOML, JSON, Jinja) are counted by themselves, after the sum of the modules.
+
 python tools/lines.py [REVISION]
 """
 
@@ -11,6 +13,8 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
+DATA = "data"
+KINDS = (".py", ".toml", ".json", ".j2")
 Counts = tuple[Counter[str], Counter[str]]  # modules and lines by room
 
 
@@ -21,6 +25,7 @@ def count(revision: str | None = None) -> Counts:
     for name, content in _sources(revision):
         parts = PurePosixPath(name).parts
         room = parts[1] if len(parts) > 2 else "(top)"
+        room = room if name.endswith(".py") else DATA
         modules[room] += 1
         lines[room] += content.count(b"\n")
     return modules, lines
@@ -28,10 +33,10 @@ def count(revision: str | None = None) -> Counts:
 
 def _sources(revision: str | None) -> list[tuple[str, bytes]]:
     if revision is None:
-        files = sorted((ROOT / "pipeline").rglob("*.py"))
-        return [(path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in files]
+        paths = (path for path in (ROOT / "pipeline").rglob("*") if path.suffix in KINDS)
+        return [(path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in sorted(paths)]
     names = _git("ls-tree", "-r", "--name-only", revision, "pipeline").decode().split()
-    return [(n, _git("show", f"{revision}:{n}")) for n in names if n.endswith(".py")]
+    return [(n, _git("show", f"{revision}:{n}")) for n in names if n.endswith(KINDS)]
 
 
 def _git(*arguments: str) -> bytes:
@@ -40,12 +45,13 @@ def _git(*arguments: str) -> bytes:
 
 def main(revision: str | None) -> None:
     modules, lines = count()
-    before = count(revision)[1] if revision else lines
+    before = count(revision)[1] if revision else lines.copy()
+    data = [(DATA, modules.pop(DATA), lines.pop(DATA), before.pop(DATA, 0))]
     rows = [(room, modules[room], lines[room], before[room]) for room in sorted({*lines, *before})]
-    rows.append(("all", modules.total(), lines.total(), before.total()))
+    rows += [("all", modules.total(), lines.total(), before.total()), *data]
     for room, number, now, then in rows:
         grown = f"{now - then:+7,}" if revision else ""
-        print(f"{room:<10} {number:>4} modules {now:>7,} lines {grown}")
+        print(f"{room:<10} {number:>4} files {now:>7,} lines {grown}")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class ConfigSummary:
 
     @property
     def environment(self) -> list[Any]:
-        """What counts beside the config: versions, and this machine with its plugins' code."""
+        """The facts that count beside the config: versions, this machine, and its plugins' code."""
         return [toolchain(self.distributions), self.machine]
 
 

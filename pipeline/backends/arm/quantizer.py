@@ -35,7 +35,7 @@ class _Mixed(Quantizer):
 
     Upstream's `set_module_name` and `set_node_target` see what it has made of an operator, such as
     the sums and quotients of a softmax, and let the options of the method take what those of a
-    module don't cover. Here nodes are told apart before that, and what they become is marked alike.
+    module don't cover. Here nodes are marked before that, and what they become is marked alike.
     """
 
     def __init__(self, quantizer: TOSAQuantizer, config: Any) -> None:

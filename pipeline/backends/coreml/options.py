@@ -22,7 +22,7 @@ CoreMLComputeUnit = Literal["all", "cpu_and_gpu", "cpu_only", "cpu_and_ne"]
 
 
 class CoreMLWeightQuantizer(Options):
-    """How a converted model's weights are quantized: coremltools' `OpLinearQuantizerConfig`."""
+    """Quantization of a converted model's weights: coremltools' `OpLinearQuantizerConfig`."""
 
     mode: Literal["linear_symmetric", "linear"] = "linear_symmetric"
     """Whether zero is quantized to zero."""

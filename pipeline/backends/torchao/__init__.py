@@ -29,7 +29,7 @@ GroupSize = Annotated[int, Field(ge=0), AfterValidator(_check_group)]
 
 
 class EmbeddingOptions(Options):
-    """How the tables of embeddings are quantized; they are looked up by portable operators."""
+    """Quantization of the tables of embeddings, which portable operators look up."""
 
     bits: Literal[4, 8] = 8
     """Bits of a quantized value."""

@@ -117,7 +117,7 @@ def _same_bytes(backend: Backend) -> str:
 
 
 def _runs(backend: Backend) -> str:
-    """Empty where that can't be told, since nothing can be lowered to it."""
+    """Say whether delegates run here; nothing where none can be lowered, so that nobody knows."""
     if _cannot_run(backend):
         return "no"
     if any(backend.host.missing()):
