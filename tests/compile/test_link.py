@@ -12,13 +12,21 @@ import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from torch.export import export
 
 from pipeline.compile.emit import emit
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
-from pipeline.compile.objects import Blob, NamedBlob, make_object, parse_object
+from pipeline.compile.objects import (
+    Blob,
+    NamedBlob,
+    make_object,
+    merge_named_data,
+    parse_object,
+    put_named_data,
+)
 from pipeline.config.models import EmitConfig
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
@@ -221,3 +229,15 @@ def test_linking_does_not_hold_the_weights(store, tmp_path):
     grown, written = json.loads(done.stdout.splitlines()[-1])
     assert written > 2 * size * size * 4
     assert grown < written / 4
+
+
+def test_named_data_keep_tag_and_alignment(store):
+    """As backends give them: in the `.pte`, in `.ptd` files, the same bytes under two names."""
+    given = NamedDataStore()
+    given.add_named_data("plain", b"first", 1)
+    given.add_named_data("aligned", b"second", 64)
+    given.add_named_data("same", b"first", 16, "weights")
+    given.add_named_data("outside", b"third", 32, "weights")
+    data = given.get_named_data_store_output()
+    entries = put_named_data(store, data)
+    assert merge_named_data(entries, lambda blob: store.read(blob.digest)) == data
