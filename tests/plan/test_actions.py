@@ -221,6 +221,14 @@ def test_order_of_methods_counts_for_the_link_alone():
     assert changed(keys(config()), keys(config(), sources)) == {"link"}
 
 
+def test_order_of_methods_counts_where_they_are_compiled_together():
+    """A backend that sees all methods takes them in the order of the model."""
+    together = config(methods={n: {"partitioners": ["coreml"]} for n in ("encode", "decode")})
+    assert list(together.units) == [("encode", "decode")]
+    turned = dict(reversed(SOURCES.items()))
+    assert changed(keys(together), keys(together, turned)) == {"encode+decode", "link"}
+
+
 def test_validation_is_keyed_by_package_programs_inputs_and_settings():
     def key(settings=None, files=None, sources=SOURCES, package=None, examples=None):
         changed = config(**({"validate": settings} if settings else {}))

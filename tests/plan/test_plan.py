@@ -53,6 +53,14 @@ def test_built_workspace_is_current(built):
     assert {state for state, _ in statuses(built).values()} == {"up-to-date"}
 
 
+@pytest.mark.parametrize(("name", "kind"), [("pair.pte", "link"), ("report.json", "validate")])
+def test_an_edited_file_of_a_build_is_put_back(built, name, kind):
+    path = built.root / "build" / "pair" / name
+    path.write_bytes(path.read_bytes() + b" ")
+    state, reason = statuses(built)[kind]
+    assert (state, name in reason) == ("hit", True), reason
+
+
 def test_planning_changes_nothing(built):
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
     before = built.snapshot()
