@@ -84,7 +84,7 @@ class EthosUOptions(PassOptions, _EthosUTarget):
     """The system that vela compiles for, of those that config_ini defines. By default
     Ethos_U55_High_End_Embedded, Ethos_U65_High_End or Ethos_U85_SYS_DRAM_Mid."""
     memory_mode: Annotated[str | None, _suggested(MEMORIES)] = None
-    """What the NPU's memories are used for, of what config_ini defines. By default Shared_Sram for
+    """A use of the NPU's memories that config_ini defines. By default Shared_Sram for
     U55, Dedicated_Sram_384KB for U65, Sram_Only for U85."""
     extra_flags: Distinct[VelaFlag] | None = None
     """Further flags of vela, such as --optimise=Size or --arena-cache-size=400000."""

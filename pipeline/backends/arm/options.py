@@ -79,14 +79,14 @@ class PassOptions(Options):
     """Options of `ArmPassPipelineConfig`; the quantizer and the partitioner both run its passes."""
 
     softmax: Literal["masked", "stable"] | None = None
-    """How softmax is decomposed. By default masked, but stable for Ethos-U55 and U65 (the TOSA
+    """Decomposition of softmax. By default masked, but stable for Ethos-U55 and U65 (the TOSA
     extension u55), which have no other."""
     leaky_relu: Literal["table", "decompose"] = "decompose"
-    """How a quantized leaky ReLU is lowered: to a lookup table, or to clamp, multiply and add."""
+    """Lowering of a quantized leaky ReLU: to a lookup table, or to clamp, multiply and add."""
     quantize_neg_inf: float = Field(-256.0, allow_inf_nan=False)
-    """What stands for -inf when quantized."""
+    """The value that -inf is quantized as."""
     quantize_pos_inf: float = Field(255.0, allow_inf_nan=False)
-    """What stands for inf when quantized."""
+    """The value that inf is quantized as."""
 
     def arguments(self, names: Iterable[str]) -> dict[str, Any]:
         """Return the arguments of a compile spec, of those that it takes: options by their name."""
