@@ -21,14 +21,15 @@ SHARE_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,9})? ?%$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 LABEL_PATTERN = r"^[^\x00-\x1f\x7f]+$"
 OPERATOR_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
-REFERENCE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
+# No name begins with `_`: those are private, or Python's own.
+REFERENCE_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*:[A-Za-z][A-Za-z0-9_]*$"
 # What a text that does not match one of these should be.
 RULES = {
     NAME_PATTERN: "must be letters, digits, '_', '-' and single dots inside",
     METHOD_PATTERN: "must be letters, digits and '_', and not begin with a digit",
     OPERATOR_PATTERN: "must be an operator with its overload, such as aten.linear.default",
     OPERATORS_PATTERN: "must be an operator such as aten.add.Tensor, or a pattern such as aten.*",
-    REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu",
+    REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu, without private names",
     DIGEST_PATTERN: "must be a BLAKE3 digest: 64 hexadecimal digits",
     LABEL_PATTERN: "must be text, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",

@@ -1,8 +1,12 @@
-"""Passes of a workspace's own, named by import path: `fusions:FuseGelu`.
+"""Passes by import path, `fusions:FuseGelu`: which ones a config may name, and how they are made.
 
-The module is looked for in the workspace's `passes/` folder, then among what is installed. The
-digests of all the Python files that it could import from there are part of keys, so they are found
-without importing anything; what a pass takes from other distributions is not.
+A config is data: it names a pass among code that others vouch for, and nothing else that could be
+imported. These are the classes and functions of the workspace's `passes/` folder, and those that an
+installed distribution offers by an entry point of the group `pte_pipeline.passes`: a module
+(`acme.passes`), or one object (`acme.passes:FuseGelu`).
+
+The digests of all the Python files that a pass could import from its folder or package are part of
+keys, so they are found without importing anything; what it takes from other distributions is not.
 """
 
 from __future__ import annotations
@@ -13,8 +17,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.store.errors import PipelineError
@@ -23,15 +29,19 @@ if TYPE_CHECKING:
     from pipeline.config.models import PassSpec
 
 FOLDER = "passes"
+GROUP = "pte_pipeline.passes"
+NOT_OFFERED = f"is not in {FOLDER}/, and no installed distribution offers it by an entry point"
 
 
 def source_files(reference: str, root: Path) -> dict[str, Path]:
     """Find the files whose content decides what a pass (`module:name`) is, by names without paths
-    of this machine. Empty for a module that is not there; `root` is the workspace's folder."""
-    top = reference.partition(":")[0].partition(".")[0]
-    folder = root / FOLDER
-    if (folder / f"{top}.py").is_file() or (folder / top).is_dir():
-        return _python_files(folder, FOLDER)
+    of this machine. Empty for a pass that no config may name; `root` is the workspace's folder."""
+    module = reference.partition(":")[0]
+    if _own_file(module, root):
+        return _python_files(root / FOLDER, FOLDER)
+    if not {module, reference} & _offered():
+        return {}
+    top = module.partition(".")[0]
     try:
         spec = find_spec(top)
     except (ImportError, ValueError):
@@ -44,6 +54,18 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
     return {origin.name: origin}
 
 
+def _own_file(module: str, root: Path) -> Path | None:
+    """Return the file of a module of the workspace's own; None where there is none."""
+    path = root.joinpath(FOLDER, *module.split("."))
+    files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _offered() -> set[str]:
+    """Return the modules, and the objects, that installed distributions offer as passes."""
+    return {point.value.replace(" ", "") for point in entry_points(group=GROUP)}
+
+
 def _python_files(folder: Path, name: str) -> dict[str, Path]:
     return {
         f"{name}/{path.relative_to(folder).as_posix()}": path
@@ -53,23 +75,45 @@ def _python_files(folder: Path, name: str) -> dict[str, Path]:
 
 def load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., Any]]:
     """Make passes: a class is made with its options, a function is given them with each call.
-    Raises PipelineError for one that can't be imported or made."""
+    Raises PipelineError for one that may not be named, can't be imported or can't be made."""
     with _importing(root / FOLDER):
-        return [_load(spec.reference, spec.options) for spec in specs]
+        return [_load(spec.reference, spec.options, root) for spec in specs]
 
 
-def _load(reference: str, options: Mapping[str, Any]) -> Callable[..., Any]:
-    module, _, name = reference.partition(":")
+def _load(reference: str, options: Mapping[str, Any], root: Path) -> Callable[..., Any]:
+    if not source_files(reference, root):
+        raise PipelineError(f"pass {reference}: {NOT_OFFERED}")
     try:
-        found = getattr(importlib.import_module(module), name)
-        made = found(**options) if isinstance(found, type) else partial(found, **options)
+        name, _, attribute = reference.partition(":")
+        module = importlib.import_module(name)
+        found = getattr(module, attribute)
+        what = _foreign(module, attribute, found, root)
+        if not what:
+            made = found(**options) if isinstance(found, type) else partial(found, **options)
+            what = "" if callable(made) else "is not a pass; it can't be called with a graph"
     except Exception as error:  # whatever the user's code raises
         raise PipelineError(
             f"pass {reference}: cannot be loaded ({type(error).__name__}: {error})"
         ) from error
-    if not callable(made):
-        raise PipelineError(f"pass {reference}: is not a pass; it can't be called with a graph")
+    if what:
+        raise PipelineError(f"pass {reference}: {what}")
     return made
+
+
+def _foreign(module: ModuleType, attribute: str, found: object, root: Path) -> str:
+    """Return why an object is not the module's to offer, or ""; what a module imports for itself,
+    such as `subprocess`, is not."""
+    path = _own_file(module.__name__, root)
+    if path is not None and module.__file__ != str(path):
+        return f"another module '{module.__name__}' is imported already; rename {path.name}"
+    if attribute in getattr(module, "__all__", ()) or (
+        path is None and f"{module.__name__}:{attribute}" in _offered()
+    ):
+        return ""
+    home = str(getattr(found, "__module__", ""))
+    if isinstance(found, type | FunctionType) and f"{home}.".startswith(f"{module.__name__}."):
+        return ""
+    return "is no class or function that the module defines, or lists in `__all__`"
 
 
 @contextmanager

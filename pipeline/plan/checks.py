@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.passes import FOLDER, source_files
+from pipeline.config.passes import FOLDER, GROUP, NOT_OFFERED, source_files
 from pipeline.plan import keys
 from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
@@ -73,9 +73,10 @@ def _missing_passes(config: PackageConfig, document: Document, root: Path) -> It
     for path, passes in {**lists, "emit.passes": config.emit.passes}.items():
         for number, each in enumerate(passes):
             if not source_files(each.reference, root):
-                module = each.reference.partition(":")[0]
-                what = f"no module '{module}' in {FOLDER}/, and none that is installed"
-                yield document.problem(join(path, number), what)
+                file = each.reference.partition(":")[0].replace(".", "/")
+                known = f"write {FOLDER}/{file}.py, or offer it in the group {GROUP}"
+                what = f"the pass {each.reference} {NOT_OFFERED}"
+                yield document.problem(join(path, number), what, known)
 
 
 def _misfitting_files(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:

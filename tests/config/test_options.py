@@ -152,7 +152,7 @@ IMPOSSIBLE = {
         {"tosa_spec": "TOSA-1.0+INT", "activations": "int16"},
         "must be int8, or tosa_spec have the extension int16",
     ),
-    "vgf partitioner": ({"compiler_flags": ["--output=x"]}, "must be none of the flags that are"),
+    "vgf partitioner": ({"compiler_flags": ["--output=x"]}, "must be one of those known"),
     "vgf quantizer": (
         {"tosa_spec": "TOSA-1.0+INT", "activations": "int16"},
         "must be int8, or tosa_spec have the extension int16",

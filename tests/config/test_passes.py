@@ -48,9 +48,7 @@ def root(tmp_path):
 
 def test_all_that_a_pass_can_import_counts(root):
     assert set(source_files("scale:Scale", root)) == {"passes/scale.py", "passes/_factor.py"}
-    assert "yaml/loader.py" in source_files("yaml.loader:Loader", root)
     assert source_files("nowhere:Scale", root) == {}
-    assert set(source_files("textwrap:dedent", root)) == {"textwrap.py"}
 
 
 def test_classes_are_made_and_functions_given_their_options(root):
@@ -76,10 +74,8 @@ def test_modules_are_loaded_anew(root):
 @pytest.mark.parametrize(
     ("reference", "options", "words"),
     [
-        ("nowhere:Scale", {}, "No module named 'nowhere'"),
         ("scale:Scal", {}, "has no attribute 'Scal'"),
         ("scale:Scale", {"tims": 1}, "unexpected keyword argument 'tims'"),
-        ("scale:value", {}, "the first argument must be callable"),
     ],
 )
 def test_what_cannot_be_loaded_is_named(root, reference, options, words):
@@ -101,7 +97,7 @@ CONFIG = {
 def test_a_build_applies_them_and_follows_their_edits(tmp_path):
     bench = bench_for(tmp_path / "workspace", {"scaled": CONFIG})
     assert bench.doit() == 1
-    assert "methods.features.edge.passes[0]: no module 'scale' in passes/" in bench.output
+    assert "methods.features.edge.passes[0]: the pass scale:Scale is not in passes/" in bench.output
     folder = bench.root / "passes"
     folder.mkdir()
     (folder / "scale.py").write_text(SCALE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,7 +14,7 @@ from pydantic import ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends.arm.backend import arm_backend
-from pipeline.backends.arm.options import FLAG_SCHEMA, ArmQuantize, PassOptions, flag
+from pipeline.backends.arm.options import WORD, ArmQuantize, OneFlag, PassOptions
 from pipeline.backends.entry import Execution
 from pipeline.backends.host import TOSA, Host, extra
 from pipeline.backends.options import NAMES, Distinct, OneOf, Options, rule
@@ -32,11 +33,17 @@ ETHOS_U_DEFAULTS = {
 }
 VelaFlag = Annotated[
     str,
-    flag(
-        "accelerator-config config system-config memory-mode output-dir output-format "
-        "list-config-files list-configs supported-ops-report help version api-version"
+    OneFlag(
+        "arena-cache-size cop-format cpu-tensor-alignment debug-force-legacy-core "
+        "debug-force-regor disable-buffering disable-cascading disable-chaining disable-fwd "
+        "disable-ifm-reuse experimental-softmax-int16-neg-exp-range force-symmetric-int-weights "
+        "hillclimb-max-iterations ignore-ops max-block-dependency optimise recursion-limit "
+        "separate-io-regions show-cpu-operations show-subgraph-io-summary tensor-allocator timing "
+        "verbose-all verbose-allocation verbose-config verbose-cycle-estimate verbose-graph "
+        "verbose-high-level-command-stream verbose-operators verbose-packing verbose-performance "
+        "verbose-progress verbose-quantization verbose-register-command-stream verbose-schedule "
+        "verbose-tensor-format verbose-tensor-purpose verbose-weights"
     ),
-    FLAG_SCHEMA,
 ]
 
 
@@ -47,8 +54,13 @@ class _EthosUTarget(Options):
     """The NPU and its multiply-accumulates in a cycle, such as ethos-u55-128."""
 
 
+_SECTION = rf"^{WORD}$"
+
+
 def _suggested(names: Sequence[str]) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"enum": list(names)}, {"type": "string"}]})
+    return WithJsonSchema(
+        {"anyOf": [{"enum": list(names)}, {"type": "string", "pattern": _SECTION}]}
+    )
 
 
 def _undefined_sections(options: EthosUOptions, path: Path) -> Iterator[tuple[str, str, str]]:
@@ -92,7 +104,9 @@ class EthosUOptions(PassOptions, _EthosUTarget):
     @field_validator("system_config", "memory_mode")
     @classmethod
     def _is_defined(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Check a name that vela's own file defines; another file may have any."""
+        """Check a name that vela's own file defines; another file may have any that is one word."""
+        if value is not None and not re.fullmatch(_SECTION, value):
+            raise rule("must be a name without spaces")
         if value is None or info.data.get("config_ini") != OWN_INI:
             return value
         known = SYSTEMS if info.field_name == "system_config" else MEMORIES

@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from pipeline.backends.options import NAMES, Greatest, Least, OneOf, Options, rule
 from pipeline.backends.quantize_options import (
@@ -18,6 +28,7 @@ from pipeline.backends.quantize_options import (
     Static,
 )
 
+WORD = r"[A-Za-z0-9_.,:+-]+"  # of what a tool is given: no space, no slash
 # By version of TOSA and profile, the extensions that executorch's TosaSpecification knows.
 _INT = ("int16", "int4", "var", "cf", "u55")
 _FP = ("bf16", "fp8e4m3", "fp8e5m2", "fft", "var", "cf")
@@ -33,7 +44,7 @@ _TOSA_PATTERN = r"^TOSA-1\.[01](\+[A-Za-z0-9_]+)+$"
 
 def _check_tosa_spec(spec: str) -> str:
     """Check `TOSA-<version>+<profile>[+<profile>][+<extension>...]`."""
-    if not re.match(_TOSA_PATTERN, spec):
+    if not re.fullmatch(_TOSA_PATTERN, spec):
         raise rule("must be a TOSA specification such as TOSA-1.0+INT+int16 or TOSA-1.1+FP")
     version, *parts = spec.removeprefix("TOSA-").split("+")
     profiles = [part for part in parts if part in TOSA_EXTENSIONS[version]]
@@ -54,25 +65,31 @@ TosaSpec = Annotated[
     WithJsonSchema({"type": "string", "pattern": _TOSA_PATTERN}),
 ]
 
-_FLAG_PATTERN = r"^--[a-z0-9][a-z0-9-]*(=[^\s]+)?$"
-FLAG_SCHEMA = WithJsonSchema({"type": "string", "pattern": _FLAG_PATTERN})
 
+class OneFlag:
+    """Annotates a flag for a tool: one of these that name no file and don't end the tool, alone or
+    with a value. It is one word, since executorch joins and splits flags at spaces."""
 
-def flag(taken: str) -> AfterValidator:
-    """Return a check of a flag for a tool: one word, since executorch joins and splits them at
-    spaces, and none of `taken`, which this package or executorch gives, or which name a file or end
-    the tool."""
-    names = [f"--{name}" for name in taken.split()]
+    def __init__(self, names: str) -> None:
+        self.known = [f"--{name}" for name in names.split()]
+        self.pattern = rf"^({'|'.join(self.known)})(={WORD})?$"
 
-    def check(flag: str) -> str:
-        if not re.match(_FLAG_PATTERN, flag):
+    def _check(self, flag: str) -> str:
+        if not re.fullmatch(rf"--[a-z0-9-]+(={WORD})?", flag):
             raise rule("must be one flag such as --name or --name=value, without spaces")
-        name = flag.partition("=")[0]
-        if any(each.startswith(name) for each in names):  # the tools take abbreviations
-            raise rule(f"must be none of the flags that are given anyway: {', '.join(names)}")
+        if not re.fullmatch(self.pattern, flag):
+            raise PydanticCustomError("unknown", "unknown", {"known": self.known})
         return flag
 
-    return AfterValidator(check)
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"type": "string", "pattern": self.pattern}
 
 
 class PassOptions(Options):

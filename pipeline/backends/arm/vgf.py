@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pipeline.backends.arm.backend import arm_backend
 from pipeline.backends.arm.emulation import missing
-from pipeline.backends.arm.options import FLAG_SCHEMA, ArmQuantize, PassOptions, TosaSpec, flag
+from pipeline.backends.arm.options import ArmQuantize, OneFlag, PassOptions, TosaSpec
 from pipeline.backends.entry import Execution
 from pipeline.backends.host import TOSA, Host, Requirement, extra, package_folders
 from pipeline.backends.options import Distinct, Options
@@ -19,7 +19,8 @@ from pipeline.store import digest
 
 _CONVERTER = "MODEL_CONVERTER_PATH"
 ConverterFlag = Annotated[
-    str, flag("input output tosa-flatbuffer tosa-flatbuffer-schema help version"), FLAG_SCHEMA
+    str,
+    OneFlag("dump-mlir emit-debug-info experimental-analysis require-static-shape type-narrowing"),
 ]
 
 

@@ -1,0 +1,191 @@
+"""Which passes a config may name: attacks through import paths, and what is offered on purpose."""
+
+import os
+import sys
+
+import pytest
+
+from pipeline.config.models import PassSpec
+from pipeline.config.passes import load_passes, source_files
+from pipeline.store.errors import PipelineError
+from tests.support.configs import read_configs
+
+FUSIONS = """
+import os
+import subprocess
+from os import system
+from subprocess import Popen, run as invoke
+
+import deeper.inner
+from _private import Hidden
+
+class Fuse:
+    def __init__(self, bits=8):
+        self.bits = bits
+    def __call__(self, graph_module):
+        return None
+
+def nothing(graph_module):
+    return None
+
+value = 3
+made = Fuse()
+"""
+# All that runs code, or hands out code, and that a config could name before.
+ATTACKS = [
+    "subprocess:Popen",
+    "os:system",
+    "posix:system",
+    "builtins:exec",
+    "builtins:eval",
+    "runpy:run_path",
+    "importlib:import_module",
+    "pickle:loads",
+    "torch:load",
+    "ctypes:CDLL",
+    "webbrowser:open",
+    "shutil:rmtree",
+    "timeit:timeit",
+    "pydoc:locate",
+    "pipeline.store.files:write_atomically",
+    "pytest:main",
+    "models.pair:export_methods",
+    "dodo:task_lower",
+    "fusions:Popen",
+    "fusions:system",
+    "fusions:invoke",
+    "fusions:os",
+    "fusions:subprocess",
+    "fusions:deeper",
+    "fusions:Hidden",
+    "fusions:value",
+    "fusions:made",
+    "fusions:Missing",
+    "json:loads",
+    "deeper.inner:getoutput",
+    "deeper:inner",
+]
+# What is no reference at all.
+NO_NAMES = [
+    "fusions:subprocess.Popen",
+    "fusions:os.system",
+    "fusions:__builtins__",
+    "fusions:_hidden",
+    "_private:Hidden",
+    "__main__:x",
+    "../fusions:Fuse",
+    "..fusions:Fuse",
+    ".fusions:Fuse",
+    "/tmp/fusions:Fuse",
+    "fusions/../x:Fuse",
+    "fusions.:Fuse",
+    "fusions:Fuse\n",
+    "fusions:Fuse:x",
+    "fusions :Fuse",
+    "fu\u017fions:Fuse",
+    "fusions:Fuse()",
+    "fusions:Fuse;os",
+    "fusions\0:Fuse",
+    "fusions",
+    ":Fuse",
+    "",
+]
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A workspace whose passes import much for themselves."""
+    (tmp_path / "passes" / "deeper").mkdir(parents=True)
+    (tmp_path / "passes" / "fusions.py").write_text(FUSIONS)
+    (tmp_path / "passes" / "_private.py").write_text("class Hidden:\n    pass\n")
+    (tmp_path / "passes" / "json.py").write_text("def loads(graph_module):\n    pass\n")
+    inner = "from subprocess import getoutput\n__all__ = ['Deep', 'deepest']\n"
+    inner += "class Deep:\n    def __call__(self, x): return x\ndeepest = Deep()\n"
+    (tmp_path / "passes" / "deeper" / "inner.py").write_text(inner)
+    return tmp_path
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """What is run or removed while a test attacks; nothing of it happens."""
+    happened = []
+    monkeypatch.setattr(os, "system", lambda *a, **k: happened.append("system"))
+    monkeypatch.setattr("subprocess.Popen", lambda *a, **k: happened.append("Popen"))
+    monkeypatch.setattr("shutil.rmtree", lambda *a, **k: happened.append("rmtree"))
+    return happened
+
+
+@pytest.mark.parametrize("reference", ATTACKS)
+def test_nothing_else_that_is_importable_is_a_pass(root, watched, reference):
+    before = set(sys.modules)
+    with pytest.raises(PipelineError) as caught:
+        load_passes([PassSpec(reference=reference, options={"args": "id"})], root)
+    assert "\n" not in str(caught.value) and reference in str(caught.value)
+    new = {name.partition(".")[0] for name in set(sys.modules) - before}
+    assert new <= {"fusions", "deeper", "_private"}
+    assert not watched
+
+
+@pytest.mark.parametrize(
+    "reference", [r for r in ATTACKS if not r.startswith(("fus", "json", "d"))]
+)
+def test_a_plan_imports_nothing_to_refuse_a_pass(root, reference):
+    assert source_files(reference, root) == {}
+
+
+@pytest.mark.parametrize("reference", NO_NAMES)
+def test_what_is_no_name_is_refused_when_parsed(tmp_path, reference):
+    quoted = '"' + "".join(f"\\u{ord(c):04x}" for c in reference) + '"'
+    text = "model: m\nmethods: {f: {partitioners: [], edge: {passes: [%s]}}}\n"
+    (tmp_path / "p.yaml").write_text(text % quoted)
+    found = read_configs(tmp_path)
+    if "\0" not in reference:
+        (problem,) = found.problems["p"]
+        assert "must be module:name" in str(problem) and "\n" not in str(problem)
+    assert not found.configs
+
+
+@pytest.mark.parametrize("reference", ["fusions:Fuse", "fusions:nothing", "deeper.inner:Deep"])
+def test_what_the_folder_defines_is_a_pass(root, reference):
+    assert all(map(callable, load_passes([PassSpec(reference=reference)], root)))
+    assert "passes/fusions.py" in source_files(reference, root)
+
+
+def test_what_all_lists_is_offered_wherever_it_comes_from(root):
+    text = FUSIONS.replace("value = 3", "__all__ = ['Hidden']")
+    (root / "passes" / "_private.py").write_text(
+        "class Hidden:\n    def __call__(self, x): return x\n"
+    )
+    (root / "passes" / "fusions.py").write_text(text)
+    (made,) = load_passes([PassSpec(reference="fusions:Hidden")], root)
+    assert callable(made)
+
+
+@pytest.fixture
+def offered(tmp_path, monkeypatch):
+    """An installed distribution that offers a module and an object of another."""
+    site = tmp_path / "site"
+    (site / "acme").mkdir(parents=True)
+    (site / "acme" / "__init__.py").write_text("")
+    own = "from subprocess import Popen\ndef fuse(graph_module):\n    return None\n"
+    (site / "acme" / "passes.py").write_text(own)
+    (site / "acme" / "other.py").write_text(own)
+    (site / "acme" / "more.py").write_text(own)
+    info = site / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    points = "[pte_pipeline.passes]\nall = acme.passes\none = acme.other:fuse\n"
+    (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(site)
+    yield site
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
+        del sys.modules[name]
+
+
+def test_a_distribution_offers_passes_by_an_entry_point(root, offered):
+    for reference in ("acme.passes:fuse", "acme.other:fuse"):
+        assert load_passes([PassSpec(reference=reference)], root)
+        assert "acme/passes.py" in source_files(reference, root)
+    for reference in ("acme.passes:Popen", "acme.other:Popen", "acme.more:fuse", "acme:passes"):
+        with pytest.raises(PipelineError, match=f"pass {reference}: is"):
+            load_passes([PassSpec(reference=reference)], root)
