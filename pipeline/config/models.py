@@ -50,8 +50,8 @@ class EdgeConfig(Options):
     core_aten_ops_exceptions: Distinct[Operator] | None = None
     """Operators that may be left though they are not core ATen."""
     passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
-    """Passes over the edge program, in this order, as module:name of a class or function of passes/,
-    or of what an installed distribution offers."""
+    """Passes over the edge program, in this order, as module:name of what passes/ defines, or an
+    installed distribution offers."""
 
 
 class MethodConfig(Options):
