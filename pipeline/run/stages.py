@@ -17,6 +17,7 @@ class Stages:
         self.tell = tell
         self.current = "start"
         self.spans: list[tuple[str, float, float]] = []  # of `time.perf_counter`, as they ended
+        self.peak_bytes = 0  # of processes that were started for the action
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

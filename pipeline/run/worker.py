@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.stages import IMPORT, Stages
-from pipeline.store.errors import PipelineError, first_line
+from pipeline.run.trace.isolated import ChildError
+from pipeline.store.errors import describe_error
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
@@ -91,7 +92,7 @@ def run(action: Action, workspace: Workspace, always: bool, parent: int) -> Repo
         with _worker_process(parent), _logging_to(log_path(action, workspace)):
             outcome, error, usage = _perform(action, workspace, stages, always)
     except OSError as problem:
-        outcome, error, usage = "failed", _describe(problem), {}
+        outcome, error, usage = "failed", describe_error(problem), {}
     finally:
         with suppress(OSError):
             steps.unlink(missing_ok=True)
@@ -103,7 +104,7 @@ def run(action: Action, workspace: Workspace, always: bool, parent: int) -> Repo
         stages=[(n, begin - started, end - started) for n, begin, end in stages.spans],
         stage=stages.current,
         worker=os.getpid(),
-        peak_bytes=_memory("VmHWM"),
+        peak_bytes=max(_memory("VmHWM"), stages.peak_bytes),
         error=error,
         log=log_name(action, workspace) if error else "",
     )
@@ -127,21 +128,11 @@ def _perform(
     except MissingBlobError as problem:
         traceback.print_exc()
         return "lost", str(problem), {}
-    except MemoryError:
-        return "failed", "out of memory", {}
+    except ChildError as problem:  # whose traceback is in the log
+        return "failed", str(problem), {}
     except BaseException as problem:  # SystemExit too: it would end the worker in silence
         traceback.print_exc()
-        return "failed", _describe(problem), {}
-
-
-def _describe(problem: BaseException) -> str:
-    if isinstance(problem, PipelineError):
-        return str(problem)
-    if isinstance(problem, OSError):
-        where = f"{problem.filename}: " if problem.filename else ""
-        return f"{where}{problem.strerror or problem}"
-    name, first = type(problem).__name__, first_line(problem)
-    return name if first == name else f"{name}: {first}"
+        return "failed", describe_error(problem), {}
 
 
 @contextmanager

@@ -95,6 +95,19 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def describe_error(problem: BaseException) -> str:
+    """Describe what ended an action in a line; PipelineErrors say it themselves."""
+    if isinstance(problem, PipelineError):
+        return str(problem)
+    if isinstance(problem, MemoryError):
+        return "out of memory"
+    if isinstance(problem, OSError):
+        where = f"{problem.filename}: " if problem.filename else ""
+        return f"{where}{problem.strerror or problem}"
+    name, first = type(problem).__name__, first_line(problem)
+    return name if first == name else f"{name}: {first}"
+
+
 def join(path: str, key: object) -> str:
     """Return the path of a member: `methods.encode`, `partitioners[0]`."""
     if isinstance(key, int):

@@ -11,12 +11,13 @@ import ast
 import importlib.metadata
 import importlib.util
 import os
+import pkgutil
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -32,14 +33,14 @@ from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.program.signature import check_inputs
 from pipeline.program.sources import METHOD_NAME
 from pipeline.run.stages import Stages
+from pipeline.run.trace.isolated import run_isolated
+from pipeline.run.trace.watch import FOLDER, Kind, Watch
 from pipeline.store import digest
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 _OWN_FOLDER = Path(__file__).resolve().parents[2]
-# What was opened: its digest when that was first done, None where there was nothing.
-_Opened = dict[str, digest.Digest | None]
 
 
 def export(action: Action[ExportInputs], workspace: Workspace, stages: Stages) -> None:
@@ -51,22 +52,20 @@ def export(action: Action[ExportInputs], workspace: Workspace, stages: Stages) -
     root, store, model = workspace.root, workspace.store, action.model
     path = root / action.inputs.path
     content = digest.hash_file(path)
-    with stages.stage("run the exporter"), _importing(root, path) as opened:
-        module = _load(path)
-        programs = _programs(module)
-        examples = {n: list(_inputs(module, "example", n, p)) for n, p in programs.items()}
-        # Each set has a record of its own, so that an exporter that yields them has one of them in
-        # memory at a time.
-        batches = {
-            name: [store.put(save_inputs([s])) for s in _inputs(module, "calibration", name, each)]
-            for name, each in programs.items()
-        }
-        imported = sorted({*_workspace_modules(root).values()})
+    watch = Watch(partial(_counts, root), _observe)
+    with stages.stage("run the exporter"), _importing(root, path):
+        run = partial(_run_exporter, path, store)
+        result, parts = run_isolated(run, watch, stages)
     with stages.stage("store"):
-        result = _commit(programs, examples, batches, store)
+        for key, value in parts:
+            store.put_result(key, value)
+        opened: dict[str, Any] = {
+            name: seen for (kind, name), seen in watch.seen.items() if kind == "file"
+        }
         for name, seen in {**opened, str(path): content}.items():
-            if seen is not None and _digest_if_there(Path(name)) != seen:
+            if seen not in (None, FOLDER) and _digest_if_there(Path(name)) != seen:
                 raise SourceError(f"{Path(name).name}: changed while the exporter ran; run again")
+        imported = [Path(f) for f in watch.modules.values() if _is_inside(root, Path(f))]
         read = {
             str(file.relative_to(root)): opened.get(str(file)) or _digest_if_there(file)
             for file in sorted({*map(Path, opened), *imported} - {path}, key=str)
@@ -77,6 +76,21 @@ def export(action: Action[ExportInputs], workspace: Workspace, stages: Stages) -
         distributions, place = record["distributions"], action.inputs.path
         real = keys.export_action(model, content, read, distributions, place)
         store.put_result(real.key, result, stages.total)
+
+
+def _run_exporter(path: Path, store: Store) -> list[Any]:
+    """Run an exporter in this process, which is its own, and store its programs and inputs; return
+    its result, and the records of its programs with their keys."""
+    module = _load(path)
+    programs = _programs(module)
+    examples = {n: list(_inputs(module, "example", n, p)) for n, p in programs.items()}
+    # Each set has a record of its own, so that an exporter that yields them has one of them in
+    # memory at a time.
+    batches = {
+        name: [store.put(save_inputs([s])) for s in _inputs(module, "calibration", name, each)]
+        for name, each in programs.items()
+    }
+    return list(_commit(programs, examples, batches, store))
 
 
 def _load(path: Path) -> ModuleType:
@@ -153,14 +167,11 @@ def _commit(
     examples: Mapping[str, list[InputSet]],
     batches: Mapping[str, list[digest.Digest]],
     store: Store,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[Any]]:
     with store.writer() as file:
         save_programs(programs, file)
     described = sources.describe_archive(store.blob_path(file.digest), file.digest)
     facts = {each.entry: each for each in described.programs}
-    for each in facts.values():
-        store.put_result(keys.program_key(each.program), each.parts)
-
     methods = [
         {
             "name": name,
@@ -172,74 +183,35 @@ def _commit(
         }
         for name in programs
     ]
-    return {"archive": file.digest, "methods": methods}
+    parts = [[keys.program_key(each.program), each.parts] for each in facts.values()]
+    return {"archive": file.digest, "methods": methods}, parts
 
 
 # What an exporter reads
 
-# While an exporter runs: its workspace, and what was opened in it.
-_watching: tuple[Path, _Opened] | None = None
-_written: set[str] = set()
+
+def _counts(root: Path, path: str) -> bool:
+    return _is_inside(root, Path(path))
 
 
-def _audit(event: str, args: tuple[Any, ...]) -> None:
-    """Note the content of every file of the workspace as it is when it is first opened to be read,
-    so that an edit is seen whatever the clock says. What the exporter itself writes is no input."""
-    global _watching
-    if _watching is None or event != "open" or not isinstance(args[0], str):
-        return
-    if args[0] in sys.path:  # tried as an archive of modules, as hooks of editable installs are
-        return
-    (root, opened), path = _watching, os.path.abspath(args[0])
-    if path.endswith(".pyc"):  # then the source is not opened
-        with suppress(ValueError):
-            path = importlib.util.source_from_cache(path)
-    if path in opened or path in _written or not _is_inside(root, Path(path)):
-        return
-    _watching, watching = None, _watching  # reading it here opens it too
-    try:
-        content, flags = _digest_if_there(Path(path)), args[2] or 0
-        if flags & (os.O_TRUNC | os.O_APPEND) or (flags & os.O_CREAT and content is None):
-            _written.add(path)
-        else:
-            opened[path] = content
-    finally:
-        _watching = watching
-
-
-@cache
-def _add_hook() -> None:
-    sys.addaudithook(_audit)
+def _observe(kind: Kind, path: str) -> Any:
+    return FOLDER if os.path.isdir(path) else _digest_if_there(Path(path))
 
 
 @contextmanager
-def _importing(root: Path, path: Path) -> Iterator[_Opened]:
-    """Import from the workspace, afresh, and yield what is opened meanwhile.
-
-    A worker runs several exporters: none may see a module that another one imported, and all that
-    it imports must be seen. An audit hook can't be removed, so there is one per process.
-    """
-    global _watching
-    _add_hook()
+def _importing(root: Path, path: Path) -> Iterator[None]:
+    """Make the workspace's modules importable, for a fork of this process, in which what is looked
+    for next is seen."""
     before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    opened: _Opened = {}
-    _written.clear()
-    _watching = root, opened
+    importlib.invalidate_caches()
+    for folder in sys.path:  # finders list their folders now: names are no inputs by that
+        if (finder := pkgutil.get_importer(folder)) is not None:
+            finder.find_spec("_")
     try:
-        yield opened
+        yield
     finally:
-        _watching = None
         sys.path[:], sys.dont_write_bytecode = before, writing
-        for name in _workspace_modules(root):
-            del sys.modules[name]
-
-
-def _workspace_modules(root: Path) -> dict[str, Path]:
-    """Return the files of the modules that were imported from the workspace, by module."""
-    files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
-    found = {name: Path(file) for name, file in files.items() if isinstance(file, str)}
-    return {name: file for name, file in found.items() if _is_inside(root, file)}
 
 
 def _is_inside(root: Path, path: Path) -> bool:

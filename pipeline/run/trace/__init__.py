@@ -1,0 +1,1 @@
+"""User code in a process of its own, and all that it touches."""

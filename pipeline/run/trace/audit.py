@@ -1,0 +1,172 @@
+"""Python's view: audit events, and the few questions about files that raise none.
+
+It serves where the kernel can't be asked. Native code and other processes are not followed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from pipeline.run.trace.watch import Watch, as_given
+
+_STARTS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "pty.spawn")
+
+
+def hear_audit_events(watch: Watch) -> None:
+    """Tell a watch what this process touches from now on; an audit hook can't be removed."""
+    watch.view = "audit"
+    hearer = _Hearer(watch)
+    for name in ("stat", "lstat", "access", "readlink", "open"):
+        setattr(os, name, hearer.wrap(name, getattr(os, name)))
+    sys.addaudithook(hearer.hear)
+
+
+class _Hearer:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._busy = threading.local()  # what a watch reads itself is no event
+        names = [name.removeprefix("_on_") for name in dir(self) if name.startswith("_on_")]
+        self._handlers = {n.replace("__", "."): getattr(self, f"_on_{n}") for n in names}
+        for event in _STARTS:
+            self._handlers[event] = lambda *args: self._start(args)
+
+    def hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if (handle := self._handlers.get(event)) is not None and not self._is_busy:
+            with self._watching():
+                handle(*args)
+
+    @property
+    def _is_busy(self) -> bool:
+        return hasattr(self._busy, "now")
+
+    def wrap(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a function of `os` that takes a path."""
+
+        def wrapped(path: Any, *args: Any, **options: Any) -> Any:
+            if not self._is_busy and not isinstance(path, int):
+                with self._watching():
+                    self._ask(name, path, args, options)
+            return original(path, *args, **options)
+
+        return wrapped
+
+    def _ask(self, name: str, path: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        folder = options.get("dir_fd")
+        for each in _absolute(path, folder):
+            if name == "readlink":
+                self._watch.read_link(each)
+            elif name == "open":
+                if folder is not None:  # of which the event says nothing
+                    self._on_open(each, None, args[0] if args else options["flags"])
+            else:
+                follow = name != "lstat" and options.get("follow_symlinks", True)
+                self._watch.look(each, follow)
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        self._busy.now = True
+        try:
+            with suppress(OSError):  # no working folder, say: then the call fails as well
+                yield
+        finally:
+            del self._busy.now
+
+    # Handlers; `__` in a name stands for "." in that of the event
+
+    def _on_open(self, path: Any, mode: Any, flags: Any) -> None:
+        for each in [] if isinstance(path, int) else _absolute(path):
+            if (flags or 0) & (os.O_WRONLY | os.O_RDWR):
+                self._watch.open_to_write(each, flags)
+                continue
+            self._watch.look(each)
+            if each.endswith(".pyc"):  # then the source is not opened
+                with suppress(ValueError):
+                    self._watch.look(importlib.util.source_from_cache(each))
+
+    def _on_os__listdir(self, path: Any) -> None:
+        for each in _absolute("." if path is None else path):
+            self._watch.list(each)
+
+    _on_os__scandir = _on_os__listdir
+
+    def _on_os__mkdir(self, path: Any, mode: int, folder: int) -> None:
+        for each in _absolute(path, folder):
+            self._watch.create(each)
+
+    def _on_os__remove(self, path: Any, folder: int) -> None:
+        for each in _absolute(path, folder):
+            self._watch.remove(each)
+
+    _on_os__rmdir = _on_os__remove
+
+    def _on_os__rename(self, old: Any, new: Any, old_folder: int, new_folder: int) -> None:
+        for source in _absolute(old, old_folder):
+            for target in _absolute(new, new_folder):
+                self._watch.rename(source, target)
+
+    def _on_os__link(self, old: Any, new: Any, old_folder: int, new_folder: int) -> None:
+        for source in _absolute(old, old_folder):
+            self._watch.look(source)
+        for target in _absolute(new, new_folder):
+            self._watch.create(target)
+
+    def _on_os__symlink(self, target: Any, path: Any, folder: int) -> None:
+        for each in _absolute(path, folder):
+            self._watch.create(each)
+
+    def _on_os__truncate(self, path: Any, length: int) -> None:
+        for each in _absolute(path):
+            self._watch.change(each)
+
+    def _on_os__getxattr(self, path: Any, name: Any) -> None:
+        for each in _absolute(path):
+            self._watch.look(each)
+
+    def _on_sqlite3__connect(self, path: Any) -> None:
+        if path and path not in (":memory:", b":memory:") and os.path.exists(path):
+            self._on_open(path, None, os.O_RDWR)
+
+    def _on_ctypes__dlopen(self, name: Any) -> None:
+        if name and os.sep in os.fsdecode(name):
+            self._on_open(name, None, 0)
+
+    def _on_os__fork(self) -> None:
+        self._watch.unfollow("a fork")
+
+    _on_os__forkpty = _on_os__fork
+
+    def _start(self, args: tuple[Any, ...]) -> None:
+        given = args[0] if args else ""
+        name = os.fsdecode(given) if isinstance(given, str | bytes | os.PathLike) else str(given)
+        self._watch.processes.append(name)
+        self._watch.unfollow(f"a process ({name})")
+
+    def _on_socket__connect(self, own: Any, address: Any) -> None:
+        if isinstance(address, str | bytes):
+            self._watch.unfollow(f"another process ({os.fsdecode(address)})")
+        else:
+            self._watch.unfollow(f"the network ({':'.join(map(str, address[:2]))})")
+
+    _on_socket__sendto = _on_socket__sendmsg = _on_socket__connect
+
+
+def _absolute(path: Any, folder: Any = None) -> list[str]:
+    """Return the absolute path of what a function took, with that of an open folder before it."""
+    if isinstance(path, int):
+        return [_path_of(path)]
+    base = _path_of(folder) if isinstance(folder, int) and folder >= 0 else os.getcwd()
+    return as_given(os.fsdecode(path), [base])
+
+
+def _path_of(descriptor: int) -> str:
+    """Return the path of an open file."""
+    if sys.platform == "darwin":
+        return os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+    return os.readlink(f"/proc/self/fd/{descriptor}")

@@ -1,0 +1,277 @@
+"""Runs a function in a fork of this process, which is warm and has one thread.
+
+What user code does to its process, to torch's defaults or to modules, ends with the fork. Its
+result comes back as JSON, its errors by class and text, and its log is this process's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, BinaryIO, NoReturn
+
+from pipeline.run.stages import Stages
+from pipeline.run.trace import seccomp
+from pipeline.run.trace.audit import hear_audit_events
+from pipeline.run.trace.environment import record_environment
+from pipeline.run.trace.supervise import Supervisor
+from pipeline.run.trace.watch import Watch
+from pipeline.store.errors import PipelineError, describe_error
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_SEED = 0
+
+
+class ChildError(PipelineError):
+    """User code failed in its process, whose log has the traceback. `signal` ended it, or is 0."""
+
+    def __init__(self, text: str, by_signal: int = 0) -> None:
+        super().__init__(text)
+        self.signal = by_signal
+
+
+def run_isolated(
+    function: Callable[[], Any],
+    watch: Watch | None = None,
+    stages: Stages | None = None,
+    kernel: bool = True,
+) -> Any:
+    """Return what a function returns, a JSON value, after running it in a fork of this process.
+
+    The fork starts with fixed seeds, whatever this process did before, and leaves no process
+    behind.
+
+    Args:
+        watch: is told what the fork touches.
+        stages: gets the stages that the fork goes through, and the peak of its memory.
+        kernel: whether the kernel may be asked for the watch, where it can be.
+
+    Raises:
+        PipelineError: the function raised it; the class is kept.
+        ChildError: the function raised anything else, or its process died.
+    """
+    kernel = watch is not None and kernel and has_kernel_view()
+    return _run(function, watch, stages or Stages(), kernel)
+
+
+@cache
+def has_kernel_view() -> bool:
+    """Return whether the kernel tells this process about a fork's system calls, as tried out."""
+    watch = Watch(lambda path: True, lambda kind, path: None)
+    with suppress(OSError, KeyError, AttributeError, PipelineError):
+        _run(lambda: os.path.exists("/"), watch, Stages(), kernel=True)
+    return ("file", "/") in watch.seen
+
+
+def _run(function: Callable[[], Any], watch: Watch | None, stages: Stages, kernel: bool) -> Any:
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file, _reaping():
+        ours, theirs = socket.socketpair()
+        if (child := os.fork()) == 0:
+            _Child(function, watch, stages, theirs if kernel else None, file).run(parent)
+        theirs.close()
+        try:
+            with ours:
+                if watch is not None and kernel:
+                    _supervise(child, ours, watch)
+        except BaseException:
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            _, status, usage = os.wait4(child, 0)
+        stages.peak_bytes = max(stages.peak_bytes, usage.ru_maxrss * 1024)
+        file.seek(0)
+        return _take_answer(file.read(), os.waitstatus_to_exitcode(status), watch, stages)
+
+
+def _take_answer(data: bytes, code: int, watch: Watch | None, stages: Stages) -> Any:
+    """Return the child's result, or raise its error."""
+    if code < 0:
+        raise ChildError(f"its process died ({signal.Signals(-code).name})", -code)
+    if not data:
+        raise ChildError(f"it ended its process (exit status {code})")
+    answer = json.loads(data)
+    stages.spans += [tuple(each) for each in answer["spans"]]
+    stages.current = answer["stage"]
+    if watch is not None:
+        watch.add(answer["watch"])
+    if answer["error"] is not None:
+        raise _make_error(*answer["error"])
+    return answer["result"]
+
+
+def _make_error(classes: Sequence[str], text: str) -> PipelineError:
+    """Make an error of the first of these classes that is known here and takes just a text."""
+    known = {_name(each): each for each in _subclasses(PipelineError)}
+    for name in classes:
+        if (found := known.get(name)) is not None and found.__init__ is Exception.__init__:
+            return found(text)
+    return ChildError(text)
+
+
+def _subclasses(kind: type[PipelineError]) -> Iterator[type[PipelineError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _subclasses(each)
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class _Child:
+    """The fork's end. `line` leads to the supervisor, where there is one; `file` takes the
+    answer."""
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        watch: Watch | None,
+        stages: Stages,
+        line: socket.socket | None,
+        file: BinaryIO,
+    ) -> None:
+        self._function, self._watch, self._stages = function, watch, stages
+        self._line, self._file = line, file
+
+    def run(self, parent: int) -> NoReturn:
+        """Run the function, answer and end this process, whatever happens."""
+        own, code = os.getpid(), 1
+        try:
+            _prepare(parent)
+            answer = self._answer()
+            if os.getpid() == own:  # not in a fork that the function made and let escape
+                self._file.write(json.dumps(answer).encode())
+                self._file.flush()
+                code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _answer(self) -> dict[str, Any]:
+        stages, done, known = self._stages, len(self._stages.spans), set(sys.modules)
+        result, error = None, None
+        try:
+            if self._watch is not None:
+                self._begin_watching(self._watch)
+            result = self._function()
+            json.dumps(result)
+        except BaseException as problem:  # SystemExit too
+            traceback.print_exc()
+            error = [list(map(_name, type(problem).__mro__)), describe_error(problem)]
+        if self._watch is not None:
+            self._watch.modules = _module_files(known)
+        return {
+            "result": None if error else result,
+            "error": error,
+            "spans": stages.spans[done:],
+            "stage": stages.current,
+            "watch": self._watch and self._watch.to_json(),
+        }
+
+    def _begin_watching(self, watch: Watch) -> None:
+        record_environment(watch.environment)
+        if self._line is None:
+            hear_audit_events(watch)
+            return
+        watch.view = "kernel"
+        self._line.sendall(seccomp.install().to_bytes(4, "little"))
+        self._line.recv(1)
+
+
+def _module_files(known: set[str]) -> dict[str, str]:
+    files = {n: getattr(m, "__file__", None) for n, m in [*sys.modules.items()] if n not in known}
+    return {name: os.path.abspath(file) for name, file in files.items() if isinstance(file, str)}
+
+
+def _prepare(parent: int) -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    random.seed(_SEED)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(_SEED)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(_SEED)
+
+
+def _supervise(child: int, line: socket.socket, watch: Watch) -> None:
+    """Look at the child's system calls, and those of all that it starts, until it ends."""
+    watch.view = "kernel"
+    process = os.pidfd_open(child)
+    try:
+        if not (number := line.recv(4)):
+            return  # it failed before
+        listener = seccomp.Listener(process, int.from_bytes(number, "little"))
+        try:
+            line.sendall(b".")
+            _answer_calls(listener, process, Supervisor(watch))
+        finally:
+            listener.close()
+    finally:
+        os.close(process)
+
+
+def _answer_calls(listener: seccomp.Listener, process: int, supervisor: Supervisor) -> None:
+    waiting = select.poll()
+    waiting.register(listener.descriptor, select.POLLIN)
+    waiting.register(process, select.POLLIN)
+    while True:
+        ready = [descriptor for descriptor, event in waiting.poll() if event & select.POLLIN]
+        if process in ready:
+            return
+        if ready and (call := listener.receive()) is not None:
+            supervisor.see(call)
+            listener.proceed(call)
+
+
+@contextmanager
+def _reaping() -> Iterator[None]:
+    """End all processes that are begun within the context and outlive it: the orphans among them
+    become children of this process."""
+    before = _children()
+    _be_subreaper(True)
+    try:
+        yield
+    finally:
+        while left := _children() - before:
+            for each in left:
+                with suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(each, signal.SIGKILL)
+                    os.waitpid(each, 0)
+        _be_subreaper(False)
+
+
+def _be_subreaper(whether: bool) -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(whether))
+
+
+def _children() -> set[int]:
+    """Return the child processes of this one; none where the kernel doesn't list them."""
+    found: set[int] = set()
+    with suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children") as children:
+                found |= set(map(int, children.read().split()))
+    return found

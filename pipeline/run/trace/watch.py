@@ -1,0 +1,212 @@
+"""What user code touched, whichever view saw it: files with what was there at first sight, and all
+that a later run could find changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+Kind = Literal["file", "listing", "link"]
+Value = str | None
+FOLDER = "folder"  # the value of a `file` that is a folder
+
+
+class Watch:
+    """What a child process touched. Its maker says what counts, and what a value is.
+
+    Attributes:
+        view: "kernel" where system calls were seen, of processes that the child started too;
+            "audit" where Python's audit events were, which native code and other processes
+            don't raise.
+        seen: what was found at first sight, by kind and absolute path, which is neither resolved
+            nor freed of "..".
+            `file`: opened, mapped, executed, or asked for; its content, FOLDER, None if absent.
+            `listing`: a folder whose names were listed.
+            `link`: the target of a symbolic link, None where there is none.
+        written: paths that the child made, changed, renamed or removed.
+        environment: the environment variables that were read, None for one that is not set; all of
+            them where they were iterated over.
+        processes: the programs that were started.
+        unfollowed: phrases for what can't be followed, as "the network (10.0.0.1:80)".
+        modules: the files of the modules that the child imported, by name.
+    """
+
+    def __init__(
+        self, wanted: Callable[[str], bool], observe: Callable[[Kind, str], Value]
+    ) -> None:
+        """Take what tells whether a path counts, and what returns the value of one as it is now;
+        neither may raise OSError."""
+        self._wanted = wanted
+        self._observe = observe
+        self.view: Literal["", "kernel", "audit"] = ""
+        self.seen: dict[tuple[Kind, str], Value] = {}
+        self.written: set[str] = set()
+        self.environment: dict[str, str | None] = {}
+        self.processes: list[str] = []
+        self.unfollowed: list[str] = []
+        self.modules: dict[str, str] = {}
+        self._skipped: set[str] = set()
+        self._own: set[str] = set()  # as `written`, with their folders resolved
+        # Values of what the child changed without having looked at it: its input if it looks later.
+        self._before: dict[tuple[Kind, str], Value] = {}
+
+    # What the child does
+
+    def look(self, path: str, follow: bool = True) -> None:
+        """The child opens a file to read it, or asks for it."""
+        if not follow and os.path.islink(path):
+            self._touch("link", path)
+        else:
+            self._touch("file", path)
+            if not follow:
+                self._touch("link", path)
+
+    def list(self, path: str) -> None:
+        self._touch("listing", path)
+
+    def read_link(self, path: str) -> None:
+        self._touch("link", path)
+
+    def open_to_write(self, path: str, flags: int) -> None:
+        exists = os.path.lexists(path)
+        readable = flags & os.O_ACCMODE == os.O_RDWR
+        if (exists and flags & os.O_EXCL) or not _can_write(path, exists, flags & os.O_CREAT):
+            self.look(path)  # it fails
+            return
+        if flags & os.O_EXCL or (readable and not flags & os.O_TRUNC):
+            self.look(path)
+        elif exists and not flags & os.O_TRUNC:
+            self._keep("file", path)
+        if not (exists and readable and not flags & os.O_TRUNC):
+            self._make(path)
+
+    def create(self, path: str) -> None:
+        """The child makes a folder, a link or the like, unless the name is taken."""
+        taken = os.path.lexists(path)
+        self.look(path, follow=False)
+        if not taken:
+            self._make(path)
+
+    def remove(self, path: str) -> None:
+        self.look(path, follow=False)
+        if os.path.lexists(path):
+            self._make(path)
+
+    def rename(self, old: str, new: str) -> None:
+        if os.path.isdir(old) and not self._is_own(_resolve(old, follow=False)):
+            self.unfollow(f"a folder that is renamed ({old})")
+        self.remove(old)
+        self._make(new)
+
+    def change(self, path: str) -> None:
+        """The child changes a file that is there."""
+        self._keep("file", path)
+        self._make(path)
+
+    def start(self, program: str) -> None:
+        self.look(program)
+        if os.path.exists(program) and program not in self.processes:
+            self.processes.append(program)
+
+    def unfollow(self, what: str) -> None:
+        if what not in self.unfollowed:
+            self.unfollowed.append(what)
+
+    # What becomes of it
+
+    def _touch(self, kind: Kind, path: str) -> None:
+        key = kind, path
+        if key in self.seen or path in self._skipped:
+            return
+        if not self._wanted(os.path.realpath(path) if "/.." in path else path):
+            self._skipped.add(path)
+            return
+        if self._own:
+            real = _resolve(path, kind != "link")
+            if (kind, real) in self._before:
+                self.seen[key] = self._before.pop((kind, real))
+                return
+            if self._is_own(real):
+                return
+            if self._is_own(_resolve(path, follow=False)):  # a link that the child made
+                key = kind, real
+                if key in self.seen:
+                    return
+        self.seen[key] = self._observe(*key)
+
+    def _keep(self, kind: Kind, path: str) -> None:
+        """Keep a value that the child is about to change."""
+        real = _resolve(path)
+        if self._wanted(real) and not self._is_own(real):
+            self._before.setdefault((kind, real), self._observe(kind, real))
+
+    def _make(self, path: str) -> None:
+        real = _resolve(path, follow=False)
+        if real not in self._own:
+            folder = os.path.dirname(path)
+            if ("listing", folder) not in self.seen:
+                self._keep("listing", folder)
+            self._own.add(real)
+        self.written.add(path)
+
+    def is_own(self, path: str) -> bool:
+        """Return whether the child made a file, or a folder that it is in."""
+        return self._is_own(_resolve(path))
+
+    def _is_own(self, real: str) -> bool:
+        return bool(self._own) and any(each in self._own for each in _with_parents(real))
+
+    # Between processes
+
+    def to_json(self) -> dict[str, Any]:
+        facts = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        seen = [[*key, value] for key, value in self.seen.items()]
+        return {**facts, "seen": seen, "written": sorted(self.written)}
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Add what the child itself saw, from its `to_json`."""
+        self.view = facts["view"]
+        self.seen |= {(kind, path): value for kind, path, value in facts["seen"]}
+        self.written |= set(facts["written"])
+        self.environment |= facts["environment"]
+        self.modules |= facts["modules"]
+        self.processes += [each for each in facts["processes"] if each not in self.processes]
+        for what in facts["unfollowed"]:
+            self.unfollow(what)
+
+
+def _can_write(path: str, exists: bool, creates: int) -> bool:
+    if exists:
+        return os.access(path, os.W_OK)
+    return bool(creates) and os.access(os.path.dirname(path), os.W_OK)
+
+
+def _resolve(path: str, follow: bool = True) -> str:
+    if follow:
+        return os.path.realpath(path)
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    while True:
+        yield path
+        parent = os.path.dirname(path)
+        if parent == path:
+            return
+        path = parent
+
+
+def as_given(path: str, folders: Iterable[str]) -> list[str]:
+    """Return the absolute paths of a path that is relative to a folder, which has these names."""
+    found = [path] if path.startswith("/") else [f"{folder}/{path}" for folder in folders]
+    return [_clean(each) for each in found]
+
+
+def _clean(path: str) -> str:
+    """Leave out what is empty or "." in an absolute path; ".." can lead elsewhere than it reads."""
+    if "//" in path or "/." in path or path.endswith("/"):
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        return "/" + "/".join(parts)
+    return path
