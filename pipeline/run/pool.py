@@ -19,6 +19,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.worker import Report, log_name, log_path, run
+from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
@@ -30,6 +31,7 @@ class Pool:
         self._workspace = replace(workspace)  # without what it has cached
         self._jobs = jobs
         self._always = always
+        self._group: WorkerGroup | None = None
 
     def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
         """Yield the reports of all actions, in the order in which they end."""
@@ -80,25 +82,31 @@ class Pool:
         # With n_jobs=1 joblib would run the actions in this process, which must not import torch;
         # what is under way is bounded by pre_dispatch.
         warnings.filterwarnings("ignore", "A worker stopped", module="joblib")  # it is replaced
-        parallel = Parallel(
-            n_jobs=max(2, self._jobs),
-            backend="loky",
-            return_as="generator_unordered",
-            pre_dispatch=jobs,
-            batch_size=1,
-        )
-        parent = os.getpid()
-        yield from parallel(
-            delayed(_numbered)(index, action, self._workspace, parent, self._always)
-            for index, action in enumerate(waiting)
-        )
+        with starting_workers():
+            if self._group is None:
+                self._group = WorkerGroup()
+            parallel = Parallel(
+                n_jobs=max(2, self._jobs),
+                backend="loky",
+                return_as="generator_unordered",
+                pre_dispatch=jobs,
+                batch_size=1,
+                temp_folder=self._workspace.build,  # or joblib makes one in /dev/shm, for arrays
+                initializer=join,
+                initargs=(self._group.number, os.getpid()),
+            )
+            reports = parallel(
+                delayed(_numbered)(index, action, self._workspace, self._always)
+                for index, action in enumerate(waiting)
+            )
+        yield from reports
 
     def close(self) -> None:
-        """End the workers now, whatever they do."""
-        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+        """End the workers now, whatever they do, and all that they started."""
+        if self._group is not None:
+            self._group.close()
+            get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 
-def _numbered(
-    index: int, action: Action, workspace: Workspace, parent: int, always: bool
-) -> tuple[int, Report]:
-    return index, run(action, workspace, always, parent)
+def _numbered(index: int, action: Action, workspace: Workspace, always: bool) -> tuple[int, Report]:
+    return index, run(action, workspace, always)

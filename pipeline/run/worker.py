@@ -6,11 +6,9 @@ would end the other workers' tasks with it.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import resource
-import signal
 import sys
 import time
 import traceback
@@ -30,7 +28,6 @@ from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
-_PR_SET_PDEATHSIG = 1
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
 # Caches without a bound, which keep each program that was lowered, with its weights.
 _CACHES = (
@@ -80,16 +77,16 @@ def log_name(action: Action, workspace: Workspace) -> str:
     return str(log_path(action, workspace).relative_to(workspace.root))
 
 
-def run(action: Action, workspace: Workspace, always: bool, parent: int) -> Report:
-    """Perform an action in a child of the process `parent`, whatever the store holds if `always`,
-    with all that it prints in its log."""
+def run(action: Action, workspace: Workspace, always: bool) -> Report:
+    """Perform an action, whatever the store holds if `always`, with all that it prints in its
+    log."""
     steps = progress_path(action, workspace)
     stages = Stages(partial(_write_progress, steps))
     started, clock = time.perf_counter(), time.time()
     if (remote := workspace.store.remote) is not None:
         remote.counts = type(remote.counts)()  # of this action alone
     try:
-        with _worker_process(parent), _logging_to(log_path(action, workspace)):
+        with _worker_process(), _logging_to(log_path(action, workspace)):
             outcome, error, usage = _perform(action, workspace, stages, always)
     except OSError as problem:
         outcome, error, usage = "failed", describe_error(problem), {}
@@ -136,14 +133,14 @@ def _perform(
 
 
 @contextmanager
-def _worker_process(parent: int) -> Iterator[None]:
+def _worker_process() -> Iterator[None]:
     """Prepare a worker process for an action, during which it collects no garbage.
 
     Collection costs 11 to 20 % of lowering, whose graphs live to its end anyway. Afterwards only
     what the action made is looked at: torch's own 400,000 objects stay frozen, unless the process
     has grown so large that something may hide among them.
     """
-    _prepare(parent)
+    _prepare()
     gc.freeze()
     gc.disable()
     with suppress(OSError), open("/proc/self/clear_refs", "w") as refs:
@@ -165,17 +162,9 @@ def _forget_programs() -> None:
 
 
 @cache
-def _prepare(parent: int) -> None:
-    """Prepare a process once.
-
-    It dies with its parent, leaves Ctrl-C to it, and computes on one thread, so that results
-    depend neither on the number of workers nor on that of cores.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _prepare() -> None:
+    """Compute on one thread in this process, so that results depend neither on the number of
+    workers nor on that of cores."""
     import torch
 
     torch.set_num_threads(1)

@@ -127,7 +127,7 @@ class _PoolOfOne:
 
         for action in ready:
             log_path(action, self._workspace).unlink(missing_ok=True)
-            yield action, run(action, self._workspace, self._always, os.getppid())
+            yield action, run(action, self._workspace, self._always)
 
     def close(self) -> None:
         pass
