@@ -7,14 +7,11 @@ no earlier than the built-in ones do: in the functions that build a part.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 
 from pipeline.backends.entry import Backend
-from pipeline.store.digest import hash_file, hash_json
 
 GROUP = "pte_pipeline.backends"
 
@@ -38,7 +35,7 @@ def find_plugins(known: Mapping[str, Backend]) -> tuple[dict[str, Backend], dict
                 if backend.name in known or backend.name in found:
                     raise ValueError(f"brings backend '{backend.name}', which is there already")
                 _check_function(backend, [*known.values(), *found.values()])
-                found[backend.name] = _complete(backend, distribution, point)
+                found[backend.name] = _complete(backend, distribution)
         except Exception as error:  # whatever the plugin's code raises
             problems[f"{distribution}:{name}"] = f"{type(error).__name__}: {error}"
     return found, problems
@@ -65,18 +62,9 @@ def _check_function(backend: Backend, others: Iterable[Backend]) -> None:
             )
 
 
-def _complete(backend: Backend, distribution: str, point: EntryPoint) -> Backend:
-    """Return the entry with the version and the code of its distribution in its keys: an
-    installation that is being worked on keeps its version."""
-    package = point.module.partition(".")[0]
-
-    def facts() -> Mapping[str, str]:
-        own = backend.host.facts() if backend.host.facts is not None else {}
-        origin = Path(str(sys.modules[package].__file__))
-        files = sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
-        code = [[str(path.relative_to(origin.parent)), hash_file(path)] for path in files]
-        return {**own, "plugin": hash_json(code)}
-
+def _complete(backend: Backend, distribution: str) -> Backend:
+    """Return the entry with its distribution among those that count for keys: by version, or by
+    content where it is being worked on."""
     distributions = tuple(dict.fromkeys((*backend.host.distributions, distribution)))
-    host = replace(backend.host, distributions=distributions, facts=facts)
+    host = replace(backend.host, distributions=distributions)
     return replace(backend, host=host, plugin=distribution)

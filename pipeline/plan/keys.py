@@ -238,7 +238,7 @@ def _measure_key(
         if (limits := {n: v for n, v in each.items() if n != "gates" and v is not None})
     }
     return {
-        **_common("measure"),
+        **_common("measure", config.distributions(config.methods)),
         "package": config.package,
         "files": files,
         "programs": {

@@ -251,9 +251,10 @@ class Plan:
     def validate_digest(self, package: str) -> Digest | None:
         """Return the digest of the validate action, or None while the package is not linked."""
         methods, files = self.methods(package), self._linked(package)
-        if methods is None or self.configs.summary(package) is None or not files:
+        summary = self.configs.summary(package)
+        if methods is None or summary is None or not files:
             return None
-        inputs = [files, toolchain(), self._baseline(package)]
+        inputs = [files, toolchain(summary.distributions), self._baseline(package)]
         found: Digest | None = self._derived(
             package, "validate", methods, inputs, lambda: _digest(self.validate(package))
         )

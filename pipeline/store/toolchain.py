@@ -6,10 +6,11 @@ import platform
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from blake3 import blake3
+
+from pipeline.store.distributions import identity
 
 # The code units of keys: the rooms whose code can change what is described, planned, built,
 # measured or reported. A version number that someone must remember to raise would be a stale hit
@@ -25,8 +26,9 @@ _UNITS = {
     "validate": ("report", "validate", "run/prove"),
 }
 
-# What every compiled method depends on. flatbuffers lays out the bytes of a .pte file.
-CORE = ("executorch", "flatbuffers", "numpy", "torch", "torchao")
+# What every compiled method depends on. flatbuffers lays out the bytes of a .pte file, and sympy
+# simplifies the sizes that memory is planned for.
+CORE = ("executorch", "flatbuffers", "numpy", "sympy", "torch", "torchao")
 
 
 def code(kind: str = "") -> str:
@@ -57,13 +59,10 @@ def _room(room: str) -> bytes:
     return hasher.digest()
 
 
-@cache
 def version_of(distribution: str) -> str:
-    """Return the installed version of a distribution, or "not installed"."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"
+    """Return the installed version of a distribution, with a digest of the files that are not as
+    its wheel brought them, or "not installed"."""
+    return identity(distribution)
 
 
 def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:

@@ -1,0 +1,258 @@
+"""What installed distributions are: a version, and the content of what no `RECORD` vouches for.
+
+A version alone doesn't tell that a file was patched in place, that a folder is installed editable,
+or that another folder on the path is imported instead. A file is what its wheel brought where it is
+as old as the distribution's RECORD, or has the digest that stands there; all others count by
+content. That is computed once: it holds while the times of the last changes of all files stay as
+they are, which takes one `stat` a file. Nothing is imported.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import all_suffixes
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.store.digest import canonical_json, hash_bytes, hash_file, hash_json
+from pipeline.store.file_digests import RACY_NS, read_stamp
+from pipeline.store.files import read_record, write_atomically
+
+NOT_INSTALLED = "not installed"
+# Files that Python neither imports nor reads: headers, sources of native code, stubs, texts.
+_UNREAD = (".a", ".c", ".cc", ".cmake", ".cpp", ".cu", ".cuh", ".f", ".f90", ".h", ".hpp", ".md")
+_UNREAD += (".pxd", ".pyi", ".pyx", ".rst", ".typed")
+
+
+# A folder or file that is imported by a name, and whether RECORD lists it.
+_Place = list[Any]
+
+
+class _Listed(NamedTuple):
+    """A file as RECORD lists it."""
+
+    algorithm: str
+    digest: str
+    size: int
+
+
+@cache
+def identity(name: str) -> str:
+    """Return the version of an installed distribution, with a digest of the files that are not as
+    its wheel brought them, or "not installed"."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return NOT_INSTALLED
+    info = getattr(found, "_path", None)
+    if not isinstance(info, Path):  # in an archive, which nobody edits in place
+        return found.version
+    cached, own = _cache_path(info), _own_stamps(info)
+    known = read_record(cached) or {}
+    with suppress(LookupError, TypeError, ValueError, AttributeError):  # not written by this
+        if (
+            known["own"] == own
+            and known["places"] == _find_places(info, known["names"])
+            and known["stamp"] == _stamp(info.parent, known["files"].split("\n"))
+        ):
+            return str(known["identity"])
+    started = time.time_ns()
+    made = {"own": own, **_identify(found, info)}
+    if started - made["stamp"][-1] > RACY_NS:
+        with suppress(OSError):  # computed again each time, where nothing can be kept
+            write_atomically(cached, canonical_json(made))
+    return str(made["identity"])
+
+
+def _identify(found: Distribution, info: Path) -> dict[str, Any]:
+    """Return what a distribution is, and all that says whether it still is that."""
+    listed = _read_listed(found)
+    names = _top_level(found, listed)
+    places = _find_places(info, names)
+    files, folders, changes = _look(info, places, listed)
+    inside = f"{info.parent}{os.sep}"
+    every = [path.removeprefix(inside) for path in [*files, *folders]]
+    return {
+        "names": names,
+        "places": places,
+        "files": "\n".join(every),
+        "stamp": _stamp(info.parent, every),
+        "identity": found.version + (f", changed: {hash_json(changes)[:32]}" if changes else ""),
+    }
+
+
+def _cache_path(info: Path) -> Path:
+    from pipeline.store.store import default_root
+
+    name = f"{info.stem}-{hash_bytes(os.fsencode(info))[:16]}.json"
+    return default_root() / "distributions" / name
+
+
+def _own_stamps(info: Path) -> list[Any]:
+    """Return stamps of the files that say what is installed."""
+    found: list[Any] = []
+    for name in ("METADATA", "RECORD", "direct_url.json", "top_level.txt", "entry_points.txt"):
+        try:
+            found.append(read_stamp(info / name))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def _read_listed(found: Distribution) -> dict[str, _Listed]:
+    """Return the files of RECORD by their paths beside it; {} for an editable installation, whose
+    RECORD lists none of its code."""
+    with suppress(ValueError, AttributeError):
+        about = json.loads(found.read_text("direct_url.json") or "{}")
+        if about.get("dir_info", {}).get("editable"):
+            return {}
+    listed = {}
+    for row in csv.reader((found.read_text("RECORD") or "").splitlines()):
+        path, checked, size = (*row, "", "", "")[:3]
+        algorithm, _, digest = checked.partition("=")
+        if _counts(path):
+            listed[path] = _Listed(algorithm, digest, int(size) if size.isdigit() else -1)
+    return listed
+
+
+def _top_level(found: Distribution, listed: Mapping[str, _Listed]) -> list[str]:
+    """Return the names that a distribution is imported by."""
+    names = {path.split("/")[0] for path in listed}
+    names = {name for name in names if not name.endswith((".dist-info", ".data")) and name != ".."}
+    names |= set((found.read_text("top_level.txt") or "").split())
+    names |= set() if listed else {each.module.split(".")[0] for each in found.entry_points}
+    return sorted(names or {found.metadata["Name"].replace("-", "_")})
+
+
+def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
+    """Find what is imported by some names: in the folder of RECORD, or elsewhere."""
+    base, places = str(info.parent), []
+    for name in names:
+        own = os.path.join(base, name)
+        module = name.partition(".")[0] if name.endswith(tuple(all_suffixes())) else name
+        found = [own]
+        if module.isidentifier():  # not so `numpy.libs`
+            spec = None
+            with suppress(ImportError, ValueError):
+                spec = find_spec(module)
+            if spec is not None and spec.submodule_search_locations is not None:
+                found = [os.fspath(each) for each in spec.submodule_search_locations]
+            elif spec is not None and spec.origin is not None:
+                found = [spec.origin]
+        # What Python's own library brings instead, such as `test`, is of Python's version.
+        found = [path for path in found if os.path.dirname(path) != os.path.dirname(os.__file__)]
+        for number, path in enumerate(found):
+            shown = f"{name}#{number}" if number else name
+            places.append([shown, path, path == own])
+    return places
+
+
+def _look(
+    info: Path, places: Iterable[_Place], listed: Mapping[str, _Listed]
+) -> tuple[list[str], list[str], list[list[str | None]]]:
+    """Return all files that count and their folders, and the name and digest of each file that is
+    not as RECORD says; None for one that isn't there."""
+    files: list[str] = []
+    folders: list[str] = []
+    doubted: list[tuple[str, str]] = []
+    installed = {name for name, _, is_own in places if is_own}
+    missing = {name for name in listed if name.split("/")[0] in installed}
+    limits = _limits(info)
+    for top, start, is_own in places:
+        for path, is_file in _walk(start):
+            (files if is_file else folders).append(path)
+            if not is_file:
+                continue
+            name = top + path[len(start) :].replace(os.sep, "/")
+            own = listed.get(name) if is_own else None
+            if own is not None:
+                missing.discard(name)
+            if own is None or not _is_vouched(path, own, limits):
+                doubted.append((name, path))
+    changes: list[list[str | None]] = [[name, hash_file(Path(path))] for name, path in doubted]
+    return files, folders, sorted([*changes, *([name, None] for name in missing)], key=str)
+
+
+def _walk(top: str) -> Iterator[tuple[str, bool]]:
+    """Yield the files that count below a folder, or the file itself, and the folders with such;
+    True for a file."""
+    if not os.path.isdir(top):
+        if os.path.isfile(top):
+            yield top, True
+        return
+    waiting, seen = [top], set()
+    while waiting:
+        folder = waiting.pop()
+        about = os.stat(folder)
+        if (about.st_dev, about.st_ino) in seen:  # a link to a folder above it
+            continue
+        seen.add((about.st_dev, about.st_ino))
+        any_file = folder == top
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                if entry.is_dir():
+                    if entry.name[0] != "." and entry.name != "__pycache__":
+                        waiting.append(entry.path)
+                elif _counts(entry.name) and entry.is_file():
+                    any_file = True
+                    yield entry.path, True
+        if any_file:
+            yield folder, False
+
+
+def _counts(path: str) -> bool:
+    return not path.endswith(_UNREAD) and "__pycache__/" not in path
+
+
+def _limits(info: Path) -> tuple[int, int]:
+    """Return until when files may have been written, which are as old as RECORD."""
+    try:
+        about = os.stat(info / "RECORD")
+    except OSError:
+        return 0, 0
+    return about.st_mtime_ns, about.st_ctime_ns
+
+
+def _is_vouched(path: str, listed: _Listed, limits: tuple[int, int]) -> bool:
+    """Tell whether a file is what RECORD lists."""
+    about = os.stat(path)
+    if about.st_size != listed.size:
+        return False
+    if about.st_mtime_ns <= limits[0] and about.st_ctime_ns <= limits[1]:
+        return True
+    import hashlib
+    from base64 import urlsafe_b64encode
+
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, listed.algorithm).digest()
+    except ValueError:  # of no known algorithm
+        return False
+    return urlsafe_b64encode(digest).rstrip(b"=").decode() == listed.digest
+
+
+def _stamp(base: Path, files: Iterable[str]) -> list[int]:
+    """Return the number of files, the sum of the times of their last changes, and the last one.
+
+    The kernel sets such a time with every write, rename or change of mode, whatever a file's mtime
+    is set to then.
+    """
+    folder, stat = os.open(base, os.O_RDONLY), os.stat
+    times = []
+    try:
+        for name in files:
+            try:
+                times.append(stat(name, dir_fd=folder).st_ctime_ns)
+            except OSError:
+                continue
+    finally:
+        os.close(folder)
+    return [len(times), sum(times), max(times, default=0)]
