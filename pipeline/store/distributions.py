@@ -28,9 +28,8 @@ from pipeline.store.files import read_record, write_atomically
 
 NOT_INSTALLED = "not installed"
 # Files that Python neither imports nor reads: headers, sources of native code, stubs, texts.
-_UNREAD = tuple(
-    ".a .c .cc .cmake .cpp .cu .cuh .f .f90 .h .hpp .md .pxd .pyi .pyx .rst .typed".split()
-)
+_NATIVE = (".a", ".c", ".cc", ".cmake", ".cpp", ".cu", ".cuh", ".f", ".f90", ".h", ".hpp")
+_UNREAD = (*_NATIVE, ".md", ".pxd", ".pyi", ".pyx", ".rst", ".typed")
 # A folder or file that is imported by a name, and whether RECORD lists it.
 _Place = list[Any]
 
