@@ -11,16 +11,16 @@ import ast
 import importlib.metadata
 import importlib.util
 import os
-import pkgutil
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from importlib.machinery import FileFinder, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from torch import Tensor
 from torch.export import ExportedProgram
@@ -191,7 +191,8 @@ def _commit(
 
 
 def _counts(root: Path, path: str) -> bool:
-    return _is_inside(root, Path(path))
+    name = os.path.relpath(path, root)  # in sys.path: tried as an archive of modules
+    return name not in sys.path and _is_inside(root, Path(path))
 
 
 def _observe(kind: Kind, path: str) -> Any:
@@ -204,10 +205,12 @@ def _importing(root: Path, path: Path) -> Iterator[None]:
     for next is seen."""
     before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    importlib.invalidate_caches()
-    for folder in sys.path:  # finders list their folders now: names are no inputs by that
-        if (finder := pkgutil.get_importer(folder)) is not None:
-            finder.find_spec("_")
+    for folder, finder in sys.path_importer_cache.items():
+        if finder is not None and _is_inside(root, Path(folder, "_")):
+            cast(FileFinder, finder).invalidate_caches()
+    # Folders of modules are listed now, so that their names are no inputs by that.
+    PathFinder.find_spec("_")
+    list(importlib.metadata.distributions(name="_"))
     try:
         yield
     finally:

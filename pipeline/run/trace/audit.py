@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from pipeline.run.trace.watch import Watch, as_given
+from pipeline.run.trace.paths import Folders, absolute, join
+from pipeline.run.trace.watch import Watch
 
 _STARTS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "pty.spawn")
 
@@ -31,6 +32,7 @@ def hear_audit_events(watch: Watch) -> None:
 class _Hearer:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
+        self._folders = Folders()
         self._busy = threading.local()  # what a watch reads itself is no event
         names = [name.removeprefix("_on_") for name in dir(self) if name.startswith("_on_")]
         self._handlers = {n.replace("__", "."): getattr(self, f"_on_{n}") for n in names}
@@ -59,7 +61,7 @@ class _Hearer:
 
     def _ask(self, name: str, path: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         folder = options.get("dir_fd")
-        for each in _absolute(path, folder):
+        for each in self._absolute(path, folder):
             if name == "readlink":
                 self._watch.read_link(each)
             elif name == "open":
@@ -78,55 +80,73 @@ class _Hearer:
         finally:
             del self._busy.now
 
+    def _absolute(self, path: Any, folder: Any = None) -> list[str]:
+        """Return the absolute paths of what a function took, which may be an open folder."""
+        if isinstance(path, int):
+            return self._folders.find(path, _path_of(path))
+        name = os.fsdecode(path)
+        if name.startswith("/"):
+            return [absolute(name, os.getpid())]
+        if isinstance(folder, int) and folder >= 0:
+            return join(self._folders.find(folder, _path_of(folder)), name)
+        return join(self._folders.find(".", os.getcwd()), name)
+
     # Handlers; `__` in a name stands for "." in that of the event
 
     def _on_open(self, path: Any, mode: Any, flags: Any) -> None:
-        for each in [] if isinstance(path, int) else _absolute(path):
+        for each in [] if isinstance(path, int) else self._absolute(path):
             if (flags or 0) & (os.O_WRONLY | os.O_RDWR):
                 self._watch.open_to_write(each, flags)
                 continue
             self._watch.look(each)
+            if os.path.isdir(each):
+                self._folders.add(each)
             if each.endswith(".pyc"):  # then the source is not opened
                 with suppress(ValueError):
                     self._watch.look(importlib.util.source_from_cache(each))
 
     def _on_os__listdir(self, path: Any) -> None:
-        for each in _absolute("." if path is None else path):
+        for each in self._absolute("." if path is None else path):
             self._watch.list(each)
 
     _on_os__scandir = _on_os__listdir
 
     def _on_os__mkdir(self, path: Any, mode: int, folder: int) -> None:
-        for each in _absolute(path, folder):
+        for each in self._absolute(path, folder):
             self._watch.create(each)
 
     def _on_os__remove(self, path: Any, folder: int) -> None:
-        for each in _absolute(path, folder):
+        for each in self._absolute(path, folder):
             self._watch.remove(each)
 
     _on_os__rmdir = _on_os__remove
 
     def _on_os__rename(self, old: Any, new: Any, old_folder: int, new_folder: int) -> None:
-        for source in _absolute(old, old_folder):
-            for target in _absolute(new, new_folder):
+        for source in self._absolute(old, old_folder):
+            for target in self._absolute(new, new_folder):
                 self._watch.rename(source, target)
 
     def _on_os__link(self, old: Any, new: Any, old_folder: int, new_folder: int) -> None:
-        for source in _absolute(old, old_folder):
+        for source in self._absolute(old, old_folder):
             self._watch.look(source)
-        for target in _absolute(new, new_folder):
+        for target in self._absolute(new, new_folder):
             self._watch.create(target)
 
     def _on_os__symlink(self, target: Any, path: Any, folder: int) -> None:
-        for each in _absolute(path, folder):
-            self._watch.create(each)
+        for each in self._absolute(path, folder):
+            self._watch.link(each)
+
+    def _on_os__chdir(self, path: Any) -> None:
+        for each in self._absolute(path):
+            self._watch.look(each)
+            self._folders.add(each)
 
     def _on_os__truncate(self, path: Any, length: int) -> None:
-        for each in _absolute(path):
+        for each in self._absolute(path):
             self._watch.change(each)
 
     def _on_os__getxattr(self, path: Any, name: Any) -> None:
-        for each in _absolute(path):
+        for each in self._absolute(path):
             self._watch.look(each)
 
     def _on_sqlite3__connect(self, path: Any) -> None:
@@ -155,14 +175,6 @@ class _Hearer:
             self._watch.unfollow(f"the network ({':'.join(map(str, address[:2]))})")
 
     _on_socket__sendto = _on_socket__sendmsg = _on_socket__connect
-
-
-def _absolute(path: Any, folder: Any = None) -> list[str]:
-    """Return the absolute path of what a function took, with that of an open folder before it."""
-    if isinstance(path, int):
-        return [_path_of(path)]
-    base = _path_of(folder) if isinstance(folder, int) and folder >= 0 else os.getcwd()
-    return as_given(os.fsdecode(path), [base])
 
 
 def _path_of(descriptor: int) -> str:

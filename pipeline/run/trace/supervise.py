@@ -9,8 +9,9 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pipeline.run.trace.paths import Folders, absolute, join
 from pipeline.run.trace.seccomp import Call
-from pipeline.run.trace.watch import FOLDER, Watch, as_given
+from pipeline.run.trace.watch import FOLDER, Watch
 
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _O_PATH = 0o10000000
@@ -47,9 +48,9 @@ _OPERATIONS: Mapping[str, _Operation] = {
     "faccessat": _one("look", 0, 1),
     "faccessat2": _one("look", 0, 1, 3),
     "getxattr": _one("look", None, 0),
-    "lgetxattr": _one("look", None, 0),
+    "lgetxattr": _one("lstat", None, 0),
     "listxattr": _one("look", None, 0),
-    "llistxattr": _one("look", None, 0),
+    "llistxattr": _one("lstat", None, 0),
     "readlink": _one("readlink", None, 0),
     "readlinkat": _one("readlink", 0, 1),
     "chdir": _one("chdir", None, 0),
@@ -60,8 +61,8 @@ _OPERATIONS: Mapping[str, _Operation] = {
     "mkdirat": _one("create", 0, 1),
     "mknod": _one("create", None, 0),
     "mknodat": _one("create", 0, 1),
-    "symlink": _one("create", None, 1),
-    "symlinkat": _one("create", 1, 2),
+    "symlink": _one("symlink", None, 1),
+    "symlinkat": _one("symlink", 1, 2),
     "unlink": _one("remove", None, 0),
     "unlinkat": _one("remove", 0, 1),
     "rmdir": _one("remove", None, 0),
@@ -93,8 +94,7 @@ class Supervisor:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        # Folders that were opened, by device and inode: the paths by which that was done.
-        self._folders: dict[tuple[int, int], dict[str, None]] = {}
+        self._folders = Folders()
 
     def see(self, call: Call) -> None:
         try:
@@ -152,7 +152,7 @@ class Supervisor:
         if does == "open" and (flags & os.O_ACCMODE == 0 or flags & _O_PATH):
             watch.look(path, follow=not flags & os.O_NOFOLLOW)
             if flags & os.O_DIRECTORY or watch.seen.get(("file", path)) == FOLDER:
-                self._remember(path)
+                self._folders.add(path)
         elif does == "open" and flags & os.O_TMPFILE != os.O_TMPFILE:
             watch.open_to_write(path, flags)
         elif does == "creat":
@@ -163,13 +163,15 @@ class Supervisor:
             watch.read_link(path)
         elif does == "chdir":
             watch.look(path)
-            self._remember(path)
+            self._folders.add(path)
         elif does == "execute":
             watch.start(path)
         elif does == "truncate":
             watch.change(path)
         elif does == "create":
             watch.create(path)
+        elif does == "symlink":
+            watch.link(path)
         elif does == "remove":
             watch.remove(path)
 
@@ -180,20 +182,14 @@ class Supervisor:
             self._watch.look(old)
             self._watch.create(new)
 
-    def _remember(self, folder: str) -> None:
-        found = os.stat(folder)
-        self._folders.setdefault((found.st_dev, found.st_ino), {})[folder] = None
-
     def _absolute(self, thread: int, folder: int, path: str) -> list[str]:
         if path.startswith("/"):
-            return as_given(_without_magic_links(thread, path), ())
+            return [absolute(path, thread)]
         place = "cwd" if folder == _AT_FDCWD else f"fd/{folder}"
-        return as_given(path, self._names(f"/proc/{thread}/{place}"))
+        return join(self._names(f"/proc/{thread}/{place}"), path)
 
     def _names(self, link: str) -> list[str]:
-        """Return the paths by which an open folder was opened, or that which it has."""
-        found = os.stat(link)
-        return list(self._folders.get((found.st_dev, found.st_ino), ())) or [os.readlink(link)]
+        return self._folders.find(link, os.readlink(link))
 
     def _connect(self, call: Call, address: int, length: int) -> None:
         if not address or not length:
@@ -229,15 +225,6 @@ def _read_string(thread: int, address: int) -> bytes:
     if b"\0" not in found:
         found += _read(thread, address + first, _LONGEST)
     return found.partition(b"\0")[0]
-
-
-def _without_magic_links(thread: int, path: str) -> str:
-    """Resolve a path through /proc to another file of the process."""
-    for prefix in ("/proc/self/", "/proc/thread-self/", "/dev/fd/"):
-        if path.startswith(prefix):
-            rest = path.removeprefix(prefix)
-            path = f"/proc/{thread}/{'fd/' if prefix == '/dev/fd/' else ''}{rest}"
-    return os.path.realpath(path) if path.startswith("/proc/") else path
 
 
 def _socket_path(address: bytes) -> str:

@@ -4,7 +4,7 @@ that a later run could find changed."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 Kind = Literal["file", "listing", "link"]
@@ -48,6 +48,7 @@ class Watch:
         self.modules: dict[str, str] = {}
         self._skipped: set[str] = set()
         self._own: set[str] = set()  # as `written`, with their folders resolved
+        self._has_links = False  # among these
         # Values of what the child changed without having looked at it: its input if it looks later.
         self._before: dict[tuple[Kind, str], Value] = {}
 
@@ -88,6 +89,11 @@ class Watch:
         if not taken:
             self._make(path)
 
+    def link(self, path: str) -> None:
+        """The child makes a symbolic link, through which it may look at what it didn't make."""
+        self.create(path)
+        self._has_links = True
+
     def remove(self, path: str) -> None:
         self.look(path, follow=False)
         if os.path.lexists(path):
@@ -96,6 +102,7 @@ class Watch:
     def rename(self, old: str, new: str) -> None:
         if os.path.isdir(old) and not self._is_own(_resolve(old, follow=False)):
             self.unfollow(f"a folder that is renamed ({old})")
+        self._has_links |= os.path.islink(old)
         self.remove(old)
         self._make(new)
 
@@ -117,23 +124,22 @@ class Watch:
 
     def _touch(self, kind: Kind, path: str) -> None:
         key = kind, path
-        if key in self.seen or path in self._skipped:
+        if path in self._skipped or (key in self.seen and not self._has_links):
             return
         if not self._wanted(os.path.realpath(path) if "/.." in path else path):
             self._skipped.add(path)
             return
         if self._own:
             real = _resolve(path, kind != "link")
-            if (kind, real) in self._before:
-                self.seen[key] = self._before.pop((kind, real))
-                return
             if self._is_own(real):
+                if (kind, real) in self._before:
+                    self.seen.setdefault(key, self._before.pop((kind, real)))
                 return
-            if self._is_own(_resolve(path, follow=False)):  # a link that the child made
+            if self._has_links and self._passes_own(path):  # which will not be there next time
                 key = kind, real
-                if key in self.seen:
-                    return
-        self.seen[key] = self._observe(*key)
+        if key not in self.seen:
+            known = self._before.pop((kind, real), None) if self._own else None
+            self.seen[key] = known or self._observe(*key)
 
     def _keep(self, kind: Kind, path: str) -> None:
         """Keep a value that the child is about to change."""
@@ -156,6 +162,9 @@ class Watch:
 
     def _is_own(self, real: str) -> bool:
         return bool(self._own) and any(each in self._own for each in _with_parents(real))
+
+    def _passes_own(self, path: str) -> bool:
+        return any(_resolve(each, follow=False) in self._own for each in _with_parents(path))
 
     # Between processes
 
@@ -196,17 +205,3 @@ def _with_parents(path: str) -> Iterator[str]:
         if parent == path:
             return
         path = parent
-
-
-def as_given(path: str, folders: Iterable[str]) -> list[str]:
-    """Return the absolute paths of a path that is relative to a folder, which has these names."""
-    found = [path] if path.startswith("/") else [f"{folder}/{path}" for folder in folders]
-    return [_clean(each) for each in found]
-
-
-def _clean(path: str) -> str:
-    """Leave out what is empty or "." in an absolute path; ".." can lead elsewhere than it reads."""
-    if "//" in path or "/." in path or path.endswith("/"):
-        parts = [part for part in path.split("/") if part not in ("", ".")]
-        return "/" + "/".join(parts)
-    return path
