@@ -8,7 +8,7 @@ what a config resolves to. Whatever is made of the options is given whole paths.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -18,6 +18,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from pipeline.backends.options import rule
+from pipeline.store.errors import shown
+from pipeline.store.files import inside
 
 Misfits = Callable[[Any, Path], Iterator[tuple[str, str, str]]]
 _Options = TypeVar("_Options", bound=BaseModel)
@@ -106,15 +108,19 @@ def named_files(options: BaseModel) -> dict[str, tuple[str, ...]]:
     return {name: paths for name, paths in named.items() if paths}
 
 
-def find_misfits(options: BaseModel, root: Path) -> Iterator[tuple[str, str, str]]:
+def find_misfits(
+    options: BaseModel, root: Path, data: Iterable[Path] = ()
+) -> Iterator[tuple[str, str, str]]:
     """Yield what is wrong with the files below `root` that options name: the option, the fault, and
-    what is known or would be right."""
+    what is known or would be right. Links may lead to the folders `data` outside."""
     for name, mark in _marked(options):
         for path in mark.named_by(getattr(options, name)):
-            if (root / path).is_file():
-                yield from mark.misfits(options, root / path)
-            else:
-                yield name, f"no file '{path}' in the workspace", ""
+            try:
+                yield from mark.misfits(options, inside(root / path, (root, *data)))
+            except FileNotFoundError:
+                yield name, f"no file {shown(path)} in the workspace", ""
+            except OSError as error:
+                yield name, f"file {shown(path)} cannot be read: {error.strerror}", ""
 
 
 def located(options: _Options, root: Path) -> _Options:

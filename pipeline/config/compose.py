@@ -8,7 +8,7 @@ the variables that they name; both are listed, so that the plan can cache what c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -19,6 +19,8 @@ from pipeline.config.variables import Variables
 from pipeline.config.yaml import Node, load_nodes, map_members, plain
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
+from pipeline.store.files import inside, read_text_file
+from pipeline.store.settings import Environment
 from pipeline.store.workspace import CONFIG_SUFFIXES, config_files
 
 # The keys of a file that are used up here, in the order in which people read of them.
@@ -76,12 +78,13 @@ class Folder:
 
     Attributes:
         files: the files by their names without the suffix.
-        environment: the variables of the environment.
+        environment: the variables that they may read.
     """
 
-    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, environment: Environment) -> None:
         """Raises PipelineError for a folder that cannot be read."""
         self.environment = environment
+        self._root = path.parent
         self.files = config_files(path)
         self._read: dict[Path, tuple[Node | None, Digest | None, tuple[Problem, ...]]] = {}
         self._composed: dict[Path, Composition] = {}
@@ -96,7 +99,7 @@ class Folder:
         if path not in self._read:
             digest, file = None, shown_file(path)
             try:
-                content = path.read_bytes()
+                content = read_text_file(inside(path, (self._root,)))
                 digest = hash_bytes(content)
                 root = load_nodes(content, file)
                 if root is None or not isinstance(root.value, dict):
@@ -226,6 +229,7 @@ class Composition:
     def _document(self, root: Node, variables: Variables, parts: Iterable[Node]) -> Document:
         root = reduce(merge, parts, root)
         root = _filled(_with_defaults(root, variables), variables.fill)
+        root = variables.check_secrets(root)
         return Document(self.file, root, tuple(variables.problems))
 
 

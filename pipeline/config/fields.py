@@ -73,6 +73,18 @@ def _constant(value: Any) -> Any:
     return value
 
 
+def check_data(value: Any) -> Any:
+    """Return data that JSON can hold, or secrets. Raises PydanticCustomError for other data."""
+    members = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        raise rule("must have no key but text, however deep")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise rule("must hold finite numbers only")
+    for each in members if isinstance(value, dict | list) else ():
+        check_data(each)
+    return value
+
+
 _LEAF = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 MethodName = Annotated[str, Field(pattern=METHOD_PATTERN)]

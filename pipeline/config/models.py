@@ -7,10 +7,19 @@ config. `pipeline.config.parser` reads the YAML spelling of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from pipeline.backends import Backend, Options, PartitionerSpec, QuantizeConfig
@@ -25,8 +34,10 @@ from pipeline.config.fields import (
     Operator,
     Patterns,
     PowerOfTwo,
+    check_data,
 )
 from pipeline.config.validation import Cases, ValidateConfig
+from pipeline.config.variables import Secret, replace_secrets
 from pipeline.store.errors import join
 
 
@@ -34,7 +45,24 @@ class PassSpec(Options):
     """A pass over the graph, by import path, and the options that it is made with."""
 
     reference: Annotated[str, Field(pattern=REFERENCE_PATTERN)]
-    options: dict[str, Any] = Field(default={})
+    options: Annotated[dict[str, Any], AfterValidator(check_data)] = Field(default={})
+
+    @field_serializer("options")
+    def _without_secrets(self, options: dict[str, Any]) -> Any:
+        return replace_secrets(options, lambda secret: f"{secret} {secret.digest}")
+
+    def reveal(self) -> dict[str, Any]:
+        """Return the options with the values of secrets, to make the pass."""
+        options: dict[str, Any] = replace_secrets(self.options, attrgetter("value"))
+        return options
+
+    def hide(self, text: str) -> str:
+        """Return a text without the values of secrets."""
+        found: list[Secret] = []
+        replace_secrets(self.options, found.append)
+        for secret in found:
+            text = text.replace(secret.value, str(secret)) if secret.value else text
+        return text
 
 
 class EdgeConfig(Options):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import entry_points
@@ -77,10 +77,11 @@ def load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., Any
     """Make passes: a class is made with its options, a function is given them with each call.
     Raises PipelineError for one that may not be named, can't be imported or can't be made."""
     with _importing(root / FOLDER):
-        return [_load(spec.reference, spec.options, root) for spec in specs]
+        return [_load(spec, root) for spec in specs]
 
 
-def _load(reference: str, options: Mapping[str, Any], root: Path) -> Callable[..., Any]:
+def _load(spec: PassSpec, root: Path) -> Callable[..., Any]:
+    reference = spec.reference
     if not source_files(reference, root):
         raise PipelineError(f"pass {reference}: {NOT_OFFERED}")
     try:
@@ -89,12 +90,13 @@ def _load(reference: str, options: Mapping[str, Any], root: Path) -> Callable[..
         found = getattr(module, attribute)
         what = _foreign(module, attribute, found, root)
         if not what:
+            options = spec.reveal()
             made = found(**options) if isinstance(found, type) else partial(found, **options)
             what = "" if callable(made) else "is not a pass; it can't be called with a graph"
     except Exception as error:  # whatever the user's code raises
-        raise PipelineError(
-            f"pass {reference}: cannot be loaded ({type(error).__name__}: {error})"
-        ) from error
+        what = f"cannot be loaded ({type(error).__name__}: {error})"
+        cause = error if spec.hide(what) == what else None  # its traceback would quote a secret
+        raise PipelineError(f"pass {reference}: {spec.hide(what)}") from cause
     if what:
         raise PipelineError(f"pass {reference}: {what}")
     return made

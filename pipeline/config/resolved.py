@@ -14,6 +14,7 @@ from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config.compose import Document
 from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
 from pipeline.config.parser import partitioner_options
+from pipeline.config.variables import Secret
 from pipeline.config.yaml import Node, dump_flow
 from pipeline.store.errors import join
 
@@ -140,6 +141,8 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, Secret):
+        return str(value)
     return value.replace("$", "$$") if isinstance(value, str) else value
 
 

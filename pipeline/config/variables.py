@@ -1,19 +1,24 @@
 """Variables in the texts of a config: `${NAME}`, `${NAME:-default}` and `${matrix.axis}`.
 
 A value without quotes that is one variable and nothing else is read as if its content stood there,
-as a number or true as well as text; anything else becomes text. `$$` is a dollar sign. Where the
-values come from, the caller says.
+as a number or true as well as text; anything else becomes text. `$$` is a dollar sign. Only the
+variables that the workspace lists are read: whoever may change a config may not read the others,
+among which are a build machine's passwords.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pipeline.config.yaml import Node, plain, read_scalar
+from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem, did_you_mean, shown
+from pipeline.store.settings import Environment
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE = re.compile(
@@ -23,18 +28,37 @@ _VARIABLE = re.compile(
 _SPELLINGS = "write ${NAME} or ${NAME:-default}, and $$ for a dollar sign"
 
 
+@dataclass(frozen=True)
+class Secret:
+    """The value of a variable that is recorded nowhere; options of passes may hold it."""
+
+    name: str
+    value: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"${{{self.name}}}"
+
+    @cached_property
+    def digest(self) -> Digest:
+        """The digest that stands for it in keys. It takes some 30 ms, so that a short value can't
+        be found by trying many."""
+        salt = f"pte-pipeline secret {self.name}".encode()
+        value = self.value.encode(errors="surrogateescape")
+        return Digest(hashlib.scrypt(value, salt=salt, n=2**14, r=8, p=1, dklen=32).hex())
+
+
 @dataclass
 class Variables:
     """The values of variables, and those of the environment that were asked for.
 
     Attributes:
-        environment: the variables of the environment by name.
+        environment: the variables that may be read.
         matrix: the values of the axes of one package; None where there is no matrix.
         read: the names of all variables that were asked for, set or not.
         problems: those of variables that have no value.
     """
 
-    environment: Mapping[str, str]
+    environment: Environment
     matrix: Mapping[str, Any] | None = None
     read: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
@@ -63,7 +87,10 @@ class Variables:
             return node
         before = len(self.problems)
         whole = _VARIABLE.fullmatch(node.value)
-        if whole and not whole["dollar"] and node.plain and typed:
+        value: Any
+        if whole and whole["name"] in self.environment.secrets:
+            value = self._secret(whole, node, typed)
+        elif whole and not whole["dollar"] and node.plain and typed:
             value = self._typed(whole, node)
         else:
             value = _VARIABLE.sub(lambda found: spelled(self._value(found, node)), node.value)
@@ -82,6 +109,34 @@ class Variables:
             self.wrong(node, f"{what}: the value of the variable {found['name']}", known)
             return None
 
+    def _secret(self, found: re.Match[str], node: Node, typed: bool) -> Secret | None:
+        self.read.add(found["name"])
+        if (value := self.environment.get(found["name"])) is None:
+            self.wrong(node, f"the variable {found['name']} is not set", "set it")
+        elif not typed or found["default"]:
+            self._refuse_secret(found["name"], node)
+        else:
+            return Secret(found["name"], value)
+        return None
+
+    def _refuse_secret(self, name: str, node: Node) -> None:
+        what = f"the variable {name} is secret, and this value would be recorded"
+        self.wrong(node, what, f"`${{{name}}}`, alone, can be an option of a pass, nothing else")
+
+    def check_secrets(self, node: Node, place: tuple[object, ...] = ()) -> Node:
+        """Refuse secrets that stand in anything but an option of a pass."""
+        if not self.read & set(self.environment.secrets):
+            return node
+        if isinstance(node.value, Secret) and not _is_pass_option(place):
+            self._refuse_secret(node.value.name, node)
+            return Node(None, node.mark)
+        members = node.value
+        if isinstance(members, dict):
+            members = {key: self.check_secrets(e, (*place, key)) for key, e in members.items()}
+        elif isinstance(members, list):
+            members = [self.check_secrets(e, (*place, n)) for n, e in enumerate(members)]
+        return Node(members, node.mark, node.plain, node.takes, node.source)
+
     def _value(self, found: re.Match[str], node: Node) -> Any:
         axis, name, default = found["axis"], found["name"], found["default"]
         if found["dollar"]:
@@ -99,6 +154,13 @@ class Variables:
             self.wrong(node, f"`{found[0]}` is no variable", _SPELLINGS)
             return ""
         self.read.add(name)
+        if name not in self.environment.names:
+            what = f"configs may not read the variable {name}"
+            self.wrong(node, what, self.environment.remedy)
+            return ""
+        if name in self.environment.secrets:
+            self._refuse_secret(name, node)
+            return ""
         value = self.environment.get(name)
         if default is not None:
             return value or default.removeprefix(":-")
@@ -106,6 +168,22 @@ class Variables:
             what = f"the variable {name} is not set, and has no default"
             self.wrong(node, what, f"set it, or write ${{{name}:-default}}")
         return value or ""
+
+
+def _is_pass_option(place: tuple[object, ...]) -> bool:
+    """Tell whether a path leads into the options of a pass: `emit.passes[0].<name>.<option>`."""
+    if place[:1] == ("methods",) and place[2:3] == ("edge",):
+        place = place[2:]
+    return place[:1] in (("edge",), ("emit",)) and place[1:2] == ("passes",) and len(place) > 4
+
+
+def replace_secrets(value: Any, change: Callable[[Secret], Any]) -> Any:
+    """Copy plain data with its secrets changed."""
+    if isinstance(value, dict):
+        return {key: replace_secrets(each, change) for key, each in value.items()}
+    if isinstance(value, list):
+        return [replace_secrets(each, change) for each in value]
+    return change(value) if isinstance(value, Secret) else value
 
 
 def spelled(value: Any) -> str:

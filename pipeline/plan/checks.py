@@ -13,6 +13,7 @@ from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
 from pipeline.store.errors import Problem, did_you_mean, join
 from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import Options
@@ -45,11 +46,13 @@ def _mapping(value: object) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def check_config(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
-    """Yield what is wrong with a config whatever its model is; `root` is the workspace's folder."""
+def check_config(
+    config: PackageConfig, document: Document, workspace: Workspace
+) -> Iterator[Problem]:
+    """Yield what is wrong with a config whatever its model is."""
     yield from check_options(config, document)
-    yield from _missing_passes(config, document, root)
-    yield from _misfitting_files(config, document, root)
+    yield from _missing_passes(config, document, workspace.root)
+    yield from _misfitting_files(config, document, workspace)
     yield from _mixed_edges(config, document)
 
 
@@ -79,7 +82,9 @@ def _missing_passes(config: PackageConfig, document: Document, root: Path) -> It
                 yield document.problem(join(path, number), what, known)
 
 
-def _misfitting_files(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
+def _misfitting_files(
+    config: PackageConfig, document: Document, workspace: Workspace
+) -> Iterator[Problem]:
     """Find files that options name and that are missing, or not of the kind that they need."""
     from pipeline.backends.workspace_files import find_misfits
 
@@ -90,7 +95,7 @@ def _misfitting_files(config: PackageConfig, document: Document, root: Path) -> 
     ]
     parts += [(join("validate.methods", n), each) for n, each in config.validation.methods.items()]
     for path, options in parts:
-        for option, what, known in find_misfits(options, root):
+        for option, what, known in find_misfits(options, workspace.root, workspace.data):
             yield document.problem(join(path, option), what, known)
 
 

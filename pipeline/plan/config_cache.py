@@ -87,7 +87,7 @@ class ConfigCache:
     def _folder(self) -> Folder:
         from pipeline.config.compose import Folder  # YAML, which a no-op run does without
 
-        return Folder(self.workspace.configs, os.environ)
+        return Folder(self.workspace.configs, self.workspace.environment)
 
     def _composed(self, path: Path) -> dict[str, Any] | None:
         """Return the packages that a file makes, and the digests of what they are made from beside
@@ -101,7 +101,7 @@ class ConfigCache:
             return {
                 "packages": composition.packages,
                 "files": composition.reads,
-                "variables": {name: _variable(name) for name in composition.variables},
+                "variables": {name: self._variable(name) for name in composition.variables},
             }
 
         if path not in self._known:
@@ -115,13 +115,28 @@ class ConfigCache:
     def _still_so(self, composed: Mapping[str, Any]) -> bool:
         files, variables = composed["files"], composed["variables"]
         return all(self._digest(name) == digest for name, digest in files.items()) and all(
-            _variable(name) == digest for name, digest in variables.items()
+            self._variable(name) == digest for name, digest in variables.items()
         )
+
+    def _variable(self, name: str) -> Digest | None:
+        """Hash the value of a variable, which no file may hold as it is; None where it is not set.
+        One that configs may read no more has no digest."""
+        environment = self.workspace.environment
+        if name not in environment.names:
+            return hash_bytes(b"")
+        value = environment.get(name)
+        if value is None:
+            return None
+        if name in environment.secrets:
+            from pipeline.config.variables import Secret
+
+            return Secret(name, value).digest
+        return hash_bytes(b"=" + os.fsencode(value))
 
     def _digest(self, name: str) -> Digest | None:
         """Hash a file beside the configs, once; many of them can extend it."""
         if name not in self._digests:
-            self._digests[name] = self.workspace.file_digests.find(self.workspace.configs / name)
+            self._digests[name] = self.workspace.find_data(self.workspace.configs / name)
         return self._digests[name]
 
     @cached_property
@@ -213,12 +228,6 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
         "quantized": config.quantized,
         "files": sorted(set(named)),
     }
-
-
-def _variable(name: str) -> Digest | None:
-    """Hash the value of a variable, which no file may hold as it is; None where it is not set."""
-    value = os.environ.get(name)
-    return None if value is None else hash_bytes(os.fsencode(value))
 
 
 def _frozen(value: Any) -> Any:

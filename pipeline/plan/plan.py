@@ -84,7 +84,7 @@ class Plan:
         found = [*parsed.problems, *(check_backends(document) if document else ())]
         if config is None or document is None:
             return tuple(found)
-        found += check_config(config, document, self.workspace.root)
+        found += check_config(config, document, self.workspace)
         found += self.models.problems(config.model, document)
         if config.model not in self.models.sources:
             return tuple(found)
@@ -162,7 +162,7 @@ class Plan:
         return [digest for digest in map(self._file, paths) if digest is not None]
 
     def _file(self, path: str) -> Digest | None:
-        return self.workspace.file_digests.find(self.workspace.root / path)
+        return self.workspace.find_data(path)
 
     @once
     def compiles(self, package: str) -> list[Action] | None:
@@ -246,7 +246,7 @@ class Plan:
 
     def _baseline(self, package: str) -> Digest | None:
         """Hash the file with a package's accepted figures; None where there is none."""
-        return self.workspace.file_digests.find(self.workspace.baseline(package))
+        return self.workspace.find_data(self.workspace.baseline(package))
 
     def validate_digest(self, package: str) -> Digest | None:
         """Return the digest of the validate action, or None while the package is not linked."""

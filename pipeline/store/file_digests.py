@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store.digest import Digest, canonical_json, hash_file
-from pipeline.store.files import read_record, write_atomically
+from pipeline.store.files import read_record, stat_file, write_atomically
 
 # A file that changed this recently could change again within the resolution of its timestamps
 # and keep its stat, so nothing is cached of it (git calls this "racily clean").
@@ -86,5 +86,5 @@ class FileDigests:
 
 def read_stamp(path: Path) -> list[int]:
     """Return size, mtime in ns, ctime in ns and inode of a file. Raises OSError."""
-    stat = path.stat()
+    stat = stat_file(path)
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +33,38 @@ def record_bytes(record: Mapping[str, Any], sort_keys: bool = True) -> bytes:
     """Return the bytes of a record's file; equal records have the same."""
     text = json.dumps(record, indent=1, sort_keys=sort_keys, allow_nan=False)
     return f"{text}\n".encode()
+
+
+def stat_file(path: Path) -> os.stat_result:
+    """Return the stat of a file. Raises OSError, for a folder, a pipe or a device too: opening one
+    could wait forever."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        code = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+        text = os.strerror(code) if code == errno.EISDIR else "It is no regular file"
+        raise OSError(code, text, str(path))
+    return found
+
+
+def inside(path: Path, folders: Iterable[Path]) -> Path:
+    """Return the path of a file that others name. Raises OSError for what is no file, and for one
+    that stands in none of these folders, once links are followed."""
+    try:
+        stat_file(path)
+        real = Path(os.path.realpath(path))
+    except ValueError as error:  # NUL
+        raise OSError(errno.EINVAL, "It is no path", str(path)) from error
+    if not any(real.is_relative_to(os.path.realpath(folder)) for folder in folders):
+        raise OSError(errno.EACCES, "It is a link out of the workspace", str(path))
+    return path
+
+
+def read_text_file(path: Path, most: int = 1 << 20) -> bytes:
+    """Read a file that people write, of at most so many bytes. Raises OSError."""
+    if stat_file(path).st_size > most:
+        raise OSError(errno.EFBIG, f"It has more than {most:,} bytes", str(path))
+    with open(path, "rb") as file:
+        return file.read(most)
 
 
 @contextmanager

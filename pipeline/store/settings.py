@@ -6,14 +6,16 @@ An environment variable wins over the file.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.errors import PipelineError, did_you_mean, shown
+from pipeline.store.files import read_text_file
 from pipeline.store.sizes import parse_size
 from pipeline.store.store import default_root
 
@@ -23,30 +25,57 @@ if TYPE_CHECKING:
 TABLE = "tool.pte-pipeline"
 UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
 DEFAULT_CAP = "50GB"
+_MOST_JOBS = 4096
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The variables of the environment that configs may read.
+
+    Attributes:
+        names: all of them.
+        secrets: those whose values are recorded nowhere.
+        remedy: how to add one.
+        values: instead of the process's environment.
+    """
+
+    names: Collection[str] = ()
+    secrets: Collection[str] = ()
+    remedy: str = f"add it to `variables` of [{TABLE}] in pyproject.toml"
+    values: Mapping[str, str] | None = None
+
+    def get(self, name: str) -> str | None:
+        return (os.environ if self.values is None else self.values).get(name)
 
 
 @dataclass(frozen=True)
 class WorkspaceSettings:
-    """`jobs` is the number of worker processes, `cap` the greatest size of the store in bytes."""
+    """`jobs` is the number of worker processes, `cap` the greatest size of the store in bytes;
+    `data` are folders outside of the workspace to which links in it may lead."""
 
     jobs: int
     store: Path
     cap: int
     remote: RemoteSettings | None
+    environment: Environment
+    data: tuple[Path, ...]
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
     """Read the settings of the workspace at `root`. Raises PipelineError for wrong ones.
 
-    An untrusted build writes to the remote tier only if its environment says so, not if a file says
-    so that the build's author can edit.
+    An untrusted build writes to the remote tier, lets configs read variables and follows links out
+    of the workspace only if its environment says so, not if a file says so that the build's author
+    can edit.
     """
     get = partial(_get, root, _read_table(root / "pyproject.toml"))
+    untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
     remote = None
     if (url := get("remote")) is not None:
         from pipeline.store.remote import RemoteSettings
 
-        untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
         default_mode = "read-only" if untrusted else "read-write"
         remote = RemoteSettings(
             url=url,
@@ -61,12 +90,23 @@ def read_settings(root: Path) -> WorkspaceSettings:
         store=get("store", default_root()),
         cap=get("store_size", parse_size(DEFAULT_CAP)),
         remote=remote,
+        environment=_environment(partial(get, from_file=not untrusted), untrusted),
+        data=get("data", (), from_file=not untrusted),
     )
+
+
+def _environment(get: Callable[..., Any], untrusted: bool) -> Environment:
+    secrets = get("secrets", frozenset())
+    names = get("variables", frozenset()) | secrets
+    if not untrusted:
+        return Environment(names, secrets)
+    remedy = f"this build is untrusted: only {VARIABLES['variables']} of its environment lists them"
+    return Environment(names, secrets, remedy)
 
 
 def _parse_jobs(value: Any, _: Path) -> int:
     jobs = int(value) if isinstance(value, str) and value.isdecimal() else value
-    return _checked(jobs, type(jobs) is int and jobs >= 1)
+    return _checked(jobs, type(jobs) is int and 1 <= jobs <= _MOST_JOBS)
 
 
 def _parse_size(value: Any, _: Path) -> int:
@@ -79,8 +119,20 @@ def _parse_seconds(value: Any, _: Path) -> float:
     return _checked(seconds, 0 < seconds < 1e9)  # threads wait no longer than some 1e10
 
 
+def _parse_text(value: Any) -> str:
+    ok = isinstance(value, str) and 0 < len(value) < 4096 and not _CONTROL.search(value)
+    return str(_checked(value, ok))
+
+
 def _parse_path(value: Any, root: Path) -> Path:
-    return root / Path(_checked(value, isinstance(value, str))).expanduser()
+    path = root / Path(_parse_text(value)).expanduser()
+    return _checked(path, all(len(os.fsencode(part)) < 256 for part in path.parts))
+
+
+def _parse_names(value: Any, _: Path) -> frozenset[str]:
+    names = re.split(r"[,\s]+", value.strip(", ")) if isinstance(value, str) else value
+    ok = isinstance(names, list) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names)
+    return frozenset(_checked(names, ok))
 
 
 def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
@@ -97,11 +149,11 @@ def _checked(value: Any, ok: bool) -> Any:
 # How the value of each setting is read, in a workspace at a root, and what it must be. A parser
 # raises ValueError.
 _SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
-    "jobs": (_parse_jobs, "a whole number from 1 up"),
+    "jobs": (_parse_jobs, f"a whole number from 1 up to {_MOST_JOBS}"),
     "store": (_parse_path, "a path"),
     "store_size": (_parse_size, "a size such as 50GB"),
     "remote": (
-        lambda value, _: _checked(value, isinstance(value, str) and "://" in value),
+        lambda value, _: _checked(value, "://" in _parse_text(value)),
         "an address such as s3://bucket/folder or file:///folder",
     ),
     "remote_mode": (
@@ -111,6 +163,9 @@ _SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "remote_timeout": (_parse_seconds, "a number of seconds above 0"),
     "signing_key": (_parse_path, "a path"),
     "trusted_keys": (_parse_paths, "a path or a list of paths"),
+    "variables": (_parse_names, "a list of names of variables"),
+    "secrets": (_parse_names, "a list of names of variables"),
+    "data": (_parse_paths, "a path or a list of paths"),
     "remote_options": (lambda value, _: _checked(value, isinstance(value, dict)), "a table"),
 }
 VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in _SETTINGS if name != "remote_options"}
@@ -129,18 +184,26 @@ def _get(
         return parse(value, root)
     except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
         where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
-        raise PipelineError(f"{where}: is {value!r}; must be {wanted}") from None
+        raise PipelineError(f"{where}: is {shown(value)}; must be {wanted}") from None
 
 
 def _read_table(path: Path) -> Mapping[str, Any]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        file = tomllib.loads(read_text_file(path).decode())
     except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise PipelineError(f"{path.name}: cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise PipelineError(f"{path.name}: is nested too deep") from error
     except ValueError as error:  # no TOML, or no text
         raise PipelineError(f"{path.name}: {error}") from error
-    settings: dict[str, Any] = table.get("tool", {}).get("pte-pipeline", {})
+    settings: Any = file
+    for place, key in (("tool", "tool"), (TABLE, "pte-pipeline")):
+        settings = settings.get(key, {})
+        if not isinstance(settings, dict):
+            raise PipelineError(f"{path.name}: {place}: is {shown(settings)}; must be a table")
     if unknown := [name for name in settings if name not in _SETTINGS]:
         guess = did_you_mean(unknown[0], _SETTINGS)
-        raise PipelineError(f"{path.name}: {TABLE}: unknown key '{unknown[0]}'; {guess}")
+        raise PipelineError(f"{path.name}: {TABLE}: unknown key {shown(unknown[0])}; {guess}")
     return settings

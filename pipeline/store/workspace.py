@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.store.digest import canonical_json
+from pipeline.store.digest import Digest, canonical_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.file_digests import FileDigests
-from pipeline.store.files import read_record, write_atomically
-from pipeline.store.settings import read_settings
+from pipeline.store.files import inside, read_record, write_atomically
+from pipeline.store.settings import Environment, read_settings
 from pipeline.store.store import Store
 
 BASELINES = "baselines"
@@ -22,12 +22,22 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 @dataclass(frozen=True)
 class Workspace:
     """`jobs` is the number of worker processes; `build_folder` is where builds go, where that is
-    not `build/`."""
+    not `build/`; `environment` and `data` are what configs may read beside the workspace."""
 
     root: Path
     store: Store
     jobs: int
     build_folder: Path | None = None
+    environment: Environment = field(default_factory=Environment)
+    data: tuple[Path, ...] = ()
+
+    def find_data(self, name: str | Path) -> Digest | None:
+        """Return the digest of a data file of the workspace, or None if the file cannot be read or
+        stands elsewhere."""
+        try:
+            return self.file_digests.hash(inside(self.root / name, (self.root, *self.data)))
+        except OSError:
+            return None
 
     @property
     def models(self) -> Path:
@@ -96,4 +106,6 @@ def open_workspace(root: Path) -> Workspace:
     root = root.resolve()
     settings = read_settings(root)
     store = Store(settings.store, settings.remote, settings.cap)
-    return Workspace(root, store, settings.jobs)
+    return Workspace(
+        root, store, settings.jobs, environment=settings.environment, data=settings.data
+    )

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -21,11 +22,12 @@ from pipeline.config.variables import Variables
 from pipeline.config.yaml import Mark, Node, load_nodes, plain, read_scalar
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, Problem, format_new_problems
+from pipeline.store.settings import Environment
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.config.test_parser import DOCUMENTS
 from tests.support.bench import REPOSITORY
-from tests.support.configs import read_configs
+from tests.support.configs import environment, read_configs
 
 BASE = """\
 model: m
@@ -260,9 +262,9 @@ def test_defaults_must_be_a_mapping(write, value):
 # Variables
 
 
-def filled(text, environment=(), matrix=None):
+def filled(text, values=(), matrix=None):
     """Fill in a value, written without quotes; return it and its problems."""
-    variables = Variables(dict(environment), matrix)
+    variables = Variables(environment(dict(values)), matrix)
     node = variables.fill(Node(text, Mark("f.yaml", 7, "path"), plain=True))
     return node.value, [str(problem) for problem in variables.problems]
 
@@ -292,8 +294,8 @@ def filled(text, environment=(), matrix=None):
     ],
 )
 def test_variables_are_filled_in(text, value):
-    environment = {"A": "x y", "B": "5", "C": "0.5", "D": "true", "EMPTY": ""}
-    found, reported = filled(text, environment, {"n": 7, "on": True})
+    values = {"A": "x y", "B": "5", "C": "0.5", "D": "true", "EMPTY": ""}
+    found, reported = filled(text, values, {"n": 7, "on": True})
     assert (found, type(found), reported) == (value, type(value), [])
 
 
@@ -336,7 +338,7 @@ def test_only_variables_that_count_are_asked_for(write, tmp_path):
         "p": "extends: _base\ntarget: t\nmethods: {f: {partitioners: []}}\n",
     }
     assert data(write({"MODEL": "m"}, **files), "p")["model"] == "m"
-    composition = Folder(tmp_path, {}).compose(tmp_path / "p.yaml")
+    composition = Folder(tmp_path, environment({})).compose(tmp_path / "p.yaml")
     assert composition.variables == ("MODEL",)
     assert problems(write({}, **files), "p") == [
         "_base.yaml:2: model: the variable MODEL is not set, and has no default; "
@@ -356,7 +358,7 @@ def test_a_base_can_be_chosen_by_a_variable(write):
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.booleans())
 def test_any_text_can_be_escaped(text, unquoted):
-    variables = Variables({})
+    variables = Variables(environment({}))
     node = variables.fill(Node(text.replace("$", "$$"), Mark("f", 1, "x"), plain=unquoted))
     assert node.value == text and not variables.problems
 
@@ -531,7 +533,7 @@ def test_a_mistake_of_one_combination_spoils_no_other(write):
 def test_a_folder_that_cannot_be_read_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PipelineError, match="file: cannot be read"):
-        Folder(tmp_path / "file", {})
+        Folder(tmp_path / "file", environment({}))
 
 
 # Properties of merging
@@ -626,7 +628,7 @@ def test_how_a_chain_of_bases_is_spelled_means_nothing(documents):
             for (stem, bases), each in zip(spelling.items(), documents, strict=True):
                 document = {**({"extends": bases} if bases else {}), **each}
                 (folder / f"{stem}.yaml").write_text(yaml.safe_dump(document))
-            composition = Folder(folder, {}).compose(folder / "p.yaml")
+            composition = Folder(folder, environment({})).compose(folder / "p.yaml")
             assert sorted(composition.reads) == sorted(
                 {"p.yaml"}
                 | {f"{base}{suffix}" for base in ("_a", "_b") for suffix in (".yaml", ".yml")}
@@ -840,6 +842,7 @@ def test_what_the_plan_remembers_is_what_it_would_find(steps):
         root = Path(name)
         (root / "partition_configs").mkdir()
         os.environ.pop("X", None)
+        listed = Environment(["X"])
         for number, (what, content) in enumerate(steps):
             path = root / "partition_configs" / what
             if what == "X":
@@ -849,12 +852,13 @@ def test_what_the_plan_remembers_is_what_it_would_find(steps):
                 path.unlink(missing_ok=True)
             else:  # of another size each time, whatever the clock says
                 path.write_text(content + "#" * (number + 1))
-            plan = Plan(Workspace(root, Store(root / "store"), 1))
+            workspace = Workspace(root, Store(root / "store"), 1, environment=listed)
+            plan = Plan(workspace)
             found = known(plan)
             plan.remember()
             memory = root / "build" / ".files.json"
             kept = memory.read_bytes() if memory.exists() else b""
             memory.unlink(missing_ok=True)
-            assert found == known(Plan(Workspace(root, Store(root / "store"), 1)))
+            assert found == known(Plan(replace(workspace)))
             memory.parent.mkdir(exist_ok=True)
             memory.write_bytes(kept)

@@ -48,6 +48,8 @@ def _composed(_built, tmp_path_factory):
     """The sample `pair` with packages that share a base, built."""
     root = tmp_path_factory.mktemp("composed") / "pair"
     bench = Bench(Path(shutil.copytree(_built.root, root)))
+    listed = '[tool.pte-pipeline]\nvariables = ["ARCH", "OS", "TARGET"]\n'
+    (root / "pyproject.toml").write_text(listed)
     for stem, text in CONFIGS.items():
         (root / "partition_configs" / f"{stem}.yaml").write_text(text)
     assert bench.doit() == 0, bench.output

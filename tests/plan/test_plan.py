@@ -17,13 +17,15 @@ from pipeline.config import parser
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status, link_status, unit_status, validate_status
 from pipeline.store.errors import ConfigErrors
+from pipeline.store.settings import read_settings
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.bench import bench_of
 
 
 def make_plan(bench):
-    return Plan(Workspace(bench.root, Store(bench.store), 1))
+    listed = read_settings(bench.root).environment
+    return Plan(Workspace(bench.root, Store(bench.store), 1, environment=listed))
 
 
 def statuses(bench):

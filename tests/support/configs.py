@@ -6,13 +6,26 @@ from types import SimpleNamespace
 from pipeline.config.compose import Folder
 from pipeline.config.parser import parse_document, parse_package
 from pipeline.store.errors import Problem
+from pipeline.store.settings import Environment
 from pipeline.store.workspace import makes_packages
 
 
-def read_configs(folder, environment=os.environ):
+class _All:
+    """The names of all variables."""
+
+    def __contains__(self, name):
+        return True
+
+
+def environment(values=os.environ):
+    """An environment all of which configs may read."""
+    return Environment(_All(), values=values)
+
+
+def read_configs(folder, values=os.environ):
     """Read all configs of a folder but hidden ones; none where there is no folder. The result has,
     by package, the good `configs` with their `documents`, and the `problems` of the others."""
-    files = Folder(folder, environment)
+    files = Folder(folder, environment(values))
     makers = {}
     for stem, paths in files.files.items():
         for path in paths if makes_packages(stem) else ():

@@ -39,6 +39,8 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 def _accept(plan: Plan, package: str) -> str:
     now = _present(plan, package)
     path = plan.workspace.baseline(package)
+    if not path.parent.resolve().is_relative_to(plan.workspace.root.resolve()):
+        raise PipelineError(f"{package}: {BASELINES}/ is a link out of the workspace")
     before = None
     with suppress(ConfigErrors):  # one that can't be read is replaced
         before = read_baseline(path)

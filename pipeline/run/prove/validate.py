@@ -158,7 +158,6 @@ def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:
     """Return the accepted figures. Raises PipelineError where they are no more those of the key, or
     make no sense."""
     path = workspace.baseline(str(action.package))
-    found = digest.hash_file(path) if path.is_file() else None
-    if found != action.key["baseline"]:
+    if workspace.find_data(path) != action.key["baseline"]:
         raise PipelineError(f"{path.parent.name}/{path.name}: changed while the build ran")
     return read_baseline(path)

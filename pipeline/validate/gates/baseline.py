@@ -16,6 +16,7 @@ from pipeline.config.compose import Document
 from pipeline.config.parser import parse
 from pipeline.config.yaml import Dumper, load_nodes
 from pipeline.store.errors import ConfigErrors, Problem
+from pipeline.store.files import inside, read_text_file
 from pipeline.validate.gates.figures import Figures, MethodFigures
 
 MOST_TENSORS = 10
@@ -85,7 +86,7 @@ def read_baseline(path: Path) -> Figures | None:
     """Read the baseline of a package; None where there is none. Raises ConfigErrors."""
     file = f"{path.parent.name}/{path.name}"
     try:
-        content = path.read_bytes()
+        content = read_text_file(inside(path, (path.parent.parent,)))
     except FileNotFoundError:
         return None
     except OSError as error:
