@@ -1,28 +1,20 @@
 """The add/sub backend: its text, its compiler, its runtime, and packages that are lowered to it."""
 
-import ast
 import inspect
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
-from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.exir import to_edge
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch.export import Dim, export
 
-from pipeline.backends import BACKENDS, PartitionerSpec
-from pipeline.backends.add_sub import compiler, runtime, text
 from pipeline.backends.add_sub.compiler import preprocess
 from pipeline.backends.add_sub.partitioner import AddSubPartitioner
 from pipeline.backends.add_sub.runtime import AddSubRuntime
 from pipeline.backends.delegate_runtime import DelegateError
-from pipeline.compile.inspect.delegation import describe_delegation
-from pipeline.compile.lower import lower
-from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.run.prove.subject import lines_of_handles
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError
@@ -72,9 +64,8 @@ def same(actual, expected):
     return actual.dtype == expected.dtype and actual.shape == expected.shape and equal and signs
 
 
-def computed(operation, value, kind, *operands, **rest):
-    """An instruction that computes a value."""
-    return {"operation": operation, "value": value, "type": kind, "operands": operands, **rest}
+def computed(operation, kind, *operands, **rest):
+    return {"operation": operation, "type": kind, "operands": operands, **rest}
 
 
 class Golden(torch.nn.Module):
@@ -92,19 +83,19 @@ class Golden(torch.nn.Module):
 
 
 GOLDEN = [
-    {"operation": "constant", "value": "v0", "type": "float32[3]", "data": "scale"},
-    {"operation": "constant", "value": "v1", "type": "int64[2,1]", "data": "offset"},
-    {"operation": "constant", "value": "v2", "type": "int64[]", "data": "one"},
-    {"operation": "input", "value": "v3", "type": "float32[?,3]"},
-    {"operation": "input", "value": "v4", "type": "bfloat16[3]"},
-    {"operation": "input", "value": "v5", "type": "int64[3]"},
-    computed("sub", "v6", "float32[?,3]", "v3", "v0", alpha=2.5, handle=1),
-    computed("add", "v7", "int64[2,3]", "v5", "v1", alpha=-3, handle=2),
-    computed("cast", "v8", "float64[?,3]", "v3", handle=3),
-    computed("cast", "v9", "float64[]", "v2", handle=4),
-    computed("add", "v10", "float64[?,3]", "v8", "v9", handle=4),
-    computed("sub", "v11", "bfloat16[3]", "v4", "v4", handle=5),
-    {"operation": "output", "operands": ["v6", "v7", "v10", "v11"]},
+    {"operation": "constant", "type": "float32[3]", "data": "scale"},
+    {"operation": "constant", "type": "int64[2,1]", "data": "offset"},
+    {"operation": "constant", "type": "int64[]", "data": "one"},
+    {"operation": "input", "type": "float32[?,3]"},
+    {"operation": "input", "type": "bfloat16[3]"},
+    {"operation": "input", "type": "int64[3]"},
+    computed("sub", "float32[?,3]", 4, 1, alpha=2.5, handle=1),
+    computed("add", "int64[2,3]", 6, 2, alpha=-3, handle=2),
+    computed("cast", "float64[?,3]", 4, handle=3),
+    computed("cast", "float64[]", 3, handle=4),
+    computed("add", "float64[?,3]", 9, 10, handle=4),
+    computed("sub", "bfloat16[3]", 5, 5, handle=5),
+    {"operation": "output", "operands": [7, 8, 11, 12]},
 ]
 DATA = {
     f"add_sub/{digest.hash_bytes(data)}": data
@@ -121,108 +112,104 @@ def golden():
     return compiled(Golden(), arguments, shapes)
 
 
-def sealed(lines):
-    """A payload of these instructions, with the right checksum."""
-    return text.seal("\n".join(json.dumps(line, separators=(",", ":")) for line in lines).encode())
+def payload_of(lines):
+    return "\n".join(json.dumps(line, separators=(",", ":")) for line in lines).encode()
 
 
 # The text
 
 
 def test_a_partition_becomes_this_text(golden):
-    assert golden.processed_bytes == sealed(GOLDEN)
+    assert golden.processed_bytes == payload_of(GOLDEN)
     assert data_of(golden) == DATA
-
-
-def test_debug_handles_are_found_by_the_line(golden):
-    _, *lines = golden.processed_bytes.splitlines()
-    handles = {n: json.loads(line).get("handle") for n, line in enumerate(lines, 2)}
-    expected = {number: handle for number, (handle,) in golden.debug_handle_map.items()}
-    assert {number: handle for number, handle in handles.items() if handle} == expected
+    handles = {n: line["handle"] for n, line in enumerate(GOLDEN, 1) if "handle" in line}
+    assert golden.debug_handle_map == {n: (handle,) for n, handle in handles.items()}
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"operation": "mul"},
-        {"type": "float8[?,3]"},
+        {"operation": "output"},
         {"type": "float32"},
-        {"operands": "v3"},
+        {"operands": "4"},
+        {"operands": [4, 7]},
+        {"operands": [0]},
         {"handle": "1"},
         {"alpha": "__import__('os')"},
         {"alpha": [1]},
         {"more": 1},
     ],
 )
-def test_a_line_that_is_no_instruction_is_refused(change):
+def test_a_damaged_line_is_named(change):
     lines = [*GOLDEN[:6], GOLDEN[6] | change, *GOLDEN[7:]]
-    with pytest.raises(DelegateError, match="line 8 of the payload is no instruction: b'"):
-        AddSubRuntime().init(sealed(lines), (), DATA)
+    with pytest.raises(DelegateError, match="line 7 is no instruction there"):
+        AddSubRuntime().init(payload_of(lines), (), DATA)
 
 
-def test_a_line_that_reads_what_none_before_it_defines_is_refused():
-    lines = [*GOLDEN[:6], GOLDEN[6] | {"operands": ["v3", "v6"]}, *GOLDEN[7:]]
-    with pytest.raises(DelegateError, match="line 8 of the payload reads v6, which no line"):
-        AddSubRuntime().init(sealed(lines), (), DATA)
-    lines = [*GOLDEN[:-1], {"operation": "output", "operands": ["v99"]}]
-    with pytest.raises(DelegateError, match="line 14 of the payload reads v99"):
-        AddSubRuntime().init(sealed(lines), (), DATA)
+@pytest.mark.parametrize("end", range(1, len(GOLDEN)))
+def test_a_payload_that_was_cut_is_refused(end):
+    with pytest.raises(DelegateError, match=f"line {end} is no instruction there"):
+        AddSubRuntime().init(payload_of(GOLDEN[:end]), (), DATA)
 
 
-def test_a_constant_without_a_type_is_refused():
-    lines = [{"operation": "constant", "value": "v0", "data": "key"}]
-    with pytest.raises(DelegateError, match="can't be made of the 0 bytes of key"):
-        AddSubRuntime().init(sealed(lines), (), {})
+INPUTS = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
 
 
-def test_an_alpha_that_does_not_fit_is_told_with_its_debug_handle():
-    lines = [
-        {"operation": "input", "value": "v0", "type": "int64[2]"},
-        computed("add", "v1", "int64[2]", "v0", "v0", alpha=0.5, handle=7),
-        {"operation": "output", "operands": ["v1"]},
-    ]
-    program = AddSubRuntime().init(sealed(lines), (), {})
-    with pytest.raises(DelegateError, match=r"^add: ") as caught:
-        AddSubRuntime().execute(program, (torch.ones(2).long(),))
-    assert caught.value.debug_handle == 7
+def survive(payload):
+    """Load and call a payload. Nothing but a DelegateError that names a line may come of it."""
+    try:
+        AddSubRuntime().execute(AddSubRuntime().init(payload, (), DATA), INPUTS)
+    except DelegateError as error:
+        assert error.reason.startswith("line "), error
 
 
 @settings(max_examples=200)
 @given(data=st.data())
-def test_a_payload_that_was_cut_or_changed_is_refused(golden, data):
+def test_a_changed_payload_never_crashes(golden, data):
     payload = golden.processed_bytes
     place = data.draw(st.integers(0, len(payload) - 1))
-    if data.draw(st.booleans()):
-        damaged = payload[:place]
-    else:
-        byte = data.draw(st.integers(0, 255).filter(lambda each: each != payload[place]))
-        damaged = payload[:place] + bytes([byte]) + payload[place + 1 :]
-    with pytest.raises(DelegateError, match="was cut or changed"):
-        AddSubRuntime().init(damaged, (), DATA)
+    new = data.draw(st.binary(max_size=3))
+    survive(payload[:place] + new + payload[place + len(new) :])
+
+
+TYPES = [name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)]
 
 
 @settings(max_examples=200)
+@given(st.data())
+def test_other_fields_never_crash(data):
+    lines = [dict(line) for line in GOLDEN]
+    line = lines[data.draw(st.integers(0, len(lines) - 1))]
+    name = data.draw(st.sampled_from(TYPES) | st.sampled_from(["save", "Tensor", "no_grad"]))
+    sizes = data.draw(st.sampled_from(["", "3", "?", "2,1", "9" * 30, ",,", "0"]))
+    known = st.lists(st.integers(-1, 14), max_size=3)
+    line |= data.draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "operation": st.sampled_from(["input", "constant", "add", "sub", "cast", "output"]),
+                "type": st.just(f"{name}[{sizes}]"),
+                "operands": known,
+                "alpha": st.floats() | st.integers(-(2**70), 2**70),
+            },
+        )
+    )
+    survive(payload_of(lines))
+
+
+@settings(max_examples=50)
 @given(st.binary(max_size=80))
 def test_any_bytes_are_refused(data):
-    with pytest.raises(DelegateError):
+    with pytest.raises(DelegateError, match="line "):
         AddSubRuntime().init(data, (), {})
 
 
 def test_named_data_must_be_there_and_fit(golden):
     key, *_ = DATA
     for data in (b"", bytes(11), bytes(16)):
-        with pytest.raises(
-            DelegateError, match=rf"float32\[3\] can't be made of the {len(data)} b"
-        ):
+        with pytest.raises(DelegateError, match="line 1: constant: "):
             AddSubRuntime().init(golden.processed_bytes, (), {**DATA, key: data})
-
-
-def test_nothing_is_evaluated_or_unpickled():
-    for module in (text, compiler, runtime):
-        names = {
-            n.id for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.Name)
-        }
-        assert not names & {"eval", "exec", "compile", "pickle", "marshal", "__import__"}
 
 
 # The compiler
@@ -240,36 +227,13 @@ def line_of(function, code):
     return start + next(n for n, line in enumerate(lines) if code in line)
 
 
-def test_operators_without_an_instruction_are_told_with_their_lines():
+def test_an_operator_without_an_instruction_is_refused_with_its_line():
     with pytest.raises(PipelineError) as caught:
         compiled(Unsupported(), (torch.ones(2), torch.ones(2)))
-    first, second = str(caught.value).splitlines()
-    here = "test_add_sub.py"
-    place = f"{here}:{line_of(Unsupported.forward, 'total * y')}, in Unsupported.forward"
-    assert first.startswith(
-        "add_sub has no instruction for aten.mul.Tensor: scaled = total * y  # "
-    )
-    assert first.endswith(place)
-    assert "aten.sin" in second and f"{here}:{line_of(Unsupported.forward, 'sin')}" in second
-
-
-class Double(torch.nn.Module):
-    def forward(self, x):
-        return x + x
-
-
-@pytest.mark.parametrize(
-    ("value", "what"),
-    [
-        (torch.ones(2, dtype=torch.complex64), "takes no complex64 tensor in aten.add.Tensor"),
-        (torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last), "dimensions are in dis"),
-    ],
-)  # fmt: skip
-def test_values_that_the_text_cannot_say_are_refused(value, what):
-    config = EdgeCompileConfig(_check_ir_validity=False)
-    program = to_edge(export(Double(), (value,)), compile_config=config).exported_program()
-    with pytest.raises(PipelineError, match=what):
-        preprocess(program, [])
+    line = f"test_add_sub.py:{line_of(Unsupported.forward, 'total * y')}, in Unsupported.forward"
+    told = str(caught.value)
+    assert told.startswith("add_sub has no instruction for aten.mul.Tensor: scaled = total * y  # ")
+    assert told.endswith(line)
 
 
 def test_no_bits_of_a_constant_are_lost():
@@ -284,7 +248,7 @@ def test_no_bits_of_a_constant_are_lost():
             return x + self.odd
 
     result = compiled(Nan(), (torch.ones(2),))
-    assert loaded(result).constants["v0"].view(torch.uint8).numpy().tobytes() == payload
+    assert loaded(result).constants[1].view(torch.uint8).numpy().tobytes() == payload
 
 
 def test_constants_are_written_by_their_values_not_by_their_strides():
@@ -293,9 +257,10 @@ def test_constants_are_written_by_their_values_not_by_their_strides():
             super().__init__()
             self.register_buffer("few", torch.arange(12.0).reshape(3, 4)[:, 1])
             self.register_buffer("many", torch.arange(80.0).reshape(40, 2)[:, 1])
+            self.register_buffer("none", torch.zeros(0, 3))
 
         def forward(self, x, y):
-            return x + self.few, y - self.many
+            return x + self.few, y - self.many, x - self.none
 
     inputs = (torch.ones(3), torch.ones(40))
     for actual, expected in zip(
@@ -304,23 +269,11 @@ def test_constants_are_written_by_their_values_not_by_their_strides():
         assert same(actual, expected)
 
 
-def test_compiling_imports_no_runtime():
-    code = (
-        "import sys\n"
-        "from pipeline.backends import BACKENDS\n"
-        "assert 'torch' not in sys.modules\n"
-        "import pipeline.backends.add_sub.compiler, pipeline.backends.add_sub.partitioner\n"
-        "assert 'pipeline.backends.add_sub.runtime' not in sys.modules\n"
-        "assert 'executorch.extension.pybindings._portable_lib' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
 # The partitioner
 
 
 class Stateful(torch.nn.Module):
-    """State that is read twice before it changes, a weight, and copies that lead nowhere."""
+    """State that is read twice before it changes, and a weight."""
 
     def __init__(self):
         super().__init__()
@@ -329,35 +282,28 @@ class Stateful(torch.nn.Module):
 
     def forward(self, x):
         self.count.copy_((self.count + self.step) + x)
-        return x.mul(2) + self.step, x.double()
-
-
-def tagged(module, arguments, **options):
-    program = edge_program(module, arguments)
-    result = AddSubPartitioner("AddSubBackend", **options).partition(program)
-    nodes = {n.name: n.meta.get("delegation_tag") for n in program.graph.nodes}
-    return program, result.partition_tags, nodes
+        return x.mul(2) + self.step
 
 
 def test_state_stays_outside_and_weights_go_in():
-    program, tags, nodes = tagged(Stateful(), (torch.ones(3),))
+    program = edge_program(Stateful(), (torch.ones(3),))
+    tags = AddSubPartitioner().partition(program).partition_tags
+    nodes = {n.name: n.meta.get("delegation_tag") for n in program.graph.nodes}
     inputs = {spec.target: nodes[spec.arg.name] for spec in program.graph_signature.input_specs}
     assert inputs["count"] is None and inputs["step"] in tags
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    taken = {node.name for node in calls if nodes[node.name] is not None}
+    assert taken == {node.name for node in calls if "add" in node.name}
 
 
-def test_copies_alone_and_other_operators_are_left_out():
-    program, tags, nodes = tagged(Stateful(), (torch.ones(3),))
-    chosen = {nodes[n.name]: str(n.target) for n in program.graph.nodes if "add" in n.name}
-    assert set(chosen) == set(tags)
-    assert all(nodes[n.name] is None for n in program.graph.nodes if "mul" in n.name)
-    casts = [n for n in program.graph.nodes if n.meta["val"] is not None and "to_dim" in n.name]
-    assert any(nodes[n.name] is None for n in casts)
+class Numbers(torch.nn.Module):
+    def forward(self, x):
+        return torch.add(x, x, alpha=x.sum().item()), torch.add(x > 0, x > 1, alpha=True)
 
 
-def test_whole_takes_everything_so_that_the_compiler_can_refuse_it():
-    program, _, nodes = tagged(Unsupported(), (torch.ones(2), torch.ones(2)), whole=True)
-    calls = [n.name for n in program.graph.nodes if n.op == "call_function"]
-    assert len({nodes[name] for name in calls}) == 1 and None not in {nodes[n] for n in calls}
+def test_an_alpha_that_the_text_cannot_say_is_left_out():
+    program = edge_program(Numbers(), (torch.ones(3),))
+    assert AddSubPartitioner().partition(program).partition_tags == {}
 
 
 class Branching(torch.nn.Module):
@@ -365,12 +311,9 @@ class Branching(torch.nn.Module):
         return torch.cond(x.sum() > 0, lambda x, y: x + y, lambda x, y: x - y, (x, y))
 
 
-def test_branches_are_taken_and_refused_where_all_must_be():
+def test_branches_are_taken():
     program = edge_program(Branching(), (torch.ones(2), torch.ones(2)))
-    tags = AddSubPartitioner("AddSubBackend").partition(program).partition_tags
-    assert len(tags) == 2
-    with pytest.raises(PipelineError, match=r"takes no control flow: .*in Branching\.forward"):
-        AddSubPartitioner("AddSubBackend", whole=True).partition(program)
+    assert len(AddSubPartitioner().partition(program).partition_tags) == 2
 
 
 # The runtime
@@ -378,7 +321,10 @@ def test_branches_are_taken_and_refused_where_all_must_be():
 # Sizes that broadcast with each other, and dtypes that eager mode promotes.
 SIZES = [(), (1,), (4,), (3, 1), (3, 4), (2, 1, 4), (2, 3, 4), (0, 3, 4), (2, 0, 1, 1)]
 BROADCAST = SIZES[:7]
-DTYPES = [getattr(torch, name) for name in text.DTYPES]
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+    torch.bfloat16, torch.float32, torch.float64,
+]  # fmt: skip
 
 
 def values(sizes, dtype, seed):
@@ -502,7 +448,7 @@ def test_sizes_that_come_at_run_time(growing):
 def test_an_instruction_that_fails_tells_its_debug_handle(growing):
     program = loaded(growing)
     (subtraction,) = (each for each in program.instructions if each.operation == "sub")
-    with pytest.raises(DelegateError, match="sub: The size of tensor a") as caught:
+    with pytest.raises(DelegateError, match="line 5: sub: The size of tensor a") as caught:
         AddSubRuntime().execute(program, (torch.ones(3, 2), torch.ones(3, 2), torch.ones(4, 2)))
     assert caught.value.debug_handle == subtraction.handle == 2
     done = AddSubRuntime().timings(program)
@@ -511,29 +457,28 @@ def test_an_instruction_that_fails_tells_its_debug_handle(growing):
 
 def test_a_result_that_was_not_declared_is_an_error():
     lines = [
-        {"operation": "input", "value": "v0", "type": "float32[?]"},
-        {"operation": "input", "value": "v1", "type": "float32[?]"},
-        computed("add", "v2", "float32[3]", "v0", "v1", handle=7),
-        {"operation": "output", "operands": ["v2"]},
+        {"operation": "input", "type": "float32[?]"},
+        {"operation": "input", "type": "float32[?]"},
+        computed("add", "float32[3]", 1, 2, handle=7),
+        {"operation": "output", "operands": [3]},
     ]
-    program = AddSubRuntime().init(sealed(lines), (), {})
+    program = AddSubRuntime().init(payload_of(lines), (), {})
     with pytest.raises(DelegateError) as caught:
         AddSubRuntime().execute(program, (torch.ones(4), torch.ones(4)))
-    assert str(caught.value) == "add: v2 must be float32[3], is float32[4]"
+    assert str(caught.value) == "line 3: add: must be float32[3], is float32[4]"
     assert caught.value.debug_handle == 7
 
 
 @pytest.mark.parametrize(
     ("inputs", "what"),
     [
-        ([torch.ones(3, 2)], "takes 3 inputs, 1 given"),
-        ([torch.ones(3, 2), 2, torch.ones(3, 2)], "input: v1 must be float32[?,2], is int"),
+        ([torch.ones(3, 2)], "line 2: input: must be float32[?,2], is NoneType"),
+        ([torch.ones(3, 2), 2, torch.ones(3, 2)],
+         "line 2: input: must be float32[?,2], is int"),
         ([torch.ones(3, 2), torch.ones(3, 2), torch.ones(3, 3)],
-         "input: v2 must be float32[?,2], is float32[3,3]"),
+         "line 3: input: must be float32[?,2], is float32[3,3]"),
         ([torch.ones(3, 2), torch.ones(3, 2).long(), torch.ones(3, 2)],
-         "input: v1 must be float32[?,2], is int64[3,2]"),
-        ([torch.ones(2), torch.ones(3, 2), torch.ones(3, 2)],
-         "input: v0 must be float32[?,2], is float32[2]"),
+         "line 2: input: must be float32[?,2], is int64[3,2]"),
     ],
 )  # fmt: skip
 def test_inputs_are_checked(growing, inputs, what):
@@ -546,9 +491,8 @@ def test_inputs_are_checked(growing, inputs, what):
 def test_every_instruction_is_timed_with_its_debug_handle(golden):
     program = loaded(golden)
     assert AddSubRuntime().timings(program) == ()
-    inputs = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
     for _ in range(2):  # those of the last call
-        AddSubRuntime().execute(program, inputs)
+        AddSubRuntime().execute(program, INPUTS)
         timings = AddSubRuntime().timings(program)
         assert [(each.name, each.debug_handle) for each in timings] == [
             ("sub", 1), ("add", 2), ("cast", 3), ("cast", 4), ("add", 4), ("sub", 5)
@@ -558,13 +502,13 @@ def test_every_instruction_is_timed_with_its_debug_handle(golden):
 
 def test_outputs_share_no_memory_with_inputs_and_constants():
     lines = [
-        {"operation": "input", "value": "v0", "type": "float32[2]"},
-        {"operation": "constant", "value": "v1", "type": "float32[2]", "data": "key"},
-        computed("cast", "v2", "float32[2]", "v0", handle=1),
-        {"operation": "output", "operands": ["v0", "v1", "v2"]},
+        {"operation": "input", "type": "float32[2]"},
+        {"operation": "constant", "type": "float32[2]", "data": "key"},
+        computed("cast", "float32[2]", 1, handle=1),
+        {"operation": "output", "operands": [1, 2, 3]},
     ]
     data = {"key": torch.tensor([1.0, 2.0]).numpy().tobytes()}
-    program, x = AddSubRuntime().init(sealed(lines), (), data), torch.ones(2)
+    program, x = AddSubRuntime().init(payload_of(lines), (), data), torch.ones(2)
     for output in AddSubRuntime().execute(program, (x,)):
         output.fill_(9)
     assert torch.equal(x, torch.ones(2))
@@ -572,40 +516,12 @@ def test_outputs_share_no_memory_with_inputs_and_constants():
 
 
 def test_names_change_nothing():
-    arguments = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
-    program = edge_program(Golden(), arguments)
+    program = edge_program(Golden(), INPUTS)
     expected = preprocess(program, []).processed_bytes
     for number, node in enumerate(program.graph.nodes):
         if node.op == "call_function":
             node.name = f"renamed_{number}"
     assert preprocess(program, []).processed_bytes == expected
-
-
-class Filtered(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = Rows()
-
-    def forward(self, x, y, z):
-        return self.inner(x * y, y, z).sin()
-
-
-@pytest.mark.parametrize("module", ["inner", ""])
-def test_whole_is_of_the_modules_that_are_named(module):
-    """The multiplication outside is no matter; where no module is named, it is."""
-    program = export(Filtered(), tuple(torch.ones(3, 2) for _ in range(3)))
-    options = BACKENDS["add_sub"].options(whole=True)
-    modules = (module,) if module else None
-    spec = PartitionerSpec(name="add_sub", options=options, modules=modules)
-    partitioners = {"forward": make_filtered_partitioners([spec])}
-    if not module:
-        with pytest.raises(PipelineError, match=r"no instruction for aten\.mul\.Tensor: .*sin"):
-            lower({"forward": program}, partitioners)
-        return
-    lowered = lower({"forward": program}, partitioners).exported_program("forward")
-    counts = describe_delegation(lowered)
-    assert counts["partitions"] == {"AddSubBackend": 1}
-    assert (counts["delegated_nodes"], counts["nodes"]) == (2, 4)
 
 
 # Packages
@@ -657,7 +573,7 @@ def export_methods():
 def example_inputs(method):
     return [inputs(1)]
 '''
-SUMS = both(partitioners=[{"add_sub": {"whole": False}}])
+SUMS = both(partitioners=["add_sub"])
 
 
 @pytest.fixture(scope="module")
@@ -698,14 +614,9 @@ def test_constants_of_two_methods_are_stored_once(bench):
 def broken(bench, folder):
     """The package, with a subtraction that declares another result than it gives."""
     pte = bench.bytes_of("sums", "small.pte")
-    start = pte.index(b"add_sub 2 ")
-    end = pte.index(b"}", pte.index(b'"output"', start)) + 1
-    _, *lines = pte[start:end].splitlines()
-    assert text.seal(b"\n".join(lines)) == pte[start:end]
-    number = next(n for n, line in enumerate(lines) if b'"sub"' in line)
-    lines[number] = lines[number].replace(b"[6,4]", b"[6,5]", 1)
+    start = pte.index(b"[6,4]", pte.index(b'"sub"'))
     path = folder / "small.pte"
-    path.write_bytes(pte[:start] + text.seal(b"\n".join(lines)) + pte[end:])
+    path.write_bytes(pte[:start] + b"[6,5]" + pte[start + 5 :])
     return path
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from executorch.exir import schema
 
-from pipeline.backends.add_sub.text import seal
-
 from .parts import (
     Damage,
     Parts,
@@ -265,8 +263,8 @@ def add_sub_line(parts: Parts, random: Random) -> Damage | None:
     found = [
         (plan, number, lines, place)
         for plan, number in parts.delegates()
-        if parts.payload(plan, number).startswith(b"add_sub")
-        for lines in [[json.loads(x) for x in parts.payload(plan, number).splitlines()[1:]]]
+        if plan.delegates[number].id == "AddSubBackend"
+        for lines in [[json.loads(x) for x in parts.payload(plan, number).splitlines()]]
         for place, line in enumerate(lines)
         if line["operation"] in ("add", "sub")
     ]
@@ -281,7 +279,7 @@ def add_sub_line(parts: Parts, random: Random) -> Damage | None:
     }
     how = random.choice([*changes])
     lines[place] = line | {how: changes[how]}
-    parts.set_payload(plan, number, seal("\n".join(map(json.dumps, lines)).encode()))
+    parts.set_payload(plan, number, "\n".join(map(json.dumps, lines)).encode())
     index = plan.delegates[number].processed.index
     what = f"{line} becomes {lines[place]}"
     return Damage(what, tuple(delegate_culprit(*user) for user in parts.users_of(index)))

@@ -255,8 +255,8 @@ def test_a_delegate_that_computes_something_else(monkeypatch):
 def test_a_runtime_in_python_that_subtracts_wrongly(monkeypatch):
     right = add_sub._compute
 
-    def wrong(instruction, values):
-        given = right(instruction, values)
+    def wrong(instruction, *operands):
+        given = right(instruction, *operands)
         return given + 1 if instruction.operation == "sub" else given
 
     monkeypatch.setattr(add_sub, "_compute", wrong)

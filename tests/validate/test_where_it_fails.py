@@ -100,8 +100,8 @@ def test_a_byte_that_was_changed_on_disk(workspace, capsys):
 def test_a_delegate_is_lowered_again_as_the_config_says(workspace, monkeypatch):
     right = add_sub._compute
 
-    def wrong(instruction, values):
-        given = right(instruction, values)
+    def wrong(instruction, *operands):
+        given = right(instruction, *operands)
         return given + 1 if instruction.operation == "sub" else given
 
     monkeypatch.setattr(add_sub, "_compute", wrong)

@@ -1,8 +1,5 @@
-"""The runtime of the add/sub backend in Python: reads the text once, then computes whole tensors.
-
-Every instruction is the operator of torch of its name, so that broadcasting, alpha and rounding are
-those of eager mode.
-"""
+"""The runtime in Python. Every instruction is the operator of torch of its name, so that
+broadcasting, alpha and rounding are those of eager mode."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ from pipeline.store.errors import first_line
 
 @dataclass
 class Loaded:
-    """A payload that was read. `timings` are those of the last call."""
+    """A payload that was read; constants by the number of their line, timings of the last call."""
 
     instructions: list[Instruction]
-    constants: dict[str, Tensor]
+    constants: dict[int, Tensor]
     timings: list[Timing] = field(default_factory=list)
 
 
@@ -40,60 +37,54 @@ class AddSubRuntime(DelegateRuntime):
         named_data: Mapping[str, bytes],
     ) -> Loaded:
         """Raises DelegateError: the payload is damaged, or its constants are not there."""
-        lines = read(processed_bytes)
-        constants = [line for line in lines if line.operation == "constant"]
-        return Loaded(lines, {line.value: _constant(line, named_data) for line in constants})
+        instructions = read(processed_bytes)
+        constants = {
+            number: _value(number, line, named_data.get(line.data, b""))
+            for number, line in enumerate(instructions, 1)
+            if line.operation == "constant"
+        }
+        return Loaded(instructions, constants)
 
     def execute(self, handle: Loaded, inputs: Sequence[Any]) -> list[Tensor]:
         """Raises DelegateError: an input is not what the payload declares, or an instruction
         fails; then with its debug handle."""
-        declared = [line for line in handle.instructions if line.operation == "input"]
-        if len(inputs) != len(declared):
-            raise DelegateError(f"takes {len(declared)} inputs, {len(inputs)} given")
-        given = {line.value: _check(line, x) for line, x in zip(declared, inputs, strict=True)}
-        values, outputs, handle.timings = handle.constants | given, [], []
-        for line in handle.instructions:
-            if line.operation == "output":
-                outputs += [values[name] for name in line.operands]
-            elif line.operation not in ("input", "constant"):
+        *lines, output = handle.instructions
+        values, given, handle.timings = {**handle.constants}, iter(inputs), []
+        for number, line in enumerate(lines, 1):
+            if line.operation == "input":
+                values[number] = _value(number, line, next(given, None))
+            elif line.operation != "constant":
                 started = time.perf_counter()
-                values[line.value] = _compute(line, values)
+                values[number] = _value(number, line, *(values[each] for each in line.operands))
                 seconds = time.perf_counter() - started
                 handle.timings.append(Timing(line.operation, seconds, line.handle))
-        return [value.clone(memory_format=torch.contiguous_format) for value in outputs]
+        return [values[number].clone() for number in output.operands]
 
     def timings(self, handle: Loaded) -> Iterable[Timing]:
         """Return those of `add`, `sub` and `cast` in the last call, up to the one that failed."""
         return tuple(handle.timings)
 
 
-def _constant(line: Instruction, named_data: Mapping[str, bytes]) -> Tensor:
-    data = np.frombuffer(named_data.get(line.data, b""), np.uint8).copy()
+def _value(number: int, line: Instruction, *operands: Any) -> Tensor:
+    """Return the value of an instruction, which must be of the type that its line declares."""
     try:
-        dtype, sizes = line.type.removesuffix("]").split("[")
-        plain = torch.from_numpy(data).view(getattr(torch, dtype))
-        return plain.reshape([int(size) for size in sizes.split(",") if size])
-    except (RuntimeError, ValueError) as error:
-        what = f"the {len(data)} bytes of {line.data} in the package"
-        raise DelegateError(f"{line.type} can't be made of {what}") from error
-
-
-def _compute(line: Instruction, values: Mapping[str, Tensor]) -> Tensor:
-    operands = [values[name] for name in line.operands]
-    try:
-        if line.operation == "cast":
-            result = operands[0].to(getattr(torch, line.type.partition("[")[0]))
-        else:
-            result = getattr(torch, line.operation)(*operands, alpha=line.alpha)
-    except Exception as error:  # whatever an operator raises
-        raise DelegateError(f"{line.operation}: {first_line(error)}", line.handle) from error
-    return _check(line, result)
-
-
-def _check(line: Instruction, value: Any) -> Tensor:
-    """Return a value that has the declared dtype and sizes, of which `?` is any."""
-    found = type_of(value) if isinstance(value, Tensor) else type(value).__name__
-    if not re.fullmatch(re.escape(line.type).replace(r"\?", r"\d+"), found):
-        what = f"{line.operation}: {line.value} must be {line.type}, is {found}"
-        raise DelegateError(what, line.handle)
+        value = _compute(line, *operands)
+        found = type_of(value) if isinstance(value, Tensor) else type(value).__name__
+        if not re.fullmatch(re.escape(line.type).replace(r"\?", r"\d+"), found):
+            raise ValueError(f"must be {line.type}, is {found}")
+    except Exception as error:  # whatever torch raises, of operands or of a damaged line
+        what = f"line {number}: {line.operation}: {first_line(error)}"
+        raise DelegateError(what, line.handle) from error
     return value
+
+
+def _compute(line: Instruction, *operands: Any) -> Any:
+    dtype, sizes = line.type.removesuffix("]").split("[")
+    if line.operation == "input":
+        return operands[0]
+    if line.operation == "constant":
+        data = torch.tensor(np.frombuffer(operands[0], np.uint8)).view(getattr(torch, dtype))
+        return data.reshape([int(size) for size in sizes.split(",") if size])
+    if line.operation == "cast":
+        return operands[0].to(getattr(torch, dtype))
+    return getattr(torch, line.operation)(*operands, alpha=line.alpha)
