@@ -16,13 +16,15 @@ from pipeline.program.graphs import graph_modules
 class AddSubPartitioner(Partitioner):
     """Takes what the compiler has an instruction for, in branches of control flow too."""
 
+    delegation_spec = DelegationSpec("AddSubBackend", [])
+
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         taken, tags = create_op_support(_is_taken), dict[str, DelegationSpec]()
         for module in graph_modules(exported_program.graph_module):
             proposer = CapabilityBasedPartitioner(module, taken, allows_single_node_partition=True)
             for partition in proposer.propose_partitions():
                 tag = f"add_sub_{len(tags)}"
-                tags[tag] = DelegationSpec("AddSubBackend", [])
+                tags[tag] = self.delegation_spec
                 for node in partition.nodes:
                     node.meta["delegation_tag"] = tag
         tag_constant_data(exported_program)

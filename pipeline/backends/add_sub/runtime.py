@@ -4,9 +4,9 @@ broadcasting, alpha and rounding are those of eager mode."""
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,9 @@ class AddSubRuntime(DelegateRuntime):
             if line.operation == "input":
                 values[number] = _value(number, line, next(given, None))
             elif line.operation != "constant":
-                started = time.perf_counter()
+                started = perf_counter()
                 values[number] = _value(number, line, *(values[each] for each in line.operands))
-                seconds = time.perf_counter() - started
-                handle.timings.append(Timing(line.operation, seconds, line.handle))
+                handle.timings.append(Timing(line.operation, perf_counter() - started, line.handle))
         return [values[number].clone() for number in output.operands]
 
     def timings(self, handle: Loaded) -> Iterable[Timing]:

@@ -5,8 +5,7 @@ Each line is an instruction. It gives a value, which later lines name by the num
     {"operation":"input","type":"float32[2,?]"}
     {"operation":"constant","type":"float32[64,1]","data":"add_sub/1f5a..."}
     {"operation":"sub","type":"float32[2,?]","operands":[1,2],"alpha":2,"handle":3}
-    {"operation":"cast","type":"float64[2,?]","operands":[3],"handle":5}
-    {"operation":"output","operands":[4]}
+    {"operation":"output","operands":[3]}
 """
 
 from __future__ import annotations
