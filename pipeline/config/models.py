@@ -219,6 +219,11 @@ class EmitConfig(Options):
     modules of what was profiled on a device. The package stays the same."""
     layout: LayoutConfig = LayoutConfig()
 
+    @property
+    def holds_lines(self) -> bool:
+        """Whether what is made holds lines of the source, which a program's digest leaves out."""
+        return self.emit_stacktrace or self.etrecord
+
 
 class PackageConfig(Options):
     """A package: which model it is made of, and how each method is lowered."""
@@ -270,6 +275,18 @@ class PackageConfig(Options):
         for name in methods:
             yield from (spec.reference for spec in self.methods[name].edge.passes)
         yield from (spec.reference for spec in self.emit.passes)
+
+    def names_count(self, method: str) -> bool:
+        """Return whether something that makes the method's object may read names of values: a
+        backend, a pass, or a choice of constants by patterns."""
+        emit = self.emit
+        by_name = (emit.external_constants, emit.external_files, emit.initialized_buffers)
+        backends = self.backends([method])
+        return (
+            any(by_name)
+            or any(self.pass_references([method]))
+            or any(backend.preprocessing.names_count for backend in backends)
+        )
 
     def select_cases(self, method: str) -> Cases:
         """Return the cases on which a method is validated."""

@@ -73,8 +73,8 @@ def _describe(each: Difference, file: str) -> str:
             return f"calibration inputs of {method} {_verb(each)}"
         case ("programs", method, what) if what.startswith("examples"):
             return f"example inputs of {method} {_verb(each)}"
-        case ("etrecord", _):
-            return f"{file}, whose lines the ETRecord holds, changed"
+        case ("content", _) | ("methods", _, "content"):
+            return f"{file}, whose lines the object or the ETRecord holds, {_verb(each)}"
         case ("baseline",):
             return f"the baseline {_verb(each)}"
         case ("etrecord",):

@@ -82,6 +82,8 @@ def quantize_action(
         "quantize": spec.resolved(),
         **_files(files, quantizer=True),
     }
+    if config.emit.emit_stacktrace:  # which the quantized program then bears
+        described["content"] = source.content
     from pipeline.backends import QUANTIZERS  # pydantic, which a no-op run does without
 
     needs = QUANTIZERS[spec.quantizer].host
@@ -121,13 +123,12 @@ def compile_action(
         passes, files: the files of each pass, by reference, and those that each method names.
     """
     own = {name: quantizes[name] for name in unit if name in quantizes}
-    named = [n for n in unit if any(b.preprocessing.names_count for b in config.backends([n]))]
     key = {
         **_common("compile", config.distributions(unit)),
         "methods": {
             name: {
                 "program": methods[name].program,
-                "names": methods[name].names if name in named else None,
+                "names": methods[name].names if config.names_count(name) else None,
                 **config.methods[name].resolved(),
                 "quantize": own[name].digest if name in own else None,
                 **_files(files.get(name, NO_FILES), quantizer=False),
@@ -140,8 +141,7 @@ def compile_action(
     more: Key = {
         # A backend that sees all methods takes them in the order of the model.
         "order": list(together) if len(together) > 1 else [],
-        # It holds lines of the source, unknown to a program's digest.
-        "etrecord": {n: methods[n].content for n in unit} if config.emit.etrecord else {},
+        "content": {n: methods[n].content for n in unit} if config.emit.holds_lines else {},
         "facts": _machine_facts(config, unit),
         "passes": {name: passes[name] for name in sorted(set(config.pass_references(unit)))},
     }

@@ -7,6 +7,7 @@ numbered in the order of the graph and symbols in the order of their first use.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,11 @@ from typing import Any
 from pipeline.program.module_paths import parse_frames
 from pipeline.store import digest
 
-# Node metadata that no lowering reads, and that holds object ids, paths of the machine and line
-# numbers. The rest (nn_module_stack, source_fn_stack, torch_fn) is read by partitioners and
-# quantizers, for instance through get_source_partitions, and so belongs to the program.
+# Node metadata that holds object ids, paths of the machine and line numbers. Lowering reads of them
+# which nodes come from one node of the first graph: these get one debug handle, and a payload may
+# hold it. The names in `from_node` are kept with those of values. The rest (nn_module_stack,
+# source_fn_stack, torch_fn) is read by partitioners and quantizers, for instance through
+# get_source_partitions, and so belongs to the program.
 VOLATILE_METADATA = frozenset({"from_node", "stack_trace"})
 # XNNPACK names the weights that it folds batch norm into after the old ones, and makes none whose
 # name is taken; a program that has such names already keeps them.
@@ -34,7 +37,7 @@ class Canonical:
     `modules` is a short digest of each sub-module's operators and their settings, for people."""
 
     program: dict[str, Any]
-    names: list[str]
+    names: list[Any]
     modules: dict[str, str]
 
 
@@ -52,7 +55,8 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
     if taken := [[number, name] for number, name in enumerate(scope.names) if _TAKEN.search(name)]:
         canonical["names"] = taken
     modules = {path: _short_digest(nodes) for path, nodes in scope.operators.items()}
-    return Canonical(_with_numbered_symbols(canonical), scope.names, modules)
+    names = [*scope.names, scope.origins]
+    return Canonical(_with_numbered_symbols(canonical), names, modules)
 
 
 @dataclass
@@ -61,6 +65,8 @@ class _Scope:
     a control flow has a scope of its own."""
 
     names: list[str] = field(default_factory=list)
+    origins: list[Any] = field(default_factory=list)
+    ancestors: dict[tuple[Any, Any], int] = field(default_factory=dict)
     operators: dict[str, list[Any]] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -84,12 +90,27 @@ class _Scope:
         kept = {n: value for n, value in metadata.items() if n not in VOLATILE_METADATA}
         if "nn_module_stack" in kept:
             kept["nn_module_stack"] = _OBJECT.sub(self._object, kept["nn_module_stack"])
+        kept["ancestor"] = self._ancestor(metadata.get("from_node"))
         canonical["metadata"] = kept
         settings = [_map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]]
         frames = parse_frames(kept.get("nn_module_stack", ""))
         path = frames[-1].path if frames else ""
         self.operators.setdefault(path, []).append([node["target"], settings])
         return canonical
+
+    def _ancestor(self, origins: str | None) -> int:
+        """Number the node of the first graph that a node comes from; by itself, where it is that.
+
+        As exir/debug_handle_utils.py finds it.
+        """
+        chain = []
+        sources = json.loads(origins) if origins else []
+        while sources:
+            chain.append(sources[-1])
+            sources = sources[-1].get("from_node") or []
+        self.origins.append([[each["name"], each["target"]] for each in chain])
+        first = (chain[-1]["name"], chain[-1]["graph_id"]) if chain else (len(self.origins), None)
+        return self.ancestors.setdefault(first, len(self.ancestors))
 
     def _object(self, match: re.Match[str]) -> str:
         return self.objects.setdefault(match[0], f"object {len(self.objects)}")

@@ -40,6 +40,12 @@ def iter_nodes(program: ExportedProgram) -> Iterator[Node]:
         yield from graph_module.graph.nodes
 
 
+def forget_lines(program: ExportedProgram) -> None:
+    """Forget where in Python a program's nodes come from, so that nothing depends on it."""
+    for node in iter_nodes(program):
+        node.meta.pop("stack_trace", None)
+
+
 def called_delegate(node: Node) -> LoweredBackendModule | None:
     """Return the delegate that a node calls, if it calls one."""
     if node.op != "call_function" or node.target is not executorch_call_delegate:

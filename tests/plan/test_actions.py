@@ -47,7 +47,8 @@ def config(**changes):
 def keys(config, sources=SOURCES):
     """The digests of all actions of a package, by unit, and of its link."""
     quantizes = {name: quantize_action(config, name, sources[name]) for name in config.quantized}
-    compiles = [compile_action(config, unit, sources, quantizes, {}) for unit in config.units]
+    passes = {reference: {} for reference in config.pass_references(config.methods)}
+    compiles = [compile_action(config, unit, sources, quantizes, passes) for unit in config.units]
     link = link_action(config, compiles, sources)
     return {
         **{f"quantize {name}": action.digest for name, action in quantizes.items()},

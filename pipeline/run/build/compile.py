@@ -24,7 +24,7 @@ from pipeline.compile.objects import MethodObject, make_object, parse_object
 from pipeline.config.models import EmitConfig, MethodConfig
 from pipeline.config.passes import load_passes, source_files
 from pipeline.plan.actions import Action, CompileInputs
-from pipeline.program.graphs import NodePlaces
+from pipeline.program.graphs import NodePlaces, forget_lines
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.load import guard_files, guard_sources, load_method, load_quantized
@@ -113,6 +113,9 @@ def compile_unit(
     with stages.stage("load"), guard_sources(inputs.sources.values()):
         methods = {name: _load(inputs, name, store) for name in inputs.sources}
     programs = {name: method.program for name, method in methods.items()}
+    for name, program in programs.items():
+        if action.key["methods"][name]["names"] and not inputs.emit.holds_lines:
+            forget_lines(program)  # the key doesn't hold them, and code that we don't know may look
     with stages.stage("lower"), guard_files(action, inputs.configs, root):
         kept = None if always else store
         lowered = lower_methods(programs, inputs.configs, root, kept, inputs.emit.etrecord)

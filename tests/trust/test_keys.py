@@ -1,0 +1,128 @@
+"""Keys hold all that bytes depend on: lines and names of a program, what its nodes come from."""
+
+import copy
+import json
+import shutil
+import zipfile
+from dataclasses import replace
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+from pipeline.compile.emit import emit
+from pipeline.compile.lower import lower
+from pipeline.program.archive import load_program
+from pipeline.program.canonical import canonical_program
+from pipeline.store.digest import hash_json
+from tests.plan.test_actions import SOURCES, changed, config, keys
+from tests.program.test_canonical import archive, serialized
+from tests.support.lowerable import bench_for, both
+
+LOOKING = """
+from torch.fx.passes.infra.pass_base import PassResult
+
+class Keep:
+    def __call__(self, graph_module):
+        for node in graph_module.graph.nodes:
+            trace = node.meta.get("stack_trace") or ""
+            assert "small.py" not in trace, trace
+            assert LOOKS not in node.name
+        return PassResult(graph_module, False)
+"""
+
+
+@pytest.mark.parametrize(
+    "emit",
+    [
+        {"external_files": {"weights": ["p_*"]}},
+        {"external_constants": True},
+        {"initialized_buffers": ["cache"]},
+        {"passes": ["fusions:Keep"]},
+    ],
+    ids=str,
+)
+def test_names_of_values_count_where_something_may_read_them(emit):
+    other = {**SOURCES, "encode": replace(SOURCES["encode"], names="other")}
+    given = config(emit=emit)
+    assert changed(keys(given), keys(given, other)) == {"encode", "link"}
+    assert keys(config()) == keys(config(), other)
+
+
+@pytest.mark.parametrize("emit", [{"emit_stacktrace": True}, {"etrecord": True}], ids=str)
+def test_lines_of_the_source_count_where_bytes_hold_them(emit):
+    other = {n: replace(source, content=f"moved {n}") for n, source in SOURCES.items()}
+    given = config(emit=emit)
+    quantized = {"quantize decode"} if "emit_stacktrace" in emit else set()
+    assert changed(keys(given), keys(given, other)) == {"encode", "decode", "link"} | quantized
+    assert keys(config()) == keys(config(), other)
+
+
+def rebuilt(bench, folder):
+    """All packages that a build without any cache makes of a workspace."""
+    clean = type(bench)(folder)
+    shutil.copytree(bench.root, folder, ignore=shutil.ignore_patterns("build", ".store"))
+    assert clean.doit("lower") == 0, clean.output
+    return clean
+
+
+@pytest.mark.slow
+def test_stack_traces_in_a_package_are_those_of_the_source(tmp_path):
+    settings = {**both(partitioners=[]), "emit": {"emit_stacktrace": True}}
+    bench = bench_for(tmp_path / "here", {"traced": settings})
+    assert bench.doit("lower") == 0, bench.output
+    before = bench.bytes_of("traced", "small.pte")
+    bench.edit("models/small.py", "class Features", "# A line more.\n\n\nclass Features")
+    assert bench.doit("lower") == 0, bench.output
+    found = bench.bytes_of("traced", "small.pte")
+    # At the same path, which stands in the bytes as well.
+    bench.root.rename(tmp_path / "moved")
+    moved = type(bench)(tmp_path / "moved")
+    assert found != before and found == rebuilt(moved, bench.root).bytes_of("traced", "small.pte")
+
+
+@pytest.mark.slow
+def test_a_pass_sees_no_lines_that_no_key_holds(tmp_path):
+    settings = both(partitioners=["xnnpack"], edge={"passes": ["mine:Keep"]})
+    bench = bench_for(tmp_path / "here", {"p": settings})
+    (bench.root / "passes").mkdir()
+    (bench.root / "passes/mine.py").write_text(f"LOOKS = 'nothing'\n{LOOKING}")
+    assert bench.doit("lower") == 0, bench.output
+    bench.edit("passes/mine.py", "'nothing'", "'convolution'")
+    assert bench.doit("lower") == 1 and "'Keep' pass" in bench.output  # so it did look
+
+
+class Three(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.mark.slow
+def test_nodes_of_one_ancestor_count_since_they_share_a_debug_handle(tmp_path):
+    exported = torch.export.export(Three().eval(), (torch.ones(1, 4),)).run_decompositions({})
+    one = serialized(exported)
+    other = copy.deepcopy(one)
+    nodes = other["graph_module"]["graph"]["nodes"]
+    for node in nodes:
+        node["metadata"]["from_node"] = nodes[0]["metadata"]["from_node"]
+    digests = [hash_json(canonical_program(each).program) for each in (one, other)]
+    payloads = []
+    for number, program in enumerate((one, other)):
+        first, path = tmp_path / "first.pt2", tmp_path / f"{number}.pt2"
+        first.write_bytes(archive({"m": exported}))
+        exchange(first, path, program)
+        lowered = lower({"m": load_program(path, "m")}, {"m": [XnnpackPartitioner()]})
+        payloads.append(bytes(emit(lowered).buffer))
+    assert payloads[0] != payloads[1] and digests[0] != digests[1]
+
+
+def exchange(source, target, program):
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for member in old.namelist():
+            data = old.read(member)
+            new.writestr(member, json.dumps(program) if "/models/" in member else data)
