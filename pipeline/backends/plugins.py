@@ -7,9 +7,11 @@ no earlier than the built-in ones do: in the functions that build a part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import wraps
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from pipeline.backends.entry import Backend
 
@@ -67,4 +69,45 @@ def _complete(backend: Backend, distribution: str) -> Backend:
     content where it is being worked on."""
     distributions = tuple(dict.fromkeys((*backend.host.distributions, distribution)))
     host = replace(backend.host, distributions=distributions)
-    return replace(backend, host=host, plugin=distribution)
+    return replace(_guard(backend, f"plugin {distribution}"), host=host, plugin=distribution)
+
+
+def _guard(backend: Backend, who: str) -> Backend:
+    """Return an entry whose functions, and what they make, keep torch's defaults as they were; of
+    its preprocess function the preprocess cache takes care."""
+    lowering = replace(
+        backend.lowering,
+        make_partitioner=_guarded(
+            backend.lowering.make_partitioner, ("partition", "ops_to_not_decompose"), who
+        ),
+        make_passes=_guarded(backend.lowering.make_passes, ("__call__",), who),
+    )
+    runs = ("init", "execute", "timings", "destroy")
+    make_runtime = _guarded(backend.execution.make_runtime, runs, who)
+    if (quantization := backend.quantization) is not None:
+        annotates = ("transform_for_annotation", "annotate", "validate")
+        quantization = replace(
+            quantization,
+            make_quantizer=_guarded(quantization.make_quantizer, annotates, who),
+            apply_quantizer=_guarded(quantization.apply_quantizer, (), who),
+        )
+    execution = replace(backend.execution, make_runtime=make_runtime)
+    return replace(backend, lowering=lowering, execution=execution, quantization=quantization)
+
+
+def _guarded(make: Callable[..., Any] | None, methods: Iterable[str], who: str) -> Any:
+    """Guard a function, and these methods of what it makes; None stays."""
+    if make is None:
+        return None
+
+    @wraps(make)
+    def guarded(*args: Any) -> Any:
+        from pipeline.program.kept_state import keep_state, keep_state_in
+
+        made = keep_state(make, who)(*args)
+        for each in made if isinstance(made, list | tuple) else [made]:
+            if methods and each is not None:
+                keep_state_in(each, methods, who)
+        return made
+
+    return guarded

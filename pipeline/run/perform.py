@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from pipeline.backends import BACKENDS
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
@@ -41,6 +42,25 @@ def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) 
             return True
         verbs[action.kind](action, workspace, stages)
         return False
+
+
+def runs_user_code(action: Action) -> bool:
+    """Return whether an action runs passes, or parts of a backend, that are not this package's, and
+    so gets a process of its own. An export sees to that itself."""
+    inputs = action.inputs
+    match action.kind:
+        case "quantize":
+            configs, emit = {str(action.method): inputs.config}, None
+        case "compile":
+            configs, emit = inputs.configs, inputs.emit
+        case "validate":
+            configs, emit = inputs.config.methods, inputs.config.emit
+        case _:
+            return False
+    passes = [*(emit.passes if emit else ()), *(p for c in configs.values() for p in c.edge.passes)]
+    names = [spec.name for config in configs.values() for spec in config.partitioners]
+    names += [config.quantize.quantizer for config in configs.values() if config.quantize]
+    return bool(passes) or any(name in BACKENDS and BACKENDS[name].plugin for name in names)
 
 
 def _done(action: Action, workspace: Workspace) -> bool:

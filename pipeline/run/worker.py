@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.stages import IMPORT, Stages
-from pipeline.run.trace.isolated import ChildError
+from pipeline.run.trace.isolated import ChildError, run_isolated
 from pipeline.store.errors import describe_error
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
@@ -115,8 +115,40 @@ def _perform(
     """Return the outcome, the error or "", and what the caches inside the action were asked."""
     try:
         with stages.stage(IMPORT):
-            from pipeline.compile.preprocess.cache import counted_preprocess
-            from pipeline.run.perform import perform
+            from pipeline.run.perform import runs_user_code
+        if not runs_user_code(action):
+            return _perform_here(action, workspace, stages, always)
+        apart = run_isolated(
+            partial(_perform_apart, action, workspace, stages, always), stages=stages
+        )
+    except ChildError as problem:  # whose traceback is in the log
+        if problem.signal:  # so this worker's end tells more: it is tried again, alone
+            os.kill(os.getpid(), problem.signal)
+        return "failed", str(problem), {}
+    except BaseException as problem:
+        traceback.print_exc()
+        return "failed", describe_error(problem), {}
+    outcome, error, usage, asked = apart
+    if (remote := workspace.store.remote) is not None:
+        remote.counts, remote.problem = type(remote.counts)(**asked[0]), asked[1]
+    return outcome, error, {kind: Usage(**counts) for kind, counts in usage.items()}
+
+
+def _perform_apart(action: Action, workspace: Workspace, stages: Stages, always: bool) -> list[Any]:
+    """Perform an action in this process, which is its own; return what happened as JSON."""
+    outcome, error, usage = _perform_here(action, workspace, stages, always)
+    remote = workspace.store.remote
+    asked = [vars(remote.counts), remote.problem] if remote is not None else None
+    return [outcome, error, {kind: vars(counts) for kind, counts in usage.items()}, asked]
+
+
+def _perform_here(
+    action: Action, workspace: Workspace, stages: Stages, always: bool
+) -> tuple[Outcome, str, Mapping[str, Usage]]:
+    from pipeline.compile.preprocess.cache import counted_preprocess
+    from pipeline.run.perform import perform
+
+    try:
         with counted_preprocess() as counts:
             done = perform(action, workspace, stages, always)
         made = Usage(counts.hits, counts.misses, counts.saved, counts.seconds)
@@ -169,6 +201,8 @@ def _prepare() -> None:
 
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
+    torch.set_default_device(None)  # whatever a plugin did when it was imported
+    torch.set_default_dtype(torch.float32)
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from pipeline.compile.preprocess.registry import (
     make_unknown_backend_error,
     reference,
 )
+from pipeline.program.kept_state import kept_state
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
@@ -223,7 +224,11 @@ class _Backend:
     def _make(self, make: _Make, place: _Place | None = None) -> list[PreprocessResult]:
         """Make results, and keep them where they have a place."""
         entry, counts, started = self._entry, self._cache.counts, time.perf_counter()
-        with entry.preprocessing.around() if entry is not None else nullcontext():
+        plugin = f"plugin {entry.plugin}" if entry is not None and entry.plugin else ""
+        with (
+            entry.preprocessing.around() if entry is not None else nullcontext(),
+            kept_state(plugin) if plugin else nullcontext(),
+        ):
             results = make()
         seconds = time.perf_counter() - started
         counts.seconds += seconds

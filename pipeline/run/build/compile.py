@@ -3,8 +3,10 @@ result, which linking and the manifest take from there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,18 @@ from pipeline.compile.inspect.delegation import describe_delegation, find_debug_
 from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.objects import MethodObject, make_object, parse_object
-from pipeline.config.models import EmitConfig, MethodConfig
+from pipeline.config.models import EmitConfig, MethodConfig, PassSpec
 from pipeline.config.passes import load_passes, source_files
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.program.graphs import NodePlaces, forget_lines
+from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.load import guard_files, guard_sources, load_method, load_quantized
 from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.digest import Digest
-from pipeline.store.errors import SourceError
+from pipeline.store.errors import SourceError, listed
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -167,7 +170,7 @@ def lower_methods(
         edge=adapt_edge_config(next(iter(configs.values())).edge, backends),
         edge_operators=edge_operators(backends),
         passes={
-            name: [*load_passes(config.edge.passes, root), *make_passes(config.located(root))]
+            name: [*_load_passes(config.edge.passes, root), *make_passes(config.located(root))]
             for name, config in configs.items()
         },
         etrecord=etrecord,
@@ -194,7 +197,20 @@ def emit_methods(
 ) -> tuple[ExecutorchProgramManager, Emission]:
     """Emit lowered methods, which this consumes, and record what becomes of their nodes."""
     with record_emission() as emission:
-        return emit(lowered, settings, load_passes(settings.passes, root)), emission
+        return emit(lowered, settings, _load_passes(settings.passes, root)), emission
+
+
+def _load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., Any]]:
+    """Load passes that keep torch's defaults, and this process, as they were."""
+    names = [f"pass {spec.reference}" for spec in specs]
+    with kept_state(listed(names)) if specs else nullcontext():
+        passes = load_passes(specs, root)
+    return [
+        keep_state(made, name)
+        if isinstance(made, partial)
+        else keep_state_in(made, ("__call__",), name)
+        for made, name in zip(passes, names, strict=True)
+    ]
 
 
 def _check_passes(planned: Mapping[str, Any], root: Path) -> None:

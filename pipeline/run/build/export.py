@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
@@ -90,6 +91,8 @@ def _run_exporter(path: Path, store: Store) -> list[Any]:
         name: [store.put(save_inputs([s])) for s in _inputs(module, "calibration", name, each)]
         for name, each in programs.items()
     }
+    torch.set_default_device(None)  # whatever the exporter works with
+    torch.set_default_dtype(torch.float32)
     return list(_commit(programs, examples, batches, store))
 
 

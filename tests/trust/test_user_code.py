@@ -1,0 +1,254 @@
+"""User code changes nothing for what runs beside it or after it: exporters, passes and plugins."""
+
+import os
+import random
+import re
+import sys
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import BaseTorchDispatchMode
+
+from pipeline.backends import BACKENDS
+from pipeline.backends.plugins import _complete
+from pipeline.config.models import EdgeConfig, MethodConfig, PassSpec
+from pipeline.plan.plan import Plan
+from pipeline.program.archive import load_program
+from pipeline.program.kept_state import _PARTS, _SEEDS, keep_state, kept_state
+from pipeline.run.build.compile import _load_passes
+from pipeline.run.build.export import export
+from pipeline.run.perform import runs_user_code
+from pipeline.run.stages import Stages
+from pipeline.store.errors import PipelineError
+from pipeline.store.workspace import open_workspace
+from tests.support.lowerable import bench_for, both
+
+EXPORTER = """
+import torch
+from torch.export import export
+
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(4))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def export_methods():
+    return {"forward": export(Scale(), (torch.ones(4),))}
+"""
+
+
+@pytest.fixture
+def export_model(tmp_path, monkeypatch):
+    monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
+    root = tmp_path / "workspace"
+    (root / "models").mkdir(parents=True)
+    (root / "partition_configs").mkdir()
+
+    def run(name, before=""):
+        """Export a model; return its source, and its program."""
+        (root / "models" / f"{name}.py").write_text(before + EXPORTER)
+        workspace = open_workspace(root)
+        export(Plan(workspace).models.export(name), workspace, Stages())
+        source = Plan(workspace).models.methods(name)["forward"]
+        return source, load_program(source.archive, "forward")
+
+    return run
+
+
+def test_no_exporter_sees_another_ones_defaults(export_model):
+    _, first = export_model("a", "import torch; torch.set_default_dtype(torch.float64)\n")
+    _, second = export_model("c")
+    assert first.state_dict["weight"].dtype == torch.float64
+    assert second.state_dict["weight"].dtype == torch.float32
+
+
+def test_an_exporter_without_a_seed_gives_the_same_each_time(export_model):
+    source, _ = export_model("a")
+    torch.rand(5), random.random(), np.random.rand()
+    assert export_model("a")[0].program == source.program
+
+
+CHANGES = {
+    "the default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "the default device": lambda: torch.set_default_device("meta"),
+    "the number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "whether gradients are computed": lambda: torch._C._set_grad_enabled(False),
+    "which algorithms are deterministic": lambda: torch.use_deterministic_algorithms(True),
+    "the precision of matrix products": lambda: torch.set_float32_matmul_precision("medium"),
+    "whether denormals are flushed": lambda: torch.set_flush_denormal(True),
+    "whether oneDNN is used": lambda: torch._C._set_mkldnn_enabled(False),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "decompositions": lambda: torch._decomp.decomposition_table.popitem(),
+    "the environment": lambda: os.environ.update(PTE_LEFT="1"),
+    "the working folder": lambda: os.chdir("/"),
+    "sys.path": lambda: sys.path.append("/nowhere"),
+    "torch's seed": lambda: torch.rand(1),
+    "numpy's seed": lambda: np.random.rand(),
+    "random's seed": random.random,
+}
+
+
+def read(part):
+    value = part.read()
+    return value.tolist() if isinstance(value, torch.Tensor) else repr(value)
+
+
+@pytest.mark.parametrize("part", [*_PARTS, *_SEEDS], ids=lambda part: part.name)
+def test_each_part_of_the_state_is_put_back(part, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    before = read(part)
+    with kept_state("pass fusions:Fuse"):
+        CHANGES[part.name]()
+        assert read(part) != before
+    assert read(part) == before
+    if part in _PARTS:
+        assert f"pass fusions:Fuse changed {part.name}, which is put back" in caplog.text
+
+
+def test_all_parts_at_once_and_after_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = [read(part) for part in (*_PARTS, *_SEEDS)]
+    with pytest.raises(ValueError, match="own"), kept_state("a pass"):
+        for change in CHANGES.values():
+            change()
+        raise ValueError("own")
+    assert [read(part) for part in (*_PARTS, *_SEEDS)] == before
+
+
+def add_kernel():
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("add.Tensor", lambda a, b: a, "CPU")
+    return library
+
+
+def test_what_lasts_is_refused():
+    what = r"^a pass: gives aten/add.Tensor/CPU another kernel"
+    with pytest.raises(PipelineError, match=what), kept_state("a pass"):
+        library = add_kernel()
+    library._destroy()
+    with kept_state("a pass"):  # an operator of its own
+        own = torch.library.Library("pte_trust", "DEF")
+        own.define("twice(Tensor x) -> Tensor")
+        own.impl("twice", lambda x: x + x, "CPU")
+    own._destroy()
+    mode = BaseTorchDispatchMode()
+    with pytest.raises(PipelineError, match="a pass: leaves a mode of torch's on"):
+        enter(mode)
+    mode.__exit__(None, None, None)
+
+
+@partial(keep_state, who="a pass")
+def enter(mode):
+    mode.__enter__()
+
+
+def test_under_a_mode_of_torch():
+    """As while a program is traced."""
+    before = torch.get_rng_state().tolist()
+    with FakeTensorMode(), kept_state("a pass"):
+        torch.manual_seed(3)
+    assert torch.get_rng_state().tolist() == before
+
+
+PASSES = """
+import torch
+from torch.fx.passes.infra.pass_base import PassBase
+
+torch.set_default_dtype(torch.float64)
+
+
+class Change(PassBase):
+    def call(self, graph_module):
+        torch.set_default_dtype(torch.float64)
+
+
+def change(graph_module):
+    torch.set_default_dtype(torch.float16)
+"""
+
+
+def test_passes_keep_the_state_and_their_class(tmp_path, caplog):
+    (tmp_path / "passes").mkdir()
+    (tmp_path / "passes" / "own.py").write_text(PASSES)
+    specs = [PassSpec(reference="own:Change"), PassSpec(reference="own:change")]
+    made, function = _load_passes(specs, tmp_path)
+    assert torch.get_default_dtype() == torch.float32
+    assert isinstance(made, torch.fx.passes.infra.pass_base.PassBase)
+    assert type(made).__name__ == "Change"
+    graph = torch.fx.symbolic_trace(torch.nn.Identity())
+    made(graph), function(graph)
+    assert torch.get_default_dtype() == torch.float32
+    named = [line.partition(" changed")[0] for line in caplog.messages]
+    assert named == ["pass own:Change, pass own:change", "pass own:Change", "pass own:change"]
+
+
+def test_parts_of_plugins_keep_the_state():
+    def make_partitioner(options):
+        torch.set_default_dtype(torch.float64)
+        return made(options)
+
+    def partition(self, program):
+        torch.set_default_dtype(torch.float64)
+
+    own = BACKENDS["xnnpack"]
+    made = own.lowering.make_partitioner
+    lowering = replace(own.lowering, make_partitioner=make_partitioner)
+    plugin = _complete(replace(own, lowering=lowering), "pytest")
+    partitioner = plugin.lowering.make_partitioner(own.options())
+    assert type(partitioner).__name__ == "XnnpackPartitioner"
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_actions_that_run_user_code(monkeypatch):
+    from pipeline.config.models import EmitConfig
+    from pipeline.plan.actions import Action, CompileInputs
+
+    def compiles(emit=(), **method):
+        config = MethodConfig(partitioners=(), **method)
+        inputs = CompileInputs({}, {}, {"forward": config}, EmitConfig(passes=emit))
+        return runs_user_code(Action("compile", "m", "p", "forward", {}, inputs))
+
+    passes = (PassSpec(reference="own:Change"),)
+    assert not compiles()
+    assert compiles(edge=EdgeConfig(passes=passes)) and compiles(emit=passes)
+
+
+CHANGE = """
+import os
+import torch
+from torch.fx.passes.infra.pass_base import PassBase
+
+
+class Change(PassBase):
+    def __init__(self):
+        print("in process", os.getpid())
+
+    def call(self, graph_module):
+        torch.set_default_dtype(torch.float64)
+        os.environ["PTE_LEFT"] = "1"
+"""
+
+
+@pytest.mark.slow
+def test_a_pass_runs_apart_and_is_named_for_what_it_changes(tmp_path):
+    method = {"partitioners": [], "edge": {"passes": ["own:Change"]}}
+    bench = bench_for(tmp_path / "workspace", {"changed": both(**method)})
+    (bench.root / "passes").mkdir()
+    (bench.root / "passes" / "own.py").write_text(CHANGE)
+    assert bench.doit("lower") == 0, bench.output
+    names = ("features", "classify")
+    logs = [(bench.root / f"build/.logs/changed/compile-{n}.log").read_text() for n in names]
+    for log in logs:
+        what = "pass own:Change changed the default dtype, the environment, which is put back"
+        assert what in log
+    first, second = (re.findall(r"in process (\d+)", log) for log in logs)
+    assert first and second and first != second
