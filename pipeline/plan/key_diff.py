@@ -50,6 +50,10 @@ def _describe(each: Difference, file: str) -> str:
     """Describe a difference of what is no program and no other action."""
     shown = f"{show_value(each.old)} -> {show_value(each.new)}"
     match each.path:
+        case ("toolchain", name) if name.startswith("$"):
+            return f"the variable {name[1:]} {_verb(each)}"
+        case ("toolchain", name) if name.endswith("customize"):
+            return f"{name}.py, which Python runs at its start, {_verb(each)}"
         case ("toolchain", library):
             return f"library {library}: {shown}"
         case ("code[0]" | "code[1]",):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from blake3 import blake3
 
+from pipeline.store.digest import hash_bytes, hash_file
 from pipeline.store.distributions import identity
 
 # The code units of keys: the rooms whose code can change what is described, planned, built,
@@ -18,7 +21,7 @@ from pipeline.store.distributions import identity
 # that its entry points import.
 _DESCRIBING = ("store", "program")
 _PLANNING = (*_DESCRIBING, "backends", "config", "plan")
-_BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build", "report/records.py")
+_BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "report/records.py")
 _UNITS = {
     "describe": _DESCRIBING,
     "plan": _PLANNING,
@@ -66,13 +69,45 @@ def version_of(distribution: str) -> str:
 
 
 def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
-    """Return versions by distribution, and Python's; part of every action's key."""
+    """Return versions by distribution, Python's, and the digests of what else changes how they
+    compute: variables of theirs that are set, and code that Python runs at its start. It is part of
+    every action's key."""
     names = sorted({*CORE, *extra})
-    return {"python": platform.python_version(), **{name: version_of(name) for name in names}}
+    versions = {"python": platform.python_version(), **{name: version_of(name) for name in names}}
+    return {**versions, **_variables(), **_startup_code()}
 
 
-# Instruction sets that torch's CPU kernels choose between, with other rounding.
-_ISA_FLAGS = frozenset({"amx_tile", "asimd", "avx2", "avx512_bf16", "avx512f", "fma", "sve"})
+def _variables() -> dict[str, str]:
+    """Return digests of the variables that torch, ExecuTorch and their kernels read, by name.
+
+    Those that only say where a library keeps things, or what it prints, don't count, and neither
+    do numbers of threads: a worker has one.
+    """
+    names = (n for n in os.environ if n.startswith(_PREFIXES) and not n.endswith(_HARMLESS))
+    return {f"${name}": hash_bytes(os.fsencode(os.environ[name])) for name in sorted(names)}
+
+
+@cache
+def _startup_code() -> dict[str, str]:
+    """Return digests of the modules by which a site or a user can change any other."""
+    found = {}
+    for name in ("sitecustomize", "usercustomize"):
+        with suppress(ImportError, ValueError, OSError):
+            spec = find_spec(name)
+            if spec is not None and spec.origin is not None:
+                found[name] = hash_file(Path(spec.origin))
+    return found
+
+
+_PREFIXES = (
+    *("ATEN_", "DNNL_", "EXECUTORCH_", "ET_", "FLATC_", "FX_", "KMP_", "MKL_", "NNCF_", "ONEDNN_"),
+    *("OPENBLAS_", "OV_", "PT2_", "PYTORCH", "TORCH", "XNN"),
+)
+_HARMLESS = ("_CACHE_DIR", "_DIR", "_HOME", "_HUB", "_LOGS", "_LOGLEVEL", "_LOG_LEVEL")
+_HARMLESS += ("_THREADS", "_VERBOSE")
+
+# Instruction sets that kernels of torch, oneDNN and MKL choose between, with other rounding.
+_ISA = ("amx", "asimd", "avx", "bf16", "f16c", "fma", "i8mm", "sme", "sse4", "sve")
 
 
 @cache
@@ -90,4 +125,6 @@ def host() -> dict[str, object]:
     """Return what of this machine can change the last bits of a computation in eager mode."""
     fields = cpu_fields()
     flags = set(fields.get("flags", fields.get("Features", "")).split())
-    return {"machine": platform.machine(), "isa": sorted(flags & _ISA_FLAGS)}
+    isa = sorted(flag for flag in flags if flag.startswith(_ISA))
+    maker = fields.get("vendor_id", fields.get("CPU implementer", ""))  # MKL asks for it
+    return {"machine": platform.machine(), "maker": maker, "isa": isa}

@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+import sys
 import zipfile
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.program.archive import load_program
 from pipeline.program.canonical import canonical_program
+from pipeline.store import toolchain
 from pipeline.store.digest import hash_json
 from tests.plan.test_actions import SOURCES, changed, config, keys
 from tests.program.test_canonical import archive, serialized
@@ -56,6 +58,40 @@ def test_lines_of_the_source_count_where_bytes_hold_them(emit):
     quantized = {"quantize decode"} if "emit_stacktrace" in emit else set()
     assert changed(keys(given), keys(given, other)) == {"encode", "decode", "link"} | quantized
     assert keys(config()) == keys(config(), other)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("TORCH_FAKE_TENSOR_DISPATCH_CACHE", True),
+        ("PYTORCH_JIT", True),
+        ("ATEN_CPU_CAPABILITY", True),
+        ("MKL_CBWR", True),
+        ("ONEDNN_MAX_CPU_ISA", True),
+        ("TORCH_LOGS", False),
+        ("TORCHINDUCTOR_CACHE_DIR", False),
+        ("MKL_NUM_THREADS", False),
+        ("EDITOR", False),
+    ],
+)
+def test_variables_that_libraries_read_count(name, counts, monkeypatch):
+    monkeypatch.delenv(name, raising=False)
+    before = keys(config())
+    monkeypatch.setenv(name, "secret")
+    assert changed(before, keys(config())) == (before.keys() if counts else set())
+    assert "secret" not in str(toolchain.toolchain())
+
+
+def test_code_that_python_runs_at_its_start_counts(tmp_path, monkeypatch):
+    found = []
+    for text in ("", "import torch\n"):
+        (tmp_path / "sitecustomize.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "sitecustomize", raising=False)
+        toolchain._startup_code.cache_clear()
+        found.append(toolchain.toolchain())
+    toolchain._startup_code.cache_clear()
+    assert found[0] != found[1]
 
 
 def rebuilt(bench, folder):
