@@ -90,7 +90,7 @@ def _variables() -> dict[str, str]:
 @cache
 def _startup_code() -> dict[str, str]:
     """Return digests of the modules by which a site or a user can change any other."""
-    found = {}
+    found: dict[str, str] = {}
     for name in ("sitecustomize", "usercustomize"):
         with suppress(ImportError, ValueError, OSError):
             spec = find_spec(name)
@@ -103,8 +103,7 @@ _PREFIXES = (
     *("ATEN_", "DNNL_", "EXECUTORCH_", "ET_", "FLATC_", "FX_", "KMP_", "MKL_", "NNCF_", "ONEDNN_"),
     *("OPENBLAS_", "OV_", "PT2_", "PYTORCH", "TORCH", "XNN"),
 )
-_HARMLESS = ("_CACHE_DIR", "_DIR", "_HOME", "_HUB", "_LOGS", "_LOGLEVEL", "_LOG_LEVEL")
-_HARMLESS += ("_THREADS", "_VERBOSE")
+_HARMLESS = ("_DIR", "_HOME", "_HUB", "_LOGS", "_LOGLEVEL", "_LOG_LEVEL", "_THREADS", "_VERBOSE")
 
 # Instruction sets that kernels of torch, oneDNN and MKL choose between, with other rounding.
 _ISA = ("amx", "asimd", "avx", "bf16", "f16c", "fma", "i8mm", "sme", "sse4", "sve")
