@@ -18,13 +18,14 @@ from pipeline.config.matrix import Matrix
 from pipeline.config.variables import Variables
 from pipeline.config.yaml import Node, load_nodes, map_members, plain
 from pipeline.store.digest import Digest, hash_bytes
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, printable, shown
 from pipeline.store.files import inside, read_text_file
 from pipeline.store.settings import Environment
 from pipeline.store.workspace import CONFIG_SUFFIXES, config_files
 
 # The keys of a file that are used up here, in the order in which people read of them.
 KEYS = ("extends", "defaults", "matrix", "package")
+_LONGEST_CHAIN = 64
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Folder:
 
 def shown_file(path: Path) -> str:
     name = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
-    return name if name.isprintable() else ascii(name)
+    return printable(name)
 
 
 class Composition:
@@ -132,7 +133,7 @@ class Composition:
     """
 
     def __init__(self, folder: Folder, path: Path) -> None:
-        self.file, self.stem = shown_file(path), path.stem
+        self.file, self.stem = shown_file(path), printable(path.stem)
         self.reads: dict[str, Digest | None] = {}
         self._folder = folder
         self._done: set[Path] = set()
@@ -172,6 +173,10 @@ class Composition:
             onward = (*way, (path, name))
             if any(base == each for each, _ in onward):
                 self._report_circle(onward, base)
+            elif len(onward) > _LONGEST_CHAIN:
+                self._variables.wrong(
+                    name, f"is more than {_LONGEST_CHAIN} files away", "skip some"
+                )
             elif base not in self._done:
                 chain += self._chain(base, onward)
         return [*chain, Node(members, root.mark)]

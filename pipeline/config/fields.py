@@ -10,9 +10,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from pipeline.backends.options import MODULE_PATTERN, Distinct, rule
+from pipeline.store.files import BUILD_FILES
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
+LONGEST_NAME = 128  # of a file's 255, for a suffix and what stands before it
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 # Of an operator, or of several: `*` stands for any characters.
@@ -34,6 +36,21 @@ RULES = {
     LABEL_PATTERN: "must be text, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
+
+
+def wrong_package_name(name: object) -> str:
+    """Return what a package's name must be, or "" for one that can be a folder of `build/`."""
+    if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
+        return RULES[NAME_PATTERN]
+    if len(name) > LONGEST_NAME:
+        return f"must have at most {LONGEST_NAME} characters"
+    return "must not be the name of a file in build/" if name in BUILD_FILES else ""
+
+
+def _short(name: str) -> str:
+    if len(name) > LONGEST_NAME:
+        raise rule(f"must have at most {LONGEST_NAME} characters")
+    return name
 
 
 def _size(value: Any) -> Any:
@@ -86,8 +103,8 @@ def check_data(value: Any) -> Any:
 
 
 _LEAF = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-MethodName = Annotated[str, Field(pattern=METHOD_PATTERN)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
+MethodName = Annotated[str, Field(pattern=METHOD_PATTERN), AfterValidator(_short)]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.config.fields import NAME_PATTERN, RULES
+from pipeline.config.fields import wrong_package_name
 from pipeline.config.variables import Variables, spelled
 from pipeline.config.yaml import Node
 from pipeline.store.errors import did_you_mean, shown
@@ -69,8 +69,8 @@ class Matrix:
                 if its.problems:
                     variables.problems += its.problems
                     break
-            if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
-                what = f"cannot name a package: {shown(name)} {RULES[NAME_PATTERN]}"
+            if fault := wrong_package_name(name):
+                what = f"cannot name a package: {shown(name)} {fault}"
                 known = "" if template else "write `package:` to name them in another way"
                 variables.wrong(place, what, known)
             elif name in named:
@@ -153,6 +153,9 @@ class Matrix:
         """Yield the mappings of `exclude` or `include`."""
         if node is not None and not isinstance(node.value, list):
             self._variables.must(node, "be a list of mappings", "write `- {axis: value}`")
+        elif node is not None and len(node.value) > _MOST:
+            what = f"has {len(node.value)} entries, more than {_MOST}"
+            self._variables.wrong(node, what, "take axes apart into files")
         elif node is not None:
             for item in node.value:
                 if isinstance(item.value, dict):

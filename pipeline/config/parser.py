@@ -28,14 +28,15 @@ from pipeline.backends import (
 from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import KEYS, Composition, Document
-from pipeline.config.fields import NAME_PATTERN, REFERENCE_PATTERN, RULES
+from pipeline.config.fields import REFERENCE_PATTERN, RULES, wrong_package_name
 from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, plural, shown
 
 _M = TypeVar("_M", bound=Options)
 _K = TypeVar("_K")
 _Handler = Callable[[Any], Any]
 PORTABLE = "write `partitioners: []` for portable operators only"
+_MOST_PROBLEMS = 100  # of a document
 _REMEDIES = {
     "model": "name one of models/",
     "methods": "name every method of the model",
@@ -90,8 +91,8 @@ def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
 def parse_document(package: str, document: Document) -> PackageConfig:
     """Parse a document. Raises ConfigErrors, with every mistake and where it was written."""
     found = list(document.problems)
-    if not re.fullmatch(NAME_PATTERN, package):
-        what = f"cannot name a package: {shown(package)} {RULES[NAME_PATTERN]}"
+    if fault := wrong_package_name(package):
+        what = f"cannot name a package: {shown(package)} {fault}"
         found.append(document.problem("", what, "rename the file"))
     try:
         config = parse(PackageConfig, document, KEYS, package=package)
@@ -113,8 +114,11 @@ def parse(model: type[_M], document: Document, more_keys: Iterable[str] = (), **
     try:
         return model.model_validate(document.data, context=_Reader(model, more_keys, given))
     except ValidationError as invalid:
-        problems = []
-        for error in invalid.errors(include_url=False):
+        problems, errors = [], invalid.errors(include_url=False)
+        if len(errors) > _MOST_PROBLEMS:
+            what = f"has {plural(len(errors) - _MOST_PROBLEMS, 'more mistake')}"
+            problems.append(Problem(document.file, "", what, line=0))
+        for error in errors[:_MOST_PROBLEMS]:
             path, context = "", error["ctx"]
             for key in error["loc"]:
                 path = join(path, key)

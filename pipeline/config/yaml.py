@@ -17,6 +17,8 @@ import yaml
 
 from pipeline.store.errors import ConfigErrors, Problem, join
 
+_MOST_VALUES = 20_000  # of a document, each as often as aliases repeat it
+_LONGEST_NUMBER = 100  # characters; no number of ours has more than 64 bits
 _MAX_DEPTH = 64  # libyaml's composer recurses, and overflows the C stack at some 40,000
 _YAML = "tag:yaml.org,2002:"
 _TEXT, _MERGE, _AMBIGUOUS = f"{_YAML}str", f"{_YAML}merge", "!ambiguous"
@@ -166,6 +168,7 @@ class _Constructor:
         self._made: dict[int, Any] = {}  # by composed node
         self._open: set[int] = set()
         self._heights: dict[int, int] = {}  # by list or dictionary
+        self._sizes: dict[int, int] = {}
 
     def value(self, node: Any, path: str) -> Any:
         if id(node) in self._open:
@@ -193,7 +196,7 @@ class _Constructor:
         else:
             try:
                 return _construct(node.tag, node.value)
-            except ValueError as error:  # a number of thousands of digits
+            except ValueError as error:  # a number of hundreds of digits
                 raise _error(self._file, _line(node), f"is not valid YAML: {error}") from error
         return node.value
 
@@ -211,6 +214,11 @@ class _Constructor:
         if height > _MAX_DEPTH:
             raise _error(self._file, _line(node), f"is nested more than {_MAX_DEPTH} deep")
         self._heights[id(value)] = height
+        size = 1 + sum(self._sizes.get(id(each.value), 1) for each in members)
+        if size > _MOST_VALUES:
+            what = f"stands for more than {_MOST_VALUES:,} values, with what aliases repeat"
+            raise _error(self._file, _line(node), what)
+        self._sizes[id(value)] = size
         return value
 
     def _mapping(self, node: Any, path: str) -> dict[Any, Node]:
@@ -259,9 +267,11 @@ def _check_depth(text: str, file: str) -> None:
 
 
 def _construct(tag: str, text: str) -> Any:
-    """Raises ValueError for a number of thousands of digits."""
+    """Raises ValueError for a number of hundreds of digits."""
     if tag in (_TEXT, _MERGE):
         return text
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"a number of more than {_LONGEST_NUMBER} characters")
     return yaml.constructor.SafeConstructor().construct_document(yaml.ScalarNode(tag, text))
 
 

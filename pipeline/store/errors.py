@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
+_COMPARED = 300  # words, and characters of one: comparing takes their product
+
 
 class PipelineError(Exception):
     """A mistake outside this code. The user reads its message."""
@@ -56,7 +58,7 @@ class Problem:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         where = ": ".join(part for part in (place, self.path) if part)
-        return f"{where}: {self.what}" + (f"; {self.known}" if self.known else "")
+        return printable(f"{where}: {self.what}" + (f"; {self.known}" if self.known else ""))
 
 
 class ConfigErrors(PipelineError):  # noqa: N818 (several)
@@ -88,6 +90,14 @@ def format_new_problems(
             others[problem.file, first] += 1
     for (file, first), number in others.items():
         yield f"{file}: {plural(number, 'mistake')} reported for {first}"
+
+
+def printable(text: str) -> str:
+    """Escape what is no sign on one line: control characters, marks that turn text around, halves
+    of characters."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def first_line(error: BaseException) -> str:
@@ -128,11 +138,11 @@ def listed(words: Iterable[str], most: int | None = None) -> str:
     return ", ".join(words[:most]) + more
 
 
-def did_you_mean(word: str, known: Iterable[str], most: int | None = None) -> str:
+def did_you_mean(word: str, known: Iterable[str], most: int = 100) -> str:
     """Suggest the nearest known word, if one is near, and list the known ones, at most `most`."""
     names = list(known)
-    spelled = {name.lower(): name for name in reversed(names)}
-    near = difflib.get_close_matches(word.lower(), spelled, n=1)
+    spelled = {name.lower(): name for name in reversed(names[:_COMPARED])}
+    near = difflib.get_close_matches(word[:_COMPARED].lower(), spelled, n=1)
     guess = f"did you mean '{spelled[near[0]]}'? " if near else ""
     return f"{guess}known: {listed(names, most) or 'none'}"
 

@@ -19,6 +19,9 @@ TEMPORARY_PREFIX = ".tmp-"
 # The records in a package's folder.
 MANIFEST, CONTENTS, REPORT = "manifest.json", "contents.json", "report.json"
 
+# The files beside the packages' folders.
+BUILD_FILES = ("index.html", "junit.xml", "run.json", "summary.md", "timeline.json")
+
 
 def read_record(path: Path) -> dict[str, Any] | None:
     """Read a record in JSON; None where there is none that can be read."""
