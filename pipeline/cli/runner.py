@@ -197,7 +197,7 @@ class BatchRunner(Runner):
         """Settle a task whose action ended; all but the first of an action are hits."""
         node, task, status, action = waiting
         own = make_event(task, event.outcome, reason=status.reason)
-        if action.kind == "export":
+        if action.kind == "export" and not event.error:
             task.plan.forget(action.model)
         if event.error:
             copied = ("seconds", "peak_bytes", "stage", "error", "log")

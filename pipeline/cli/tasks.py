@@ -180,8 +180,11 @@ def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
     run = import_module(f"pipeline.cli.verbs.{name}").run  # much that other tasks do without
     flags = {f"--{flag}": flag for flag in _VERBS[name][1]}
     said = {flag: given[flag] or word in words for word, flag in flags.items()}
+    plan = _plan()
+    if name not in ("plan", "explain"):  # which say what a run would do
+        plan.trust_last_exports()
     try:
-        for line in run(_plan(), [word for word in words if word not in flags], **said):
+        for line in run(plan, [word for word in words if word not in flags], **said):
             print(line, flush=True)
     except PipelineError as error:
         return TaskFailed(f"{name}: {error}")

@@ -18,6 +18,8 @@ from pipeline.store.digest import Digest
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import QuantizeConfig
     from pipeline.config.models import EmitConfig, MethodConfig, PackageConfig
+    from pipeline.plan.declared import Declared
+    from pipeline.plan.reads import Surroundings
 
 KindName = Literal["export", "quantize", "compile", "link", "validate"]
 Inputs = TypeVar("Inputs")
@@ -46,9 +48,13 @@ class Action(Generic[Inputs]):
 
 @dataclass(frozen=True)
 class ExportInputs:
-    """The exporter's path in the workspace."""
+    """The exporter's path in the workspace, the process that planned its export, and what its last
+    run did that can't be followed, a line each: with any, it runs again in each run."""
 
     path: str
+    surroundings: Surroundings
+    declared: Declared | None = None
+    unfollowed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

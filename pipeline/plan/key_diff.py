@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pipeline.plan.reads import WHOLE_ENVIRONMENT, is_inside
 from pipeline.store.digest import Digest
 from pipeline.store.json_diff import ABSENT, Difference, diff_json, show_value
 
@@ -38,7 +40,7 @@ def describe_differences(
                         yield f"quantization of {method} {_verb(each)}"
                     else:
                         yield from describe(before, after)
-                case ("measured", *_):
+                case ("measured" | "unfollowed", *_):
                     continue
                 case _:
                     yield _describe(each, file)
@@ -62,8 +64,10 @@ def _describe(each: Difference, file: str) -> str:
             return f"this machine, {'.'.join(rest)}: {shown}"
         case ("source",):
             return f"{file} changed"
-        case ("reads", name):
-            return f"{name} {_verb(each)}"
+        case ("reads", what, name, *_):
+            return _describe_read(what, name.removesuffix("[0]"), each)
+        case ("reads", *_):
+            return "what it reads changed"
         case ("files", name):
             return f"the package's {name} {_verb(each)}"
         case ("compiles", unit):
@@ -90,6 +94,28 @@ def _describe(each: Difference, file: str) -> str:
     if each.old is ABSENT or each.new is ABSENT:
         return f"config {where} {_verb(each)}"
     return f"config {where}: {shown}"
+
+
+def _describe_read(what: str, name: str, each: Difference) -> str:
+    """Describe a difference of what an export reads."""
+    place = os.path.basename(name) + f" (outside the workspace, {name})"
+    place = name if is_inside(name) else place
+    match what:
+        case "environment" if name == WHOLE_ENVIRONMENT:
+            return "environment variables were set or unset"
+        case "environment":
+            return f"environment variable {name} {_verb(each, 'is set', 'is not set any more')}"
+        case "modules":
+            places = each.new if isinstance(each.new, list) else [each.new]
+            found = ", ".join(place for place in places if isinstance(place, str))
+            return f"module {name} is in {found}" if found else f"module {name} is gone"
+        case "listings":
+            return f"listing of {place}/ changed"
+        case "links":
+            return f"link {place} {_verb(each, 'appeared')}"
+        case _ if each.old is ABSENT or each.new is ABSENT:  # runs that went different ways
+            return f"{place} is {'' if each.old is ABSENT else 'not '}read"
+    return f"{place} {_verb(each, 'appeared')}"
 
 
 def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -132,7 +158,7 @@ def _describe_parts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[
             yield f"{words} changed"
 
 
-def _verb(each: Difference) -> str:
+def _verb(each: Difference, new: str = "is new", gone: str = "is gone") -> str:
     if each.old is ABSENT or each.old is None:
-        return "is new"
-    return "is gone" if each.new is ABSENT or each.new is None else "changed"
+        return new
+    return gone if each.new is ABSENT or each.new is None else "changed"

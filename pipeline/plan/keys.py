@@ -37,11 +37,11 @@ _NOT_COMPILED = ("layout", "etrecord")  # of `emit`: what no object depends on
 
 
 def reads_key(model: str, source: Digest) -> Key:
-    """Name the record of the files that an exporter of this content read when it last ran.
+    """Name the record of the places that the last runs of an exporter of this content looked at.
 
     It says where to look, not what was found, so neither toolchain nor code belong to it.
     """
-    return {"kind": "reads", "model": model, "source": source}
+    return {"kind": "reads", "model": model, "source": source, "version": 2}
 
 
 def programs_key(archive: Digest) -> Key:
@@ -57,14 +57,16 @@ def program_key(program: Digest) -> Key:
 def export_action(
     model: str,
     source: Digest,
-    reads: Mapping[str, Digest | None],
+    reads: Mapping[str, Any],
     distributions: Sequence[str],
-    path: str,
+    inputs: ExportInputs,
 ) -> Action[ExportInputs]:
-    """Return the action that exports a model by the exporter at `path`. `reads` are the files of
-    the workspace that it imports or opens, by their path; None stands for one that is not there."""
+    """Return the action that exports a model. `reads` is what was found at the places that the
+    exporter looked at, by `plan.reads.Finder.find`."""
     key = {**_common("export", distributions), "model": model, "source": source, "reads": reads}
-    return Action("export", model, None, None, key, ExportInputs(path))
+    if inputs.unfollowed:  # nobody else is given what it made
+        key["unfollowed"] = list(inputs.unfollowed)
+    return Action("export", model, None, None, key, inputs)
 
 
 def quantize_action(

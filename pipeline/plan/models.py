@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.plan import keys
-from pipeline.plan.actions import Action
+from pipeline.plan.actions import Action, ExportInputs
+from pipeline.plan.declared import parse_declared, read_declared
+from pipeline.plan.reads import Finder, Reads, Surroundings, parse_records
 from pipeline.program import sources
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.store.digest import Digest
@@ -47,10 +49,17 @@ class Models:
     """The models, as their files stand when they are first looked at.
 
     `forget(model)` makes it look again after the model has been exported.
+
+    Attributes:
+        trusts_last_exports: whether the last export of a model counts for one that would run now,
+            also where that can't be known: for what looks at a build and makes none.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, surroundings: Surroundings | None = None) -> None:
         self.workspace = workspace
+        self.surroundings = surroundings or Surroundings.present()
+        self.trusts_last_exports = False
+        self._exported: set[str] = set()
         self._known: dict[tuple[str, str], Any] = {}  # by method and model
         self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
         self.usage: dict[str, Usage] = {}
@@ -80,18 +89,39 @@ class Models:
         yield document.problem("model", f"no model '{model}'", f"known: {known}")
 
     @once
-    def export(self, model: str) -> Action:
-        """Return a model's export action. Raises SourceError."""
-        digests, root = self.workspace.file_digests, self.workspace.root
+    def export(self, model: str) -> Action[ExportInputs]:
+        """Return a model's export action: that of the first recorded run which found what is there
+        now, else of the latest run. Raises SourceError."""
+        digests, store = self.workspace.file_digests, self.workspace.store
         path = self.sources[model].path
+        where = str(path.relative_to(self.workspace.root))
         with _reading(path):
             content = digests.hash(path)
-        entry = self.workspace.store.get_by_key(keys.reads_key(model, content))
-        record = entry.result if entry else {}
-        reads = {name: digests.find(root / name) for name in record.get("reads", ())}
-        inside = str(path.relative_to(root))
-        distributions = record.get("distributions", ())
-        return keys.export_action(model, content, reads, distributions, inside)
+            found = digests.cached(path, "inputs", read_declared, given=code("plan"))
+        declared = parse_declared(found, where)
+        files = declared.find(self.finder.places, where) if declared else []
+        entry = store.get_by_key(keys.reads_key(model, content))
+        latest = None
+        for reads in parse_records(entry.result if entry else {}) or [Reads()]:
+            inputs = ExportInputs(where, self.surroundings, declared, reads.unfollowed)
+            present = self.finder.find(reads, files)
+            action = keys.export_action(model, content, present, reads.distributions, inputs)
+            if store.get(action.digest) is not None:
+                return action
+            latest = latest or action
+        assert latest is not None
+        return latest
+
+    @cached_property
+    def finder(self) -> Finder:
+        """What is there now at the places that exports look at."""
+        return Finder(self.workspace, self.surroundings)
+
+    def is_current(self, model: str) -> bool:
+        """Return whether the last export may be taken for one that runs now: all that it does can
+        be followed, or it has just run. Raises SourceError."""
+        again = self.export(model).inputs.unfollowed
+        return not again or model in self._exported or self.trusts_last_exports
 
     @once
     def methods(self, model: str) -> dict[str, MethodSource] | None:
@@ -101,7 +131,8 @@ class Models:
         if source.form != "exporter":
             return sources.method_sources(source, self._describe)
         store = self.workspace.store
-        if (entry := store.get(self.export(model).digest)) is None:
+        entry = store.get(self.export(model).digest)
+        if entry is None or not self.is_current(model):
             return None
         result = entry.result
         archive = store.blob_path(result["archive"])
@@ -155,6 +186,11 @@ class Models:
 
     def forget(self, model: str) -> None:
         self._known = {key: found for key, found in self._known.items() if key[1] != model}
+        self._exported.add(model)
+        self.__dict__.pop("finder", None)
+
+    def clear(self) -> None:
+        self._known.clear()
 
 
 @contextmanager

@@ -130,6 +130,13 @@ class Plan:
         self.models.forget(model)
         self._known.clear()
 
+    def trust_last_exports(self) -> None:
+        """Let the last export of each model count, also of one that exports each time: for what
+        looks at a build and makes none."""
+        self.models.trusts_last_exports = True
+        self._known.clear()
+        self.models.clear()
+
     def units(self, package: str) -> tuple[tuple[str, ...], ...]:
         """Return the methods that are compiled together, unit by unit."""
         summary = self.configs.summary(package)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,12 +33,21 @@ def export_status(plan: Plan, model: str) -> Status:
     action = plan.models.export(model)
     store = plan.workspace.store
     if (entry := store.get(action.digest)) is not None:
+        if not plan.models.is_current(model):
+            return Status("stale", f"exports each time: {_first(action.inputs.unfollowed)}")
         if store.intact(keys.exported_blobs(entry.result)):
             return Status("up-to-date", "its source and all it reads are unchanged")
         return Status("stale", "its exported program is no longer in the store")
-    if store.get_by_key(keys.reads_key(model, action.key["source"])) is None:
+    record = store.get_by_key(keys.reads_key(model, action.key["source"]))
+    last = record and record.result.get("last")
+    if not isinstance(last, str):
         return Status("stale", "not exported yet, or its file changed")
-    return Status("stale", "a file that it reads, the toolchain or this package changed")
+    return Status("stale", _changes(plan, Digest(last), action, "exported"))
+
+
+def _first(reasons: Sequence[str]) -> str:
+    more = [f"and {len(reasons) - _MOST_REASONS} more"] if len(reasons) > _MOST_REASONS else []
+    return "; ".join([*reasons[:_MOST_REASONS], *more])
 
 
 def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
@@ -129,9 +138,7 @@ def _changes(plan: Plan, previous: Digest | None, action: Action, done: str = "c
         return f"never {done} in this workspace"
     if (old := plan.workspace.store.get(previous)) is None:
         return "what it was built from is no longer in the store"
-    changes = list(describe_changes(plan, old.key, action))
-    more = [f"and {len(changes) - _MOST_REASONS} more"] if len(changes) > _MOST_REASONS else []
-    return "; ".join(changes[:_MOST_REASONS] + more) or "its key changed"
+    return _first(list(describe_changes(plan, old.key, action))) or "its key changed"
 
 
 def describe_changes(plan: Plan, old: Mapping[str, Any], action: Action) -> Iterator[str]:

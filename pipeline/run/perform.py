@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.backends import BACKENDS
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
-from pipeline.plan.plan import Plan
+from pipeline.plan.models import Models
 from pipeline.run.build.compile import compile_unit
 from pipeline.run.build.export import export
 from pipeline.run.build.link import link_package
@@ -66,7 +66,9 @@ def runs_user_code(action: Action) -> bool:
 def _done(action: Action, workspace: Workspace) -> bool:
     store = workspace.store
     if action.kind == "export":  # what it reads, and so its key, may have become known meanwhile
-        action = Plan(workspace).models.export(action.model)
+        action = Models(workspace, action.inputs.surroundings).export(action.model)
+        if action.inputs.unfollowed:
+            return False
     kind = KINDS[action.kind]
     if kind.installed:
         return install_stored(workspace, action)

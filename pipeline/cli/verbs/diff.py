@@ -112,6 +112,7 @@ def _choose_finder(
     commit = named.stdout.strip()
     root = stack.enter_context(_check_out(plan.workspace.root, commit))
     there = Plan(replace(plan.workspace, root=root))
+    there.trust_last_exports()
     name = against if commit.startswith(against) else f"{against} ({commit[:12]})"
     wanted = packages or [p for p in plan.packages if p in there.packages]
     return lambda package: _find_at_revision(there, package, name), wanted

@@ -45,7 +45,8 @@ def explain(plan: Plan, target: str) -> Iterator[str]:
 
 
 def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:
-    if each.status.current or each.action is None:
+    known = each.kind == "export" and each.action and plan.workspace.store.get(each.action.digest)
+    if each.status.current or each.action is None or known:
         yield each.status.reason
         return
     since, old = _nearest_key(plan, each.action, each.previous)

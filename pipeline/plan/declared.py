@@ -1,0 +1,143 @@
+"""`INPUTS` of an exporter: what it says that it reads, found in its text without importing it."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan.places import Places
+from pipeline.store.errors import SourceError, shown
+
+_EXAMPLE = '["weights/**", "env:CHECKPOINT", "lib:mylib"]'
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The inputs that an exporter names.
+
+    Attributes:
+        patterns: paths with wildcards, relative to the workspace, `~/...` or absolute. A folder
+            stands for all that is in it.
+        environment, distributions: names.
+    """
+
+    patterns: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    distributions: tuple[str, ...] = ()
+
+    def find(self, places: Places, where: str) -> list[str]:
+        """Return the files that are named, as records spell them, sorted.
+
+        Raises SourceError for names that are of nothing; `where` is the exporter.
+        """
+        found: set[str] = set()
+        wrong = []
+        for pattern in self.patterns:
+            own = {places.spell(path) for path in self._files(places, pattern)}
+            wrong += [] if own else [f"{pattern!r} is no file that can be an input"]
+            found |= own
+        for name in self.distributions:
+            try:
+                distribution(name)
+            except PackageNotFoundError:
+                wrong.append(f"'lib:{name}' is not installed")
+        if wrong:
+            raise SourceError(f"{where}: INPUTS: {'; '.join(wrong)}")
+        return sorted(found)
+
+    def _files(self, places: Places, pattern: str) -> Iterator[str]:
+        for found in glob.iglob(places.locate(pattern), recursive=True, include_hidden=True):
+            path = os.path.normpath(found)
+            inside = [path]
+            if os.path.isdir(path) and "*" not in pattern:
+                inside = [p for kind, p in places.walk(path) if kind == "file"]
+            yield from (p for p in inside if os.path.isfile(p) and places.wanted(p))
+
+    def covers(self, name: str, listing: bool = False) -> bool:
+        """Return whether a spelled path is named, as a file or, for a listing, as a folder that
+        named files may stand in."""
+        parts = os.path.normpath(name).split("/")
+        return any(_matches(pattern, parts, listing) for pattern in self._split)
+
+    @cached_property
+    def _split(self) -> list[list[str]]:
+        split = [os.path.normpath(pattern).split("/") for pattern in self.patterns]
+        return split + [[*s, "**"] for s in split if not any("*" in part for part in s)]
+
+
+def _matches(pattern: Sequence[str], parts: Sequence[str], prefix: bool) -> bool:
+    if not parts:
+        return prefix or all(part == "**" for part in pattern)
+    if not pattern:
+        return False
+    if pattern[0] == "**":
+        return _matches(pattern[1:], parts, prefix) or _matches(pattern, parts[1:], prefix)
+    return fnmatchcase(parts[0], pattern[0]) and _matches(pattern[1:], parts[1:], prefix)
+
+
+def read_declared(path: Path) -> dict[str, Any]:
+    """Read INPUTS from an exporter's text, as JSON: `inputs`, None where it has none, and `wrong`,
+    a description of what is not as it should be."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # running it says why
+        return {"inputs": None, "wrong": ""}
+    for node in tree.body:
+        targets: Iterable[ast.expr] = ()
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            targets = [node.target]
+        if any(isinstance(each, ast.Name) and each.id == "INPUTS" for each in targets):
+            return _read_literal(node)
+    return {"inputs": None, "wrong": ""}
+
+
+def _read_literal(node: Any) -> dict[str, Any]:
+    try:
+        value = ast.literal_eval(node.value) if not isinstance(node, ast.AugAssign) else None
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        value = None
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        wrong = f"INPUTS must be a list of strings written out, such as {_EXAMPLE}"
+    else:
+        wrong = "; ".join(filter(None, map(_check, value)))
+        wrong = f"INPUTS: {wrong}" if wrong else ""
+    return {"inputs": None if wrong else list(value), "wrong": wrong and f"{node.lineno}: {wrong}"}
+
+
+def _check(text: str) -> str:
+    """Return what is wrong with an input, "" where nothing is."""
+    kind, colon, name = text.partition(":")
+    if colon and kind == "env":
+        return "" if re.fullmatch(r"\w+", name) else f"{shown(text)} names no variable"
+    if colon and kind == "lib":
+        sound = re.fullmatch(r"[A-Za-z0-9][\w.-]*", name)
+        return "" if sound else f"{shown(text)} names no distribution"
+    if not text or "\0" in text:
+        return f"{shown(text)} is no path"
+    return ""
+
+
+def parse_declared(record: dict[str, Any], where: str) -> Declared | None:
+    """Return what `read_declared` read of the exporter `where`; None where it has no INPUTS.
+    Raises SourceError."""
+    if record["wrong"]:
+        raise SourceError(f"{where}:{record['wrong']}")
+    if record["inputs"] is None:
+        return None
+    kinds: dict[str, list[str]] = {"": [], "env": [], "lib": []}
+    for text in record["inputs"]:
+        kind, _, name = text.partition(":")
+        own, word = (kind, name) if kind in ("env", "lib") else ("", text)
+        kinds[own].append(word)
+    return Declared(*(tuple(dict.fromkeys(kinds[kind])) for kind in ("", "env", "lib")))

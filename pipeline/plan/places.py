@@ -1,0 +1,146 @@
+"""The places that exports read: which of them count, how records write them, what is found there.
+
+Not inputs are what a build itself writes, the Python environment, whose distributions count by
+their versions, and the kernel's own folders. Everything else counts by content, wherever it is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pipeline.store.digest import hash_json
+from pipeline.store.workspace import Workspace
+
+Kind = Literal["file", "listing", "link"]
+_KERNEL = ("/proc", "/sys", "/dev")
+_OWN_CODE = str(Path(__file__).resolve().parents[1])  # counts in every key as `code`
+# Folders of a workspace that nobody means to export from, where all of its files are inputs.
+_PASSED_OVER = {".git", ".hg", ".svn", ".jj", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+
+
+def within(path: str, folder: str) -> bool:
+    """Return whether a normal path is a folder or stands in it."""
+    return path == folder or path.startswith(f"{folder.rstrip(os.sep)}{os.sep}")
+
+
+def environment_folders() -> list[str]:
+    """List the folders of the Python that runs: its library, what is installed, and, of a virtual
+    environment, all of it."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    found = {sysconfig.get_path(name) for name in names}
+    found.add(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
+    if sys.prefix != sys.base_prefix:
+        found.add(sys.prefix)
+    return sorted({os.path.normpath(each) for each in found} | set(map(os.path.realpath, found)))
+
+
+class Places:
+    """The places around a workspace. Paths are absolute; `~` is the home folder of this process."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.root = str(workspace.root)
+        self._home = os.path.normpath(os.path.expanduser("~"))
+        self._digests = workspace.file_digests
+        self.installed = [
+            os.path.normpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")
+        ]
+        written = [str(workspace.store.root), str(workspace.build), os.path.join(self.root, "build")]
+        folders = [*written, *environment_folders(), sys.executable, _OWN_CODE]
+        self._inside = [each for each in folders if within(each, self.root)]
+        self._outside = [*folders, *_KERNEL]
+        self._hidden: dict[str, set[str]] = {}
+        for each in written:
+            self._hidden.setdefault(os.path.dirname(each), set()).add(os.path.basename(each))
+
+    def wanted(self, path: str) -> bool:
+        """Return whether what stands at a path can be an input."""
+        path = os.path.normpath(path)
+        if "__pycache__" in path or path.startswith(f"{self.root}{os.sep}.doit."):
+            return False
+        excluded = self._inside if within(path, self.root) else self._outside
+        return path in self.installed or not any(within(path, each) for each in excluded)
+
+    def is_ancestor(self, path: str) -> bool:
+        """Return whether the workspace or the home folder stands in a folder. Every path that is
+        resolved looks at these."""
+        return within(self.root, os.path.normpath(path)) or within(self._home, path)
+
+    def spell(self, path: str) -> str:
+        """Return a path as records write it: relative to the workspace, `~/...`, or absolute.
+
+        Steps up (`..`) stay, since after a link they lead elsewhere than the text says.
+        """
+        for folder, prefix in ((self.root, ""), (self._home, "~/")):
+            if path.rstrip(os.sep) == folder:
+                return prefix.rstrip("/") or "."
+            if path.startswith(f"{folder.rstrip(os.sep)}{os.sep}"):
+                parts = [part for part in path[len(folder) :].split(os.sep) if part not in ("", ".")]
+                name = "/".join(parts)
+                return f"./{name}" if not prefix and name.startswith("~") else f"{prefix}{name}"
+        return path
+
+    def locate(self, name: str) -> str:
+        """Return the path that a record wrote as `name`."""
+        if name == "~" or name.startswith("~/"):
+            return self._home + name[1:]
+        return self.root if name == "." else os.path.join(self.root, name)
+
+    def observe(self, kind: Kind, path: str) -> str | None:
+        """Return what is at a path now.
+
+        - `file`: the digest of a file's content, "folder", or a word for what has no content
+        - `listing`: the digest of the names in a folder, without those that can't be inputs
+        - `link`: the target of a symbolic link
+
+        Each is None where there is no such thing.
+        """
+        try:
+            match kind:
+                case "file":
+                    return self._observe_file(path)
+                case "listing":
+                    names = self.names(path)
+                    return None if names is None else hash_json(names)
+                case "link":
+                    return self.spell(os.readlink(path))
+        except PermissionError:
+            return "unreadable"
+        except (OSError, ValueError):  # not there; NUL in a name
+            return None
+
+    def _observe_file(self, path: str) -> str:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            return "folder"
+        return self._digests.hash(Path(path)) if stat.S_ISREG(mode) else "special"
+
+    def names(self, folder: str) -> list[str] | None:
+        """Return the sorted names in a folder, without those that can't be inputs; None where it
+        can't be listed."""
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return None
+        hidden = {"__pycache__", *self._hidden.get(folder, ())}
+        begin = ".doit." if folder == self.root else "\0"
+        return sorted(name for name in names if name not in hidden and not name.startswith(begin))
+
+    def walk(self, folder: str) -> Iterator[tuple[Kind, str]]:
+        """Yield a folder with all that stands in it and can be an input, without the folders of
+        version control and of caches."""
+        yield "listing", folder
+        for name in self.names(folder) or ():
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                yield "link", path
+            if os.path.isdir(path) and not os.path.islink(path):
+                if name not in _PASSED_OVER and self.wanted(path):
+                    yield from self.walk(path)
+            elif self.wanted(path):
+                yield "file", path

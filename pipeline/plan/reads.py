@@ -1,0 +1,207 @@
+"""What an export took from outside its exporter's own source, and what is there now.
+
+It is known only after a run. So a record, named by model and exporter, holds the places that the
+last runs looked at (ccache calls this its manifest, ninja a depfile); the key of an export holds
+what was found there. The plan looks at the places of each record again, in this checkout and this
+environment, and takes the first whose export is in the store.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from importlib.machinery import PathFinder, all_suffixes
+from typing import Any
+
+from pipeline.plan.places import Kind, Places, within
+from pipeline.store.digest import Digest, hash_bytes, hash_json
+from pipeline.store.workspace import Workspace
+
+MOST_RECORDS = 8  # of runs that went different ways
+WHOLE_ENVIRONMENT = "*"
+# Variables that torch reads when it is imported, before any exporter runs.
+_EARLY = ("TORCH", "PYTORCH")
+# Variables that each shell has, or that say where a build runs; read by name, they count.
+_PASSING = ("_", "OLDPWD", "PWD", "SHLVL", "COLUMNS", "LINES")
+_OURS = "PTE_PIPELINE_"
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The places that an export looked at, each once and sorted; digests stand in keys alone.
+
+    Attributes:
+        files, listings, links: paths, as `Places` spells them, by what was asked of them.
+        environment: names of variables; `*` for the set of all names.
+        modules: names at the top level that were imported, or looked for in vain.
+        distributions: those whose modules or files were read.
+        made: files and folders that the exporter made in folders that it lists, which don't count
+            there.
+        unfollowed: a line for each thing that can't be followed. With any, the export is not
+            reusable: it runs again in each run.
+    """
+
+    files: tuple[str, ...] = ()
+    listings: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    distributions: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+    unfollowed: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, list[str]]:
+        return {name: list(value) for name, value in asdict(self).items() if value}
+
+    @classmethod
+    def from_json(cls, record: Any) -> Reads | None:
+        """Read a record; None for anything else, as an older version may have left it."""
+        names = {field.name for field in fields(cls)}
+        sound = isinstance(record, dict) and all(
+            name in names and isinstance(value, list) and all(isinstance(v, str) for v in value)
+            for name, value in record.items()
+        )
+        return cls(**{name: tuple(value) for name, value in record.items()}) if sound else None
+
+
+def parse_records(result: Mapping[str, Any]) -> list[Reads]:
+    """Return the runs of a `reads` record, the most recent first."""
+    found = result.get("runs", ())
+    records = map(Reads.from_json, found if isinstance(found, list) else ())
+    return [record for record in records if record is not None]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The process that plans: its variables, by the digests of their values, and its path for
+    modules. A worker has others, so an export takes these with it."""
+
+    environment: Mapping[str, Digest]
+    search: tuple[str, ...]
+
+    @classmethod
+    def present(cls) -> Surroundings:
+        values = {name: hash_bytes(os.fsencode(value)) for name, value in os.environ.items()}
+        return cls(values, tuple(sys.path))
+
+    def names(self) -> list[str]:
+        """Return the variables that can matter to an export which looks at all of them."""
+        passing = (*_PASSING, "HOME")  # paths inside the home folder count by what is there
+        own = (n for n in self.environment if n not in passing and not n.startswith(_OURS))
+        return sorted(own)
+
+    def early(self) -> list[str]:
+        return [name for name in self.names() if name.startswith(_EARLY)]
+
+
+class Finder:
+    """Finds what is now at the places that exports looked at, each place once."""
+
+    def __init__(self, workspace: Workspace, surroundings: Surroundings) -> None:
+        self.places = Places(workspace)
+        self.surroundings = surroundings
+        self._models = str(workspace.models)
+        self._seen: dict[tuple[Kind, str], str | None] = {}
+        self._names: dict[str, list[str] | None] = {}
+        self._installed: dict[str, bool] = {}
+
+    def observe(self, kind: Kind, name: str, made: Iterable[str] = ()) -> str | None:
+        """Return what is at a place, as `Places.observe` does; a folder's listing without what is
+        `made`."""
+        if kind == "listing":
+            return self._observe_listing(name, made)
+        key = kind, name
+        if key not in self._seen:
+            self._seen[key] = self.places.observe(kind, self.places.locate(name))
+        return self._seen[key]
+
+    def assume(self, kind: Kind, name: str, value: str | None) -> None:
+        """Take what was found before for what is there."""
+        if kind != "listing":
+            self._seen[kind, name] = value
+
+    def _observe_listing(self, name: str, made: Iterable[str]) -> str | None:
+        if name not in self._names:
+            self._names[name] = self.places.names(self.places.locate(name))
+        names = self._names[name]
+        own = {os.path.basename(each) for each in made if _folder_of(each) == name}
+        return None if names is None else hash_json([n for n in names if n not in own])
+
+    def find(self, reads: Reads, declared: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+        """Return the part of an export's key that says what it read; `declared` are files that
+        count too, as the exporter says so."""
+        files = sorted({*reads.files, *declared})
+        return {
+            "files": {name: self.observe("file", name) for name in files},
+            "listings": {n: self.observe("listing", n, reads.made) for n in reads.listings},
+            "links": {name: self.observe("link", name) for name in reads.links},
+            "environment": self._environment(reads.environment),
+            "modules": self._modules(reads.modules),
+        }
+
+    def _environment(self, names: Iterable[str]) -> dict[str, Digest | None]:
+        around = self.surroundings
+        return {
+            name: hash_json(around.names())
+            if name == WHOLE_ENVIRONMENT
+            else around.environment.get(name)
+            for name in (*around.early(), *names)
+        }
+
+    # Modules
+
+    def _modules(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Return where modules are found outside the Python environment, and which ones nowhere: a
+        file of this name that appears is imported in their place."""
+        found = {}
+        for name in names:
+            places = [place for stems in self._stems for place in stems.get(name, ())]
+            if places or not self._is_installed(name):
+                found[name] = places
+        return found
+
+    @cached_property
+    def _stems(self) -> list[dict[str, list[str]]]:
+        """The entries of each folder on the path outside the environment, by their module."""
+        own, installed = [self._models, self.places.root], self.places
+        others = [
+            path
+            for each in self.surroundings.search
+            if (path := os.path.normpath(os.path.join(self.places.root, each))) not in own
+            and os.path.isdir(path)
+            and installed.wanted(path)
+            and path not in installed.installed
+        ]
+        return [self._entries(folder) for folder in (*own, *others)]
+
+    def _entries(self, folder: str) -> dict[str, list[str]]:
+        entries: dict[str, list[str]] = {}
+        suffixes = {"", *all_suffixes()}
+        for name in self.places.names(folder) or ():
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix in suffixes:
+                entries.setdefault(stem, []).append(self.places.spell(os.path.join(folder, name)))
+        return entries
+
+    def _is_installed(self, name: str) -> bool:
+        if name not in self._installed:
+            search = list(self.surroundings.search)
+            self._installed[name] = name in sys.stdlib_module_names or any(
+                finder.find_spec(name, search if finder is PathFinder else None) is not None
+                for finder in sys.meta_path
+                if hasattr(finder, "find_spec")
+            )
+        return self._installed[name]
+
+
+def _folder_of(name: str) -> str:
+    return os.path.dirname(name) or "."
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a spelled path leads into the workspace."""
+    path = os.path.normpath(name)
+    return not os.path.isabs(path) and not name.startswith("~") and not within(path, "..")

@@ -1,0 +1,244 @@
+"""From what was seen of an exporter's process to its inputs.
+
+Everything that it looked at counts: what an exporter declares (`INPUTS`) says which of it is meant,
+and anything else is an error.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pipeline.plan.actions import ExportInputs
+from pipeline.plan.places import Kind, within
+from pipeline.plan.reads import WHOLE_ENVIRONMENT, Finder, Reads, is_inside
+from pipeline.run.build.chance import find_chance, find_strings
+from pipeline.run.trace.watch import FOLDER, Watch
+from pipeline.store.errors import SourceError
+from pipeline.store.workspace import Workspace
+
+_OWN = "pte-pipeline"  # counts in every key as `code`
+# What programs and libraries look at on every machine; it counts, and needs no declaring.
+_SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
+_MOST_BESIDE = 1000  # entries beside a file outside the workspace, where only Python can be asked
+_MOST_NAMED = 12  # places in an error
+Seen = dict[tuple[Kind, str], str | None]
+
+
+class ExportReads:
+    """Watches an exporter and finds its inputs. Begin with `watch`, end with `find`.
+
+    Attributes:
+        watch: what is told what the exporter's process touches.
+        declared: the files that the exporter declares.
+    """
+
+    def __init__(self, workspace: Workspace, inputs: ExportInputs, kernel: bool) -> None:
+        self.finder = Finder(workspace, inputs.surroundings)
+        self._workspace = workspace
+        self._places = self.finder.places
+        self._inputs = inputs
+        self._touched: set[str] = set()  # names at the top of the folders of installed packages
+        self.watch = Watch(self._is_wanted, self._observe)
+        declared = inputs.declared
+        self.declared = declared.find(self._places, inputs.path) if declared else []
+        self._before: Seen = {("file", n): self.finder.observe("file", n) for n in self.declared}
+        if not kernel and declared is None:
+            self._look_around(self._places.root)
+
+    def _is_wanted(self, path: str) -> bool:
+        if self._places.wanted(path):
+            return True
+        for folder in self._places.installed:
+            if path.startswith(f"{folder}{os.sep}"):
+                top = path[len(folder) + 1 :].split(os.sep)[0]
+                self._touched.add(top)
+                return not _owners(top)
+        return False
+
+    def _observe(self, kind: Kind, path: str) -> str | None:
+        return self.finder.observe(kind, self._places.spell(path))
+
+    def _look_around(self, folder: str, most: int = sys.maxsize) -> bool:
+        """Take all that is in a folder for an input; return whether it is no more than `most`."""
+        for number, (kind, path) in enumerate(self._places.walk(folder)):
+            if number >= most:
+                return False
+            name = self._places.spell(path)
+            self._before[kind, name] = self.finder.observe(kind, name)
+        return True
+
+    # After the run
+
+    def find(self, modules: Iterable[str]) -> Reads:
+        """Return what the exporter read; `modules` are the names at the top level that it imported
+        or looked for, and that were there before.
+
+        Raises SourceError where it reads what it does not declare, or what it read changed.
+        """
+        watch, declared = self.watch, self._inputs.declared
+        seen = self._seen()
+        sources = self._sources()
+        self._check_declared(seen, sources)
+        unfollowed: dict[str, None] = {}
+        if declared is None:
+            where = self._inputs.path
+            unfollowed |= dict.fromkeys(f"{where} depends on {what}" for what in watch.unfollowed)
+            for path in sources:
+                name = self._places.spell(str(path))
+                native = watch.view != "kernel"
+                unfollowed |= dict.fromkeys(find_chance(path, name, native))
+            if watch.view != "kernel":
+                unfollowed |= dict.fromkeys(self._look_beside(seen))
+        made = sorted({self._places.spell(each) for each in watch.written if os.path.lexists(each)})
+        places = {**self._before, **seen}
+        changed = dict(self._changed(places, made))
+        unfollowed |= dict.fromkeys(filter(None, changed.values()))
+        kept = sorted(place for place in places if place not in changed)
+        listed = {name for kind, name in kept if kind == "listing"}
+        return Reads(
+            files=tuple(name for kind, name in kept if kind == "file"),
+            listings=tuple(sorted(listed)),
+            links=tuple(name for kind, name in kept if kind == "link"),
+            environment=tuple(sorted(self._environment())),
+            modules=tuple(sorted(set(modules) - {Path(self._inputs.path).stem})),
+            distributions=tuple(sorted(self._distributions(modules))),
+            made=tuple(each for each in made if (os.path.dirname(each) or ".") in listed),
+            unfollowed=tuple(unfollowed),
+        )
+
+    def _seen(self) -> Seen:
+        """Return what was seen, as records spell it. Folders above the workspace are looked at
+        whenever a path is resolved."""
+        seen: Seen = {}
+        for (kind, path), value in self.watch.seen.items():
+            above = self._places.is_ancestor(path) or path in self._places.installed
+            if kind == "listing" or not above:
+                seen[kind, self._places.spell(path)] = value
+        for place, value in seen.items():
+            self.finder.assume(*place, value)
+        own = ("file", self._inputs.path)
+        seen.pop(own, None)
+        return seen
+
+    def _sources(self) -> list[Path]:
+        """Return the files of the modules that the exporter imported and that are not installed,
+        its own first."""
+        own = self._workspace.root / self._inputs.path
+        files = {path for path in self.watch.modules.values() if path.endswith(".py")}
+        others = sorted(path for path in files - {str(own)} if self._places.wanted(path))
+        return [own, *(Path(path) for path in others if os.path.isfile(path))]
+
+    def _changed(self, places: Seen, made: list[str]) -> Iterator[tuple[tuple[Kind, str], str]]:
+        """Yield the places where there is something else by now, each with a line, or "" where the
+        exporter made a folder. Raises SourceError for a file of the workspace that someone else
+        changed."""
+        after = Finder(self._workspace, self._inputs.surroundings)
+        own = {*made, *map(self._places.spell, self.watch.written)}
+        for kind, name in places:
+            old, new = (finder.observe(kind, name, made) for finder in (self.finder, after))
+            if old == new:
+                continue
+            is_own = name in own or any(name.startswith(f"{each}/") for each in own)
+            if is_own and old is None and new == FOLDER:
+                yield (kind, name), ""
+            elif is_own:
+                yield (kind, name), f"{self._inputs.path} reads and changes {name}"
+            elif kind == "file" and is_inside(name) and (kind, name) not in self._before:
+                text = "changed while the exporter ran; run again"
+                raise SourceError(f"{os.path.basename(name)}: {text}")
+            else:
+                yield (kind, name), f"{name} changed while {self._inputs.path} ran"
+
+    def _environment(self) -> set[str]:
+        """Return the variables that count. A program that was started can have read all."""
+        read, around = set(self.watch.environment), self._inputs.surroundings
+        declared = self._inputs.declared
+        if declared is not None:
+            return {*declared.environment, *read} - {"HOME"}
+        if self.watch.processes or read >= os.environ.keys():
+            read = {*(read - os.environ.keys()), *around.names(), WHOLE_ENVIRONMENT}
+        return read - {"HOME"}  # paths in the home folder count by what is there
+
+    def _distributions(self, modules: Iterable[str]) -> set[str]:
+        named = {each for name in modules for each in _installed().get(name, ())}
+        touched = {each for top in self._touched for each in _owners(top)}
+        declared = self._inputs.declared
+        return {*named, *touched, *(declared.distributions if declared else ())} - {_OWN}
+
+    def _look_beside(self, seen: Seen) -> Iterator[str]:
+        """Take, with each file outside the workspace, all that stands beside it: native code reads
+        files that Python says nothing of. Yield a line for each folder that holds too much."""
+        outside = {
+            os.path.dirname(self._places.locate(name))
+            for (kind, name), value in seen.items()
+            if kind == "file" and value not in (None, FOLDER) and not is_inside(name)
+        }
+        modules = {os.path.dirname(path) for path in self.watch.modules.values()}
+        for folder in sorted(outside - modules):
+            system = any(within(folder, each) for each in _SYSTEM)
+            if not system and not self._look_around(folder, _MOST_BESIDE):
+                yield f"{self._inputs.path} reads in {self._places.spell(folder)}, a large folder"
+
+    # What it declares
+
+    def _check_declared(self, seen: Seen, sources: list[Path]) -> None:
+        """Raise SourceError where the exporter reads what it does not declare."""
+        if self._inputs.declared is None:
+            return
+        beside = [name for (kind, name), value in seen.items() if self._is_beside(kind, name, value)]
+        strings = {text for path in sources for text in find_strings(path)}
+        unknown = self.watch.environment.keys() - {*self._inputs.declared.environment, "HOME"}
+        beside += [f"env:{name}" for name in sorted(unknown & strings)]
+        if beside:
+            names = sorted(dict.fromkeys(beside))
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            text = ", ".join(names[:_MOST_NAMED]) + more
+            raise SourceError(f"{self._inputs.path}: reads what INPUTS does not name: {text}")
+
+    def _is_beside(self, kind: Kind, name: str, value: str | None) -> bool:
+        declared, path = self._inputs.declared, self._places.locate(name)
+        assert declared is not None
+        if (kind == "file" and value == FOLDER) or (kind == "link" and value is None):
+            return False  # looked at on the way to something
+        if not is_inside(name):
+            known = (*_SYSTEM, *self._places.installed, *_folders_of(declared.distributions))
+            if value is None or any(within(path, each) for each in known):
+                return False
+        files = set(self.watch.modules.values())
+        if path in files:
+            return False
+        if kind == "listing" and path not in (self._places.root, str(self._workspace.models)):
+            if path in map(os.path.dirname, files):  # Python lists the folder of a package
+                return False
+        return not declared.covers(name, listing=kind != "file")
+
+
+def _owners(top: str) -> set[str]:
+    """Return the distributions that an entry at the top of an installation belongs to."""
+    stem, _, suffix = top.rpartition(".")
+    if suffix in ("dist-info", "egg-info", "data", "libs"):
+        return {stem.partition("-")[0].replace("_", "-")}
+    found = _installed().get(top.partition(".")[0], ())
+    return set(found) or ({"pip"} if top.endswith(".pth") else set())
+
+
+def _folders_of(distributions: Iterable[str]) -> Iterator[str]:
+    """Yield the folders from which distributions are installed as editable."""
+    for name in distributions:
+        text = importlib.metadata.distribution(name).read_text("direct_url.json")
+        address = str(json.loads(text).get("url", "")) if text else ""
+        if address.startswith("file:"):
+            yield os.path.normpath(unquote(urlsplit(address).path))
+
+
+@cache
+def _installed() -> Mapping[str, list[str]]:
+    """Find the installed distributions by the modules they bring: hundreds of files to read."""
+    return importlib.metadata.packages_distributions()
