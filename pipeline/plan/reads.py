@@ -93,9 +93,6 @@ class Surroundings:
         own = (n for n in self.environment if n not in passing and not n.startswith(_OURS))
         return sorted(own)
 
-    def early(self) -> list[str]:
-        return [name for name in self.names() if name.startswith(_EARLY)]
-
 
 class Finder:
     """Finds what is now at the places that exports looked at, each place once."""
@@ -148,7 +145,7 @@ class Finder:
             name: hash_json(around.names())
             if name == WHOLE_ENVIRONMENT
             else around.environment.get(name)
-            for name in (*around.early(), *names)
+            for name in names
         }
 
     # Modules

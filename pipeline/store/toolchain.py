@@ -103,7 +103,8 @@ _PREFIXES = (
     *("ATEN_", "DNNL_", "EXECUTORCH_", "ET_", "FLATC_", "FX_", "KMP_", "MKL_", "NNCF_", "ONEDNN_"),
     *("OPENBLAS_", "OV_", "PT2_", "PYTORCH", "TORCH", "XNN"),
 )
-_HARMLESS = ("_DIR", "_HOME", "_HUB", "_LOGS", "_LOGLEVEL", "_LOG_LEVEL", "_THREADS", "_VERBOSE")
+# KMP_INIT_AT_FORK is joblib's own setting, in workers and not where a build is planned.
+_HARMLESS = ("_AT_FORK", "_DIR", "_HOME", "_HUB", "_LOGS", "_LOGLEVEL", "_LOG_LEVEL", "_THREADS", "_VERBOSE")
 
 # Instruction sets that kernels of torch, oneDNN and MKL choose between, with other rounding.
 _ISA = ("amx", "asimd", "avx", "bf16", "f16c", "fma", "i8mm", "sme", "sse4", "sve")

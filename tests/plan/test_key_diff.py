@@ -73,9 +73,36 @@ TOLD = {
     ),
     "source": ({"source": A}, {"source": B}, ["models/m.py changed"]),
     "file read": (
-        {"reads": {"a.txt": A, "b.txt": None, "c.txt": A}},
-        {"reads": {"a.txt": B, "b.txt": B}},
-        ["a.txt changed", "b.txt is new", "c.txt is gone"],
+        {"reads": {"files": {"a.txt": A, "b.txt": None, "c.txt": A, "d.txt": A, "~/lib/x.py": A}}},
+        {"reads": {"files": {"a.txt": B, "b.txt": B, "c.txt": None, "e.txt": A, "~/lib/x.py": B}}},
+        [
+            "a.txt changed",
+            "b.txt appeared",
+            "c.txt is gone",
+            "d.txt is not read",
+            "e.txt is read",
+            "x.py (outside the workspace, ~/lib/x.py) changed",
+        ],
+    ),
+    "listing read": (
+        {"reads": {"listings": {"shards": A}, "links": {"w": "a"}}},
+        {"reads": {"listings": {"shards": B}, "links": {"w": "b"}}},
+        ["link w changed", "listing of shards/ changed"],
+    ),
+    "environment read": (
+        {"reads": {"environment": {"A": A, "B": None, "C": A, "*": A}}},
+        {"reads": {"environment": {"A": B, "B": B, "C": None, "*": B}}},
+        [
+            "environment variables were set or unset",
+            "environment variable A changed",
+            "environment variable B is set",
+            "environment variable C is not set any more",
+        ],
+    ),
+    "module read": (
+        {"reads": {"modules": {"x": [], "y": ["models/y.py"]}}},
+        {"reads": {"modules": {"x": ["models/x.py"], "y": []}}},
+        ["module x is in models/x.py", "module y is gone"],
     ),
     "option": (
         method(partitioners=[{"name": "xnnpack", "options": {"per_op_mode": False}}]),

@@ -96,7 +96,7 @@ def test_another_toolchain_is_a_reason(built, monkeypatch):
     )
     state, reason = statuses(built)["link"]
     # What was exported with another toolchain is exported again before anything else.
-    assert state == "waiting" and "toolchain" in reason
+    assert state == "waiting" and "library torchao" in reason
 
 
 def test_lost_object_is_stale_when_it_is_needed_only(built):

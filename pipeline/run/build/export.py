@@ -1,26 +1,23 @@
 """Export: run a model's exporter and keep its programs and inputs in the store.
 
-What the exporter imports or opens inside the workspace counts as its input. It is known only after
-a run, so a record names those files by the content of the exporter; the action's key holds their
-digests (ccache calls this its manifest, ninja a depfile).
+It runs in a process of its own. All that it looked at there are its inputs (`export_reads`): the
+key of the action holds what it found.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import importlib.util
-import os
+import io
 import sys
-import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from importlib.machinery import FileFinder, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,60 +25,78 @@ from torch.export import ExportedProgram
 
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, ExportInputs
+from pipeline.plan.places import environment_folders, within
+from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.program.signature import check_inputs
 from pipeline.program.sources import METHOD_NAME
-from pipeline.run.stages import Stages
-from pipeline.run.trace.isolated import run_isolated
-from pipeline.run.trace.watch import FOLDER, Kind, Watch
+from pipeline.run.build.export_reads import ExportReads
+from pipeline.run.stages import IMPORT, Stages
+from pipeline.run.trace.isolated import has_kernel_view, run_isolated
 from pipeline.store import digest
+from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
+from pipeline.store.toolchain import CORE
 from pipeline.store.workspace import Workspace
 
-_OWN_FOLDER = Path(__file__).resolve().parents[2]
 
-
-def export(action: Action[ExportInputs], workspace: Workspace, stages: Stages) -> None:
+def export(
+    action: Action[ExportInputs], workspace: Workspace, stages: Stages, kernel: bool = True
+) -> None:
     """Run the exporter and record the result, under the key of what it really read.
 
-    Raises SourceError where the exporter raised, gave something else than named programs and inputs
-    that fit them, or a file that it read changed meanwhile.
+    Args:
+        kernel: whether the kernel may be asked what the exporter looks at, where it can be.
+
+    Raises:
+        SourceError: the exporter raised, gave something else than named programs and inputs that
+            fit them, reads what it does not declare, or a file that it read changed meanwhile.
     """
-    root, store, model = workspace.root, workspace.store, action.model
+    root, store = workspace.root, workspace.store
     path = root / action.inputs.path
     content = digest.hash_file(path)
-    watch = Watch(partial(_counts, root), _observe)
+    with stages.stage(IMPORT):
+        _warm_up()
+    inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
     with stages.stage("run the exporter"), _importing(root, path):
-        run = partial(_run_exporter, path, store)
-        result, parts = run_isolated(run, watch, stages)
+        run = partial(_run_exporter, path, store, _shadowed(root, path.parent))
+        result, parts, names = run_isolated(run, inputs.watch, stages, kernel)
     with stages.stage("store"):
+        if digest.hash_file(path) != content:
+            raise SourceError(f"{path.name}: changed while the exporter ran; run again")
+        reads = inputs.find(**names)
         for key, value in parts:
             store.put_result(key, value)
-        opened: dict[str, Any] = {
-            name: seen for (kind, name), seen in watch.seen.items() if kind == "file"
-        }
-        for name, seen in {**opened, str(path): content}.items():
-            if seen not in (None, FOLDER) and _digest_if_there(Path(name)) != seen:
-                raise SourceError(f"{Path(name).name}: changed while the exporter ran; run again")
-        imported = [Path(f) for f in watch.modules.values() if _is_inside(root, Path(f))]
-        read = {
-            str(file.relative_to(root)): opened.get(str(file)) or _digest_if_there(file)
-            for file in sorted({*map(Path, opened), *imported} - {path}, key=str)
-            if not file.is_dir()
-        }
-        record = {"reads": list(read), "distributions": _distributions([path, *imported])}
-        store.put_result(keys.reads_key(model, content), record)
-        distributions, place = record["distributions"], action.inputs.path
-        real = keys.export_action(model, content, read, distributions, place)
+        made = replace(action.inputs, unfollowed=reads.unfollowed)
+        found = inputs.finder.find(reads, inputs.declared)
+        real = keys.export_action(action.model, content, found, reads.distributions, made)
         store.put_result(real.key, result, stages.total)
+        _record(store, keys.reads_key(action.model, content), reads, real.digest)
 
 
-def _run_exporter(path: Path, store: Store) -> list[Any]:
+def _record(store: Store, key: keys.Key, reads: Reads, last: Digest) -> None:
+    """Record where an export looked, before the runs that went other ways."""
+    entry = store.get_by_key(key)
+    runs = [reads, *(run for run in parse_records(entry.result if entry else {}) if run != reads)]
+    record = {"runs": [run.to_json() for run in runs[:MOST_RECORDS]], "last": last}
+    store.put_result(key, record)
+
+
+@cache
+def _warm_up() -> None:
+    """Export and save a small program, for which torch imports much more than for its own import:
+    once for all forks, and what it reads meanwhile is no exporter's input."""
+    program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), (torch.ones(1, 1),))
+    save_programs({"forward": program}, io.BytesIO())
+
+
+def _run_exporter(path: Path, store: Store, shadowed: Collection[str]) -> list[Any]:
     """Run an exporter in this process, which is its own, and store its programs and inputs; return
-    its result, and the records of its programs with their keys."""
+    its result, the records of its programs with their keys, and what it asked importlib for."""
+    asked = _import_afresh(shadowed)
     module = _load(path)
     programs = _programs(module)
     examples = {n: list(_inputs(module, "example", n, p)) for n, p in programs.items()}
@@ -93,7 +108,7 @@ def _run_exporter(path: Path, store: Store) -> list[Any]:
     }
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
-    return list(_commit(programs, examples, batches, store))
+    return [*_commit(programs, examples, batches, store), asked.to_json()]
 
 
 def _load(path: Path) -> ModuleType:
@@ -190,16 +205,7 @@ def _commit(
     return {"archive": file.digest, "methods": methods}, parts
 
 
-# What an exporter reads
-
-
-def _counts(root: Path, path: str) -> bool:
-    name = os.path.relpath(path, root)  # in sys.path: tried as an archive of modules
-    return name not in sys.path and _is_inside(root, Path(path))
-
-
-def _observe(kind: Kind, path: str) -> Any:
-    return FOLDER if os.path.isdir(path) else _digest_if_there(Path(path))
+# Imports
 
 
 @contextmanager
@@ -207,10 +213,11 @@ def _importing(root: Path, path: Path) -> Iterator[None]:
     """Make the workspace's modules importable, for a fork of this process, in which what is looked
     for next is seen."""
     before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
+    installed = environment_folders()
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     for folder, finder in sys.path_importer_cache.items():
-        if finder is not None and _is_inside(root, Path(folder, "_")):
-            cast(FileFinder, finder).invalidate_caches()
+        if isinstance(finder, FileFinder) and not any(within(folder, e) for e in installed):
+            finder.invalidate_caches()
     # Folders of modules are listed now, so that their names are no inputs by that.
     PathFinder.find_spec("_")
     list(importlib.metadata.distributions(name="_"))
@@ -220,35 +227,55 @@ def _importing(root: Path, path: Path) -> Iterator[None]:
         sys.path[:], sys.dont_write_bytecode = before, writing
 
 
-def _is_inside(root: Path, path: Path) -> bool:
-    """Return whether a path is in the workspace, not in an environment or build folder in it."""
-    if not str(path).startswith(f"{root}{os.sep}") or ".." in path.parts:
-        return False  # almost all: thousands of modules outside
-    outside = (_OWN_FOLDER, Path(sys.prefix), Path(sysconfig.get_path("purelib")), root / "build")
-    hidden = any(
-        part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts
-    )
-    return not hidden and not any(path.is_relative_to(folder) for folder in outside)
+class _Asked:
+    """A finder that finds nothing and notes what is looked for: modules, by their first names, and
+    distributions. `all_distributions` is whether all were listed."""
+
+    def __init__(self) -> None:
+        self._modules: set[str] = set()
+        self._distributions: set[str] = set()
+        self._all_distributions = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        self._modules.add(name.partition(".")[0])
+
+    def find_distributions(self, context: Any) -> Iterable[Any]:
+        if context.name is None:
+            self._all_distributions = True
+        else:
+            self._distributions.add(context.name)
+        return ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the arguments of `ExportReads.find`. What was loaded before counts too."""
+        loaded = {name.partition(".")[0] for name in sys.modules}
+        return {
+            "modules": sorted(self._modules | loaded),
+            "distributions": sorted(self._distributions),
+            "all_distributions": self._all_distributions,
+        }
 
 
-def _digest_if_there(path: Path) -> digest.Digest | None:
-    return digest.hash_file(path) if path.is_file() else None
+def _import_afresh(shadowed: Collection[str]) -> _Asked:
+    """Prepare this process for imports as a fresh one would be that has loaded torch."""
+    for name in shadowed:
+        sys.modules.pop(name, None)
+    asked = _Asked()
+    sys.meta_path.insert(0, asked)  # type: ignore[arg-type]
+    return asked
 
 
-def _distributions(files: Iterable[Path]) -> list[str]:
-    """Return the installed distributions that these modules import, whose versions are in keys."""
-    modules: set[str] = set()
-    for file in files:
-        for node in ast.walk(ast.parse(file.read_bytes())):
-            if isinstance(node, ast.Import):
-                modules.update(alias.name.split(".")[0] for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                modules.add(node.module.split(".")[0])
-    known = _installed()
-    return sorted({distribution for m in modules for distribution in known.get(m, ())})
+def _shadowed(root: Path, models: Path) -> list[str]:
+    """Return the loaded modules in whose place the workspace has others, whatever other actions of
+    this process imported; not those of which a process can hold only one."""
+    shared = {"pipeline", *CORE, *sys.stdlib_module_names}
+    found = []
+    for name, module in [*sys.modules.items()]:
+        top, file = name.partition(".")[0], getattr(module, "__file__", None)
+        if top not in shared and not within(str(file), str(root)):
+            found += [name] if any(_is_module(folder / top) for folder in (models, root)) else []
+    return found
 
 
-@cache
-def _installed() -> Mapping[str, list[str]]:
-    """Find the installed distributions by the modules they bring: hundreds of files to read."""
-    return importlib.metadata.packages_distributions()
+def _is_module(path: Path) -> bool:
+    return path.with_name(f"{path.name}.py").is_file() or (path / "__init__.py").is_file()

@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
 
 _OWN = "pte-pipeline"  # counts in every key as `code`
+_ALWAYS = ("pipeline", "__main__", "__mp_main__")
 # What programs and libraries look at on every machine; it counts, and needs no declaring.
 _SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
 _MOST_BESIDE = 1000  # entries beside a file outside the workspace, where only Python can be asked
@@ -53,6 +55,8 @@ class ExportReads:
             self._look_around(self._places.root)
 
     def _is_wanted(self, path: str) -> bool:
+        if os.path.relpath(path, self._places.root) in self._inputs.surroundings.search:
+            return False  # tried as an archive of modules, as hooks of editable installs are
         if self._places.wanted(path):
             return True
         for folder in self._places.installed:
@@ -76,11 +80,19 @@ class ExportReads:
 
     # After the run
 
-    def find(self, modules: Iterable[str]) -> Reads:
-        """Return what the exporter read; `modules` are the names at the top level that it imported
-        or looked for, and that were there before.
+    def find(
+        self, modules: list[str], distributions: list[str], all_distributions: bool
+    ) -> Reads:
+        """Return what the exporter read.
 
-        Raises SourceError where it reads what it does not declare, or what it read changed.
+        Args:
+            modules: the names at the top level that it imported or looked for, and of those that
+                were loaded before.
+            distributions: those that it asked importlib for.
+            all_distributions: whether it asked for all of them.
+
+        Raises:
+            SourceError: it reads what it does not declare, or what it read changed.
         """
         watch, declared = self.watch, self._inputs.declared
         seen = self._seen()
@@ -97,29 +109,32 @@ class ExportReads:
             if watch.view != "kernel":
                 unfollowed |= dict.fromkeys(self._look_beside(seen))
         made = sorted({self._places.spell(each) for each in watch.written if os.path.lexists(each)})
-        places = {**self._before, **seen}
-        changed = dict(self._changed(places, made))
+        changed = dict(self._changed(seen, made))
         unfollowed |= dict.fromkeys(filter(None, changed.values()))
-        kept = sorted(place for place in places if place not in changed)
+        kept = sorted((self._before.keys() | seen.keys()) - changed.keys())
         listed = {name for kind, name in kept if kind == "listing"}
+        if all_distributions:
+            listed |= set(map(self._places.spell, self._places.installed))
         return Reads(
             files=tuple(name for kind, name in kept if kind == "file"),
             listings=tuple(sorted(listed)),
             links=tuple(name for kind, name in kept if kind == "link"),
             environment=tuple(sorted(self._environment())),
-            modules=tuple(sorted(set(modules) - {Path(self._inputs.path).stem})),
-            distributions=tuple(sorted(self._distributions(modules))),
+            modules=tuple(sorted({*modules} - {Path(self._inputs.path).stem, *_ALWAYS})),
+            distributions=tuple(sorted(self._distributions(modules) | set(distributions))),
             made=tuple(each for each in made if (os.path.dirname(each) or ".") in listed),
             unfollowed=tuple(unfollowed),
         )
 
     def _seen(self) -> Seen:
         """Return what was seen, as records spell it. Folders above the workspace are looked at
-        whenever a path is resolved."""
+        whenever a path is resolved, those of modules for each import."""
+        searched = [*self._inputs.surroundings.search, *self._places.installed]
+        running = {frame.filename for frame in traceback.extract_stack()}  # torch quotes callers
         seen: Seen = {}
         for (kind, path), value in self.watch.seen.items():
-            above = self._places.is_ancestor(path) or path in self._places.installed
-            if kind == "listing" or not above:
+            above = self._places.is_ancestor(path) or any(within(each, path) for each in searched)
+            if kind == "listing" or not (above or path in running):
                 seen[kind, self._places.spell(path)] = value
         for place, value in seen.items():
             self.finder.assume(*place, value)
@@ -135,24 +150,23 @@ class ExportReads:
         others = sorted(path for path in files - {str(own)} if self._places.wanted(path))
         return [own, *(Path(path) for path in others if os.path.isfile(path))]
 
-    def _changed(self, places: Seen, made: list[str]) -> Iterator[tuple[tuple[Kind, str], str]]:
+    def _changed(self, seen: Seen, made: list[str]) -> Iterator[tuple[tuple[Kind, str], str]]:
         """Yield the places where there is something else by now, each with a line, or "" where the
-        exporter made a folder. Raises SourceError for a file of the workspace that someone else
-        changed."""
+        exporter made a folder. Raises SourceError for a file of the workspace that was read."""
         after = Finder(self._workspace, self._inputs.surroundings)
         own = {*made, *map(self._places.spell, self.watch.written)}
-        for kind, name in places:
+        for kind, name in {**self._before, **seen}:
             old, new = (finder.observe(kind, name, made) for finder in (self.finder, after))
             if old == new:
                 continue
             is_own = name in own or any(name.startswith(f"{each}/") for each in own)
-            if is_own and old is None and new == FOLDER:
-                yield (kind, name), ""
-            elif is_own:
-                yield (kind, name), f"{self._inputs.path} reads and changes {name}"
-            elif kind == "file" and is_inside(name) and (kind, name) not in self._before:
+            if kind == "file" and is_inside(name) and old is not None and (kind, name) in seen:
                 text = "changed while the exporter ran; run again"
                 raise SourceError(f"{os.path.basename(name)}: {text}")
+            if is_own:
+                made_folder = old is None and new == FOLDER
+                line = f"{self._inputs.path} reads and changes {name}"
+                yield (kind, name), "" if made_folder else line
             else:
                 yield (kind, name), f"{name} changed while {self._inputs.path} ran"
 
