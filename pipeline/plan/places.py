@@ -50,7 +50,11 @@ class Places:
         self.installed = [
             os.path.normpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")
         ]
-        written = [str(workspace.store.root), str(workspace.build), os.path.join(self.root, "build")]
+        written = [
+            str(workspace.store.root),
+            str(workspace.build),
+            os.path.join(self.root, "build"),
+        ]
         folders = [*written, *environment_folders(), sys.executable, _OWN_CODE]
         self._inside = [each for each in folders if within(each, self.root)]
         self._outside = [*folders, *_KERNEL]
@@ -80,7 +84,9 @@ class Places:
             if path.rstrip(os.sep) == folder:
                 return prefix.rstrip("/") or "."
             if path.startswith(f"{folder.rstrip(os.sep)}{os.sep}"):
-                parts = [part for part in path[len(folder) :].split(os.sep) if part not in ("", ".")]
+                parts = [
+                    part for part in path[len(folder) :].split(os.sep) if part not in ("", ".")
+                ]
                 name = "/".join(parts)
                 return f"./{name}" if not prefix and name.startswith("~") else f"{prefix}{name}"
         return path

@@ -24,6 +24,7 @@ MOST_RECORDS = 8  # of runs that went different ways
 WHOLE_ENVIRONMENT = "*"
 # Variables that torch reads when it is imported, before any exporter runs.
 _EARLY = ("TORCH", "PYTORCH")
+_NOT_EARLY = "TORCHINDUCTOR_"  # no part of an export; torch sets some of them itself
 # Variables that each shell has, or that say where a build runs; read by name, they count.
 _PASSING = ("_", "OLDPWD", "PWD", "SHLVL", "COLUMNS", "LINES")
 _OURS = "PTE_PIPELINE_"
@@ -172,7 +173,7 @@ class Finder:
             and installed.wanted(path)
             and path not in installed.installed
         ]
-        return [self._entries(folder) for folder in (*own, *others)]
+        return [self._entries(folder) for folder in dict.fromkeys((*own, *others))]
 
     def _entries(self, folder: str) -> dict[str, list[str]]:
         entries: dict[str, list[str]] = {}

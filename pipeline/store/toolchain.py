@@ -104,7 +104,17 @@ _PREFIXES = (
     *("OPENBLAS_", "OV_", "PT2_", "PYTORCH", "TORCH", "XNN"),
 )
 # KMP_INIT_AT_FORK is joblib's own setting, in workers and not where a build is planned.
-_HARMLESS = ("_AT_FORK", "_DIR", "_HOME", "_HUB", "_LOGS", "_LOGLEVEL", "_LOG_LEVEL", "_THREADS", "_VERBOSE")
+_HARMLESS = (
+    "_AT_FORK",
+    "_DIR",
+    "_HOME",
+    "_HUB",
+    "_LOGS",
+    "_LOGLEVEL",
+    "_LOG_LEVEL",
+    "_THREADS",
+    "_VERBOSE",
+)
 
 # Instruction sets that kernels of torch, oneDNN and MKL choose between, with other rounding.
 _ISA = ("amx", "asimd", "avx", "bf16", "f16c", "fma", "i8mm", "sme", "sse4", "sve")

@@ -87,5 +87,7 @@ def test_input_edited_while_the_exporter_runs_is_refused(workspace, name, compil
 def test_what_builds_write_and_the_environment_are_no_inputs(workspace):
     (workspace.build).mkdir(exist_ok=True)
     (workspace.build / "x.txt").write_text("x")
-    begin(workspace, "import wave, pytest; open('build/x.txt').read(); open(pytest.__file__).read()")
+    begin(
+        workspace, "import wave, pytest; open('build/x.txt').read(); open(pytest.__file__).read()"
+    )
     assert run(workspace) == ["models/_parts.py"]

@@ -25,7 +25,7 @@ from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
 
 _OWN = "pte-pipeline"  # counts in every key as `code`
-_ALWAYS = ("pipeline", "__main__", "__mp_main__")
+_ALWAYS = ("pipeline", "dodo", "__main__", "__mp_main__")
 # What programs and libraries look at on every machine; it counts, and needs no declaring.
 _SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
 _MOST_BESIDE = 1000  # entries beside a file outside the workspace, where only Python can be asked
@@ -80,9 +80,7 @@ class ExportReads:
 
     # After the run
 
-    def find(
-        self, modules: list[str], distributions: list[str], all_distributions: bool
-    ) -> Reads:
+    def find(self, modules: list[str], distributions: list[str], all_distributions: bool) -> Reads:
         """Return what the exporter read.
 
         Args:
@@ -206,7 +204,9 @@ class ExportReads:
         """Raise SourceError where the exporter reads what it does not declare."""
         if self._inputs.declared is None:
             return
-        beside = [name for (kind, name), value in seen.items() if self._is_beside(kind, name, value)]
+        beside = [
+            name for (kind, name), value in seen.items() if self._is_beside(kind, name, value)
+        ]
         strings = {text for path in sources for text in find_strings(path)}
         unknown = self.watch.environment.keys() - {*self._inputs.declared.environment, "HOME"}
         beside += [f"env:{name}" for name in sorted(unknown & strings)]
@@ -226,11 +226,10 @@ class ExportReads:
             if value is None or any(within(path, each) for each in known):
                 return False
         files = set(self.watch.modules.values())
-        if path in files:
+        # Python lists the folder of a package.
+        own = {*map(os.path.dirname, files)} - {self._places.root, str(self._workspace.models)}
+        if path in files or (kind == "listing" and path in own):
             return False
-        if kind == "listing" and path not in (self._places.root, str(self._workspace.models)):
-            if path in map(os.path.dirname, files):  # Python lists the folder of a package
-                return False
         return not declared.covers(name, listing=kind != "file")
 
 

@@ -1,0 +1,530 @@
+"""Whatever an exporter reads, a change of it exports again: each row of the table in docs/cache.md.
+
+Each case is an exporter that computes a number from one kind of input, and a change of that input.
+Its export after the change, with the store of the one before, must be what an empty store gives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import export_status
+from pipeline.run.build.export import export
+from pipeline.run.stages import Stages
+from pipeline.run.trace.isolated import has_kernel_view
+from pipeline.store.distributions import identity
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace, open_workspace
+
+EXPORTER = """
+import os, sys
+from pathlib import Path
+import torch
+{inputs}
+HERE = Path(__file__).resolve().parent
+{code}
+
+class Times(torch.nn.Module):
+    def forward(self, x):
+        return x * float(VALUE)
+
+def export_methods():
+    return {{"forward": torch.export.export(Times(), (torch.ones(2),))}}
+"""
+CONFIG = "model: a\nmethods:\n  forward:\n    partitioners: []\n"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A workspace, a folder outside and one that stands on the path for modules."""
+
+    root: Path
+    outside: Path
+    library: Path
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    def workspace(self, store: str = "store") -> Workspace:
+        return replace(open_workspace(self.root), store=Store(self.root.parent / store))
+
+    def write(self, code: str, inputs: str = "") -> None:
+        text = EXPORTER.format(code=code.replace("OUT", str(self.outside)), inputs=inputs)
+        (self.models / "a.py").write_text(text)
+
+
+def make_site(folder: Path) -> Site:
+    site = Site(folder / "ws", folder / "outside", folder / "library")
+    for each in (site.models, site.root / "partition_configs", site.outside, site.library):
+        each.mkdir(parents=True)
+    (site.root / "partition_configs" / "p.yaml").write_text(CONFIG)
+    return site
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    made = make_site(tmp_path)
+    monkeypatch.chdir(made.root)
+    monkeypatch.syspath_prepend(str(made.library))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    return made
+
+
+def build(workspace: Workspace, kernel: bool = True) -> tuple[str, str]:
+    """Export as a run does; return what it was, and the digest of the program that it gives."""
+    identity.cache_clear()  # of installed libraries, which a run looks at once
+    plan = Plan(workspace)
+    state = export_status(plan, "a").state
+    if state == "stale":
+        export(plan.models.export("a"), workspace, Stages(), kernel)
+        plan.forget("a")
+    methods = plan.models.methods("a")
+    assert methods is not None
+    return state, methods["forward"].program
+
+
+# The cases: code that sets VALUE, what is there before, and the change
+
+Do = Callable[[Site], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    code: str
+    before: Do
+    change: Do
+    environment: tuple[str, ...] = ()
+
+
+def text(name: str, value: str) -> Do:
+    """Write a text; `name` is relative to the workspace, or begins with OUT or LIB."""
+
+    def write(site: Site) -> None:
+        path = place(site, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value)
+
+    return write
+
+
+def place(site: Site, name: str) -> Path:
+    folder = {"OUT": site.outside, "LIB": site.library}.get(name.split("/")[0], site.root)
+    return folder / name.removeprefix("OUT/").removeprefix("LIB/")
+
+
+def both(*steps: Do) -> Do:
+    def run(site: Site) -> None:
+        for step in steps:
+            step(site)
+
+    return run
+
+
+def nothing(site: Site) -> None:
+    return None
+
+
+def edit(code: str, name: str) -> Case:
+    """An input in a file, whose number changes."""
+    return Case(code, text(name, "1"), text(name, "2"))
+
+
+def binary(code: str, name: str, write: Callable[[Path, float], None]) -> Case:
+    def put(value: float) -> Do:
+        return lambda site: write(place(site, name), value)
+
+    return Case(code, put(1.0), put(2.0))
+
+
+def link(name: str, target: str) -> Do:
+    def make(site: Site) -> None:
+        path = place(site, name)
+        path.unlink(missing_ok=True)
+        path.symlink_to(place(site, target))
+
+    return make
+
+
+def variable(value: str | None) -> Do:
+    def put(site: Site) -> None:
+        if value is None:
+            os.environ.pop("CHECKPOINT", None)
+        else:
+            os.environ["CHECKPOINT"] = value
+
+    return put
+
+
+def environment(code: str) -> Case:
+    return Case(code, variable("1"), variable("2"))
+
+
+def distribution(version: str) -> Do:
+    """Install a library in a folder on the path for modules, in place of another version."""
+
+    def install(site: Site) -> None:
+        for old in site.library.glob("small_lib*"):
+            shutil.rmtree(old)
+        info = f"LIB/small_lib-{version}.0.dist-info"
+        text(f"{info}/METADATA", f"Name: small-lib\nVersion: {version}.0\n")(site)
+        text(f"{info}/RECORD", "small_lib/__init__.py,,\n")(site)
+        text("LIB/small_lib/__init__.py", f"NUMBER = {version}\n")(site)
+
+    return install
+
+
+def save_safetensors(path: Path, value: float) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({"x": torch.tensor([value])}, str(path))
+
+
+def save_torch(path: Path, value: float) -> None:
+    import torch
+
+    torch.save(torch.tensor([value]), path)
+
+
+def save_numpy(path: Path, value: float) -> None:
+    import numpy
+
+    numpy.save(path, numpy.array([value], dtype="float32"))
+
+
+def save_floats(path: Path, value: float) -> None:
+    path.write_bytes(struct.pack("<4096f", *[value] * 4096))
+
+
+def save_sqlite(path: Path, value: float) -> None:
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path)
+    connection.execute("create table t (x real)")
+    connection.execute("insert into t values (?)", (value,))
+    connection.commit()
+    connection.close()
+
+
+def save_zip(path: Path, value: float) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x.txt", str(value))
+
+
+def symlinked_models(site: Site) -> None:
+    """Put `models/` in another place, with a link to it."""
+    shutil.move(site.models, site.root.parent / "real_models")
+    site.models.symlink_to(site.root.parent / "real_models")
+
+
+SUBPROCESS = "import subprocess; VALUE = subprocess.run({}, capture_output=True, check=True).stdout"
+WORKERS = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 1
+    def __getitem__(self, i): return torch.tensor(float(open("w.txt").read()))
+VALUE = next(iter(torch.utils.data.DataLoader(Data(), num_workers=1))).item()
+"""
+SUM = "sum(float(Path(p).read_text()) for p in {})"
+SHARDS = both(text("shards/1.txt", "1"), text("shards/.x/none.txt", "9"))
+SHADOW = "import mpmath; VALUE = getattr(mpmath, 'NUMBER', 1)"
+
+CASES: dict[str, dict[str, Case]] = {
+    "file content": {
+        "open": edit("VALUE = open('w.txt').read()", "w.txt"),
+        "bytes path": edit("VALUE = open(b'w.txt').read()", "w.txt"),
+        "path object": edit("VALUE = (HERE.parent / 'w.txt').read_text()", "w.txt"),
+        "steps up": edit("VALUE = open('models/../w.txt').read()", "w.txt"),
+        "dir_fd": edit(
+            "d = os.open('data', os.O_RDONLY)\n"
+            "VALUE = os.read(os.open('w.txt', os.O_RDONLY, dir_fd=d), 9)",
+            "data/w.txt",
+        ),
+        "chdir": edit("os.chdir('data'); VALUE = open('w.txt').read()", "data/w.txt"),
+        "hidden folder": edit("VALUE = open('.cfg/w.txt').read()", ".cfg/w.txt"),
+        "torch.load": binary("VALUE = torch.load('w.pt')", "w.pt", save_torch),
+        "np.load": binary("import numpy; VALUE = numpy.load('w.npy')[0]", "w.npy", save_numpy),
+        "np.memmap": binary(
+            "import numpy; VALUE = numpy.memmap('w.bin', dtype='float32', mode='r')[0]",
+            "w.bin",
+            save_floats,
+        ),
+        "mmap": binary(
+            "import mmap, struct; f = open('w.bin', 'rb')\n"
+            "m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)\n"
+            "VALUE = struct.unpack('<f', m[:4])[0]",
+            "w.bin",
+            save_floats,
+        ),
+        "zipfile": binary(
+            "import zipfile; VALUE = zipfile.ZipFile('w.zip').read('x.txt')", "w.zip", save_zip
+        ),
+        "sqlite3": binary(
+            "import sqlite3; c = sqlite3.connect('w.db')\n"
+            "VALUE = c.execute('select x from t').fetchone()[0]",
+            "w.db",
+            save_sqlite,
+        ),
+        "DataLoader workers": edit(WORKERS, "w.txt"),
+    },
+    "file content, by native code": {
+        "safetensors": binary(
+            "from safetensors.torch import load_file; VALUE = load_file('w/m.safetensors')['x']",
+            "w/m.safetensors",
+            save_safetensors,
+        ),
+        "torch.from_file": binary(
+            "VALUE = torch.from_file('w.bin', size=4096)[0]", "w.bin", save_floats
+        ),
+    },
+    "existence": {
+        "exists": Case("VALUE = 2 if Path('w.txt').exists() else 1", nothing, text("w.txt", "")),
+        "isfile": Case("VALUE = 2 if os.path.isfile('w.txt') else 1", nothing, text("w.txt", "")),
+        "is_dir": Case("VALUE = 2 if Path('d').is_dir() else 1", nothing, text("d/x", "")),
+        "access": Case(
+            "VALUE = 2 if os.access('w.txt', os.R_OK) else 1", nothing, text("w.txt", "")
+        ),
+        "stat": Case("VALUE = os.stat('w.txt').st_size", text("w.txt", "1"), text("w.txt", "22")),
+        "open in vain": Case(
+            "try: VALUE = open('w.txt').read()\nexcept OSError: VALUE = 1",
+            nothing,
+            text("w.txt", "2"),
+        ),
+        "is gone": Case(
+            "VALUE = 2 if Path('w.txt').exists() else 1",
+            text("w.txt", ""),
+            lambda site: (site.root / "w.txt").unlink(),
+        ),
+    },
+    "listing of a folder": {
+        "glob": Case(
+            "import glob; VALUE = " + SUM.format("glob.glob('shards/*.txt')"),
+            SHARDS,
+            text("shards/2.txt", "2"),
+        ),
+        "Path.rglob": Case(
+            "VALUE = " + SUM.format("Path('shards').rglob('[0-9].txt')"),
+            SHARDS,
+            text("shards/sub/2.txt", "2"),
+        ),
+        "os.walk": Case(
+            "VALUE = sum(len(names) for _, _, names in os.walk('shards'))",
+            SHARDS,
+            text("shards/new/2.txt", "2"),
+        ),
+        "os.scandir": Case(
+            "VALUE = len(list(os.scandir('shards')))", SHARDS, text("shards/.hidden", "")
+        ),
+        "listdir of the root": Case("VALUE = len(os.listdir())", nothing, text("x.txt", "")),
+        "listdir by descriptor": Case(
+            "VALUE = len(os.listdir(os.open('shards', os.O_RDONLY)))", SHARDS, text("shards/2", "")
+        ),
+    },
+    "symbolic link": {
+        "retargeted": Case(
+            "VALUE = open('w.txt').read()",
+            both(text("1.txt", "1"), text("2.txt", "2"), link("w.txt", "1.txt")),
+            link("w.txt", "2.txt"),
+        ),
+        "readlink": Case(
+            "VALUE = Path(os.readlink('w.txt')).stem",
+            both(text("1.txt", "0"), text("2.txt", "0"), link("w.txt", "1.txt")),
+            link("w.txt", "2.txt"),
+        ),
+        "folder": Case(
+            "VALUE = open('d/w.txt').read()",
+            both(text("OUT/1/w.txt", "1"), text("OUT/2/w.txt", "2"), link("d", "OUT/1")),
+            link("d", "OUT/2"),
+        ),
+        "models": Case(
+            "VALUE = (HERE / 'w.txt').read_text()",
+            both(text("models/w.txt", "1"), symlinked_models),
+            text("models/w.txt", "2"),
+        ),
+    },
+    "file outside the workspace": {
+        "absolute": edit("VALUE = open('OUT/w.txt').read()", "OUT/w.txt"),
+        "relative": edit("VALUE = open('../outside/w.txt').read()", "OUT/w.txt"),
+        "appears": Case(
+            "VALUE = 2 if os.path.exists('OUT/w.txt') else 1", nothing, text("OUT/w.txt", "")
+        ),
+        "listing": Case("VALUE = len(os.listdir('OUT'))", nothing, text("OUT/w.txt", "")),
+        "home": Case(
+            "p = Path.home() / '.cache/w.txt'; VALUE = p.read_text() if p.exists() else 1",
+            nothing,
+            text("../home/.cache/w.txt", "2"),
+        ),
+        "weights beside a config": Case(
+            "import json; from safetensors.torch import load_file\n"
+            "VALUE = json.load(open('OUT/config.json')) * load_file('OUT/m.safetensors')['x']",
+            both(
+                text("OUT/config.json", "1"),
+                lambda site: save_safetensors(site.outside / "m.safetensors", 1.0),
+            ),
+            lambda site: save_safetensors(site.outside / "m.safetensors", 2.0),
+        ),
+    },
+    "module": {
+        "of the workspace": Case(
+            "import parts; VALUE = parts.NUMBER",
+            text("models/parts.py", "NUMBER = 1  #"),
+            text("models/parts.py", "NUMBER = 2  ##"),
+        ),
+        "in the root": Case(
+            "import parts; VALUE = parts.NUMBER",
+            text("models/parts.py", "NUMBER = 1"),
+            text("parts.py", "NUMBER = 2"),
+        ),
+        "shadows a loaded library": Case(SHADOW, nothing, text("models/mpmath.py", "NUMBER = 2")),
+        "shadows a library": Case(
+            "import small_lib; VALUE = small_lib.NUMBER",
+            distribution("1"),
+            text("small_lib.py", "NUMBER = 2"),
+        ),
+        "looked for in vain": Case(
+            "try: import small_lib; VALUE = small_lib.NUMBER\nexcept ImportError: VALUE = 1",
+            nothing,
+            distribution("2"),
+        ),
+        "of a package": Case(
+            "import pkgutil, parts; VALUE = len(list(pkgutil.iter_modules(parts.__path__)))",
+            text("parts/__init__.py", ""),
+            text("parts/new.py", ""),
+        ),
+        "data of a package": Case(
+            "from importlib import resources\n"
+            "VALUE = (resources.files('parts') / 'w.txt').read_text()",
+            both(text("parts/__init__.py", ""), text("parts/w.txt", "1")),
+            text("parts/w.txt", "2"),
+        ),
+    },
+    "library": {
+        "upgraded": Case(
+            "import small_lib; VALUE = small_lib.NUMBER", distribution("1"), distribution("2")
+        ),
+        "by import_module": Case(
+            "import importlib; VALUE = importlib.import_module('small_' + 'lib').NUMBER",
+            distribution("1"),
+            distribution("2"),
+        ),
+        "its version": Case(
+            "from importlib.metadata import version; VALUE = version('small-lib')[0]",
+            distribution("1"),
+            distribution("2"),
+        ),
+        "not installed": Case(
+            "from importlib.metadata import version, PackageNotFoundError\n"
+            "try: VALUE = version('small-lib')[0]\nexcept PackageNotFoundError: VALUE = 1",
+            nothing,
+            distribution("2"),
+        ),
+        "editable": Case(
+            "sys.path.append('OUT'); import mylib; VALUE = mylib.NUMBER",
+            text("OUT/mylib/__init__.py", "NUMBER = 1"),
+            text("OUT/mylib/__init__.py", "NUMBER = 2"),
+        ),
+    },
+    "environment variable": {
+        "os.environ": environment("VALUE = os.environ['CHECKPOINT']"),
+        "os.getenv": environment("VALUE = os.getenv('CHECKPOINT')"),
+        "os.environb": environment("VALUE = os.environb[b'CHECKPOINT']"),
+        "in": Case("VALUE = 2 if 'CHECKPOINT' in os.environ else 1", variable(None), variable("")),
+        "iteration": environment("VALUE = dict(os.environ).get('CHECKPOINT')"),
+        "a new one": Case(
+            "VALUE = len([k for k in os.environ if k == 'CHECKPOINT']) + 1",
+            variable(None),
+            variable("1"),
+        ),
+    },
+    "subprocess": {
+        "its file": edit(SUBPROCESS.format("['cat', 'w.txt']"), "w.txt"),
+        "a shell": edit("VALUE = os.popen('cat w.txt').read()", "w.txt"),
+        "its environment": environment(SUBPROCESS.format("['printenv', 'CHECKPOINT']")),
+        "its program": Case(
+            SUBPROCESS.format("['./tool']"),
+            lambda site: script(site, "1"),
+            lambda site: script(site, "2"),
+        ),
+        "Python": edit(
+            SUBPROCESS.format("[sys.executable, '-c', \"print(open('w.txt').read())\"]"), "w.txt"
+        ),
+    },
+}
+
+
+def script(site: Site, value: str) -> None:
+    path = site.root / "tool"
+    path.write_text(f"#!/bin/sh\necho {value}\n")
+    path.chmod(0o755)
+
+
+def all_cases() -> Iterator[tuple[str, str]]:
+    yield from ((kind, name) for kind, cases in CASES.items() for name in cases)
+
+
+@contextmanager
+def own_environment() -> Iterator[None]:
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def check(site: Site, case: Case, kernel: bool) -> None:
+    """Build, change, build, and compare with a build that knows nothing."""
+    with own_environment():
+        case.before(site)
+        site.write(case.code)
+        _, before = build(site.workspace(), kernel)
+        if kernel:
+            assert build(site.workspace(), kernel) == ("up-to-date", before)
+        case.change(site)
+        _, after = build(site.workspace(), kernel)
+        _, truth = build(site.workspace("empty"), kernel)
+    assert truth != before, "the change changes nothing"
+    assert after == truth
+
+
+kernel_view = pytest.mark.skipif(not has_kernel_view(), reason="the kernel can't be asked")
+QUICK = {
+    *("dir_fd", "bytes path", "safetensors", "exists", "glob", "retargeted", "models", "absolute"),
+    *("shadows a loaded library", "by import_module", "its version", "os.environ", "its file"),
+    *("hidden folder", "looked for in vain"),
+}
+
+
+def marked(view: str) -> list:
+    def mark(kind: str, name: str) -> list:
+        quick = name in QUICK and (view == "kernel" or kind == "existence")
+        return [] if quick else [pytest.mark.slow]
+
+    return [
+        pytest.param(kind, name, marks=mark(kind, name), id=f"{kind}: {name}")
+        for kind, name in all_cases()
+    ]
+
+
+@kernel_view
+@pytest.mark.parametrize(("kind", "name"), marked("kernel"))
+def test_change_is_seen_by_the_kernel(site, kind, name):
+    check(site, CASES[kind][name], kernel=True)
+
+
+@pytest.mark.parametrize(("kind", "name"), marked("audit"))
+def test_change_is_seen_by_audit_events(site, kind, name):
+    check(site, CASES[kind][name], kernel=False)
