@@ -109,10 +109,9 @@ def _read_literal(node: Any) -> dict[str, Any]:
         value = None
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         wrong = f"INPUTS must be a list of strings written out, such as {_EXAMPLE}"
-    else:
-        wrong = "; ".join(filter(None, map(_check, value)))
-        wrong = f"INPUTS: {wrong}" if wrong else ""
-    return {"inputs": None if wrong else list(value), "wrong": wrong and f"{node.lineno}: {wrong}"}
+        return {"inputs": None, "wrong": f"{node.lineno}: {wrong}"}
+    wrong = "; ".join(filter(None, map(_check, value)))
+    return {"inputs": list(value), "wrong": wrong and f"{node.lineno}: INPUTS: {wrong}"}
 
 
 def _check(text: str) -> str:

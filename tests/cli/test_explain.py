@@ -85,7 +85,7 @@ def test_library_version_is_named(built):
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: flatbuffers\nVersion: 0.1\n")
     assert built.doit("explain", "pair", PYTHONPATH=python_path(folder.parent)) == 0
     lines = [line for line in built.output.splitlines() if "library flatbuffers" in line]
-    assert lines and all(line.endswith("-> 0.1") for line in lines)
+    assert lines and all("-> 0.1" in line for line in lines)
     assert verdicts(built.output)["export pair"] == "to do"
 
 

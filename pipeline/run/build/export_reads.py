@@ -136,8 +136,7 @@ class ExportReads:
                 seen[kind, self._places.spell(path)] = value
         for place, value in seen.items():
             self.finder.assume(*place, value)
-        own = ("file", self._inputs.path)
-        seen.pop(own, None)
+        seen.pop(("file", self._inputs.path), None)
         return seen
 
     def _sources(self) -> list[Path]:
