@@ -1,0 +1,498 @@
+"""The form of an archive's JSON, and a grammar for each text in it.
+
+torch reads these texts in surprising ways: names of values and of arguments are pasted into source
+code that it runs (`torch/fx/graph.py`), operators are looked up as attributes of the module `torch`
+(`torch.os.system` is one), trees of inputs name modules to import, sizes are evaluated. So each has
+a grammar here, and an archive is refused before torch sees it. No torch is imported; a test holds
+the table to `torch/_export/serde/schema.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from keyword import iskeyword
+from typing import Any
+
+from pipeline.program.size_expressions import check_size_expression, is_symbol
+
+SCHEMA_VERSION = (8, 20)
+
+# A name that ends in `?` may be missing, a type that ends in `?` may be null. `[T]` is a list,
+# `{K:T}` a mapping whose keys are of the grammar K. A class that starts with `|` has one of its
+# fields. The small letters are the grammars of `_GRAMMARS`, and JSON's own types.
+SCHEMA: dict[str, dict[str, str]] = {
+    "ExportedProgram": {
+        "graph_module": "GraphModule",
+        "opset_version": "{text:int}",
+        "range_constraints": "{range:RangeConstraint}",
+        "schema_version": "SchemaVersion",
+        "verifiers?": "[text]",
+        "torch_version?": "text",
+        "guards_code?": "[text]",  # Python, which is left out when a program is loaded
+    },
+    "GraphModule": {
+        "graph": "Graph",
+        "signature": "GraphSignature",
+        "module_call_graph": "[ModuleCallEntry]",
+        "metadata?": "{text:text}",
+        "treespec_namedtuple_fields?": "{text:NamedTupleDef}",
+    },
+    "RangeConstraint": {"min_val": "int?", "max_val": "int?"},
+    "SchemaVersion": {"major": "int", "minor": "int"},
+    "NamedTupleDef": {"field_names": "[text]"},
+    "ModuleCallEntry": {"fqn": "path", "signature?": "ModuleCallSignature?"},
+    "ModuleCallSignature": {
+        "inputs": "[Argument]",
+        "outputs": "[Argument]",
+        "in_spec": "in_tree",
+        "out_spec": "tree",
+        "forward_arg_names?": "[name]?",
+    },
+    "Graph": {
+        "inputs": "[Argument]",
+        "outputs": "[Argument]",
+        "nodes": "[Node]",
+        "tensor_values": "{name:TensorMeta}",
+        "sym_int_values": "{name:SymInt}",
+        "sym_bool_values": "{name:SymBool}",
+        "is_single_tensor_return?": "bool",
+        "custom_obj_values?": "{name:CustomObjArgument}",
+        "sym_float_values?": "{name:SymFloat}",
+    },
+    "Node": {
+        "target": "operator",
+        "inputs": "[NamedArgument]",
+        "outputs": "[Argument]",
+        "metadata": "{text:text}",
+        "is_hop_single_tensor_return?": "bool?",
+        "name?": "name?",
+    },
+    "NamedArgument": {"name": "parameter", "arg": "Argument", "kind?": "ArgumentKind?"},
+    "|Argument": {
+        "as_none": "bool",
+        "as_tensor": "TensorArgument",
+        "as_tensors": "[TensorArgument]",
+        "as_int": "int",
+        "as_ints": "[int]",
+        "as_float": "float",
+        "as_floats": "[float]",
+        "as_string": "text",
+        "as_strings": "[text]",
+        "as_sym_int": "SymIntArgument",
+        "as_sym_ints": "[SymIntArgument]",
+        "as_scalar_type": "ScalarType",
+        "as_memory_format": "MemoryFormat",
+        "as_layout": "Layout",
+        "as_device": "Device",
+        "as_bool": "bool",
+        "as_bools": "[bool]",
+        "as_sym_bool": "SymBoolArgument",
+        "as_sym_bools": "[SymBoolArgument]",
+        "as_graph": "GraphArgument",
+        "as_optional_tensors": "[OptionalTensorArgument]",
+        "as_custom_obj": "CustomObjArgument",
+        "as_operator": "operator",
+        "as_sym_float": "SymFloatArgument",
+        "as_sym_floats": "[SymFloatArgument]",
+        "as_optional_tensor": "OptionalTensorArgument",
+        "as_complex": "ComplexValue",
+        "as_nested_tensors": "[[TensorArgument]]",
+        "as_int_lists": "[[int]]",
+        "as_string_to_argument": "{text:Argument}",
+        "as_float_lists": "[[float]]",
+    },
+    "GraphArgument": {"name": "name", "graph": "Graph"},
+    "CustomObjArgument": {"name": "object", "class_fqn": "object"},
+    "ComplexValue": {"real": "float", "imag": "float"},
+    "|SymIntArgument": {"as_name": "name", "as_int": "int"},
+    "|SymFloatArgument": {"as_name": "name", "as_float": "float"},
+    "|SymBoolArgument": {"as_name": "name", "as_bool": "bool"},
+    "|OptionalTensorArgument": {"as_tensor": "TensorArgument", "as_none": "bool"},
+    "TensorArgument": {"name": "name"},
+    "TokenArgument": {"name": "name"},
+    "TensorMeta": {
+        "dtype": "ScalarType",
+        "sizes": "[SymInt]",
+        "requires_grad": "bool",
+        "device": "Device",
+        "strides": "[SymInt]",
+        "storage_offset": "SymInt",
+        "layout": "Layout",
+    },
+    "Device": {"type": "device", "index?": "int?"},
+    "|SymInt": {"as_expr": "SymExpr", "as_int": "int"},
+    "|SymBool": {"as_expr": "SymExpr", "as_bool": "bool"},
+    "|SymFloat": {"as_expr": "SymExpr", "as_float": "float"},
+    "SymExpr": {"expr_str": "size", "hint?": "SymExprHint?"},
+    "|SymExprHint": {"as_int": "int", "as_bool": "bool", "as_float": "float"},
+    "GraphSignature": {"input_specs": "[InputSpec]", "output_specs": "[OutputSpec]"},
+    "|InputSpec": {
+        "user_input": "UserInputSpec",
+        "parameter": "InputToParameterSpec",
+        "buffer": "InputToBufferSpec",
+        "tensor_constant": "InputToTensorConstantSpec",
+        "custom_obj": "InputToCustomObjSpec",
+        "token": "InputTokenSpec",
+        "constant_input": "InputToConstantInputSpec",
+    },
+    "UserInputSpec": {"arg": "Argument"},
+    "InputToParameterSpec": {"arg": "TensorArgument", "parameter_name": "path"},
+    "InputToBufferSpec": {"arg": "TensorArgument", "buffer_name": "path", "persistent": "bool"},
+    "InputToTensorConstantSpec": {"arg": "TensorArgument", "tensor_constant_name": "path"},
+    "InputToCustomObjSpec": {"arg": "CustomObjArgument", "custom_obj_name": "object"},
+    "InputTokenSpec": {"arg": "TokenArgument"},
+    "InputToConstantInputSpec": {"name": "parameter", "value": "ConstantValue"},
+    "|ConstantValue": {
+        "as_none": "bool",
+        "as_int": "int",
+        "as_float": "float",
+        "as_string": "text",
+        "as_bool": "bool",
+    },
+    "|OutputSpec": {
+        "user_output": "UserOutputSpec",
+        "loss_output": "LossOutputSpec",
+        "buffer_mutation": "BufferMutationSpec",
+        "gradient_to_parameter": "GradientToParameterSpec",
+        "gradient_to_user_input": "GradientToUserInputSpec",
+        "user_input_mutation": "UserInputMutationSpec",
+        "token": "OutputTokenSpec",
+        "parameter_mutation": "ParameterMutationSpec",
+    },
+    "UserOutputSpec": {"arg": "Argument"},
+    "LossOutputSpec": {"arg": "TensorArgument"},
+    "BufferMutationSpec": {"arg": "TensorArgument", "buffer_name": "path"},
+    "ParameterMutationSpec": {"arg": "TensorArgument", "parameter_name": "path"},
+    "GradientToParameterSpec": {"arg": "TensorArgument", "parameter_name": "path"},
+    "GradientToUserInputSpec": {"arg": "TensorArgument", "user_input_name": "name"},
+    "UserInputMutationSpec": {"arg": "TensorArgument", "user_input_name": "name"},
+    "OutputTokenSpec": {"arg": "TokenArgument"},
+    "PayloadConfig": {"config": "{path:PayloadMeta}"},
+    "PayloadMeta": {
+        "path_name": "text",
+        "is_param": "bool",
+        "use_pickle": "bool",
+        "tensor_meta": "TensorMeta?",
+    },
+}
+
+# The bytes of an element of each dtype.
+ELEMENT_SIZES = {
+    **dict.fromkeys((1, 2, 12, 29, 30, 31, 32, 33), 1),
+    **dict.fromkeys((3, 6, 13, 28), 2),
+    **dict.fromkeys((4, 7, 9, 34), 4),
+    **dict.fromkeys((5, 8, 10, 35), 8),
+    11: 16,
+}
+STRIDED = 7
+ENUMS: dict[str, frozenset[int]] = {
+    "ScalarType": frozenset({0, *ELEMENT_SIZES}),
+    "Layout": frozenset(range(8)),
+    "MemoryFormat": frozenset(range(5)),
+    "ArgumentKind": frozenset(range(3)),
+}
+
+_LONGEST_NAME = 1000
+_DUNDER = re.compile(r"__\w*__")
+_DEVICE = re.compile(r"[a-z][a-z0-9_]{0,31}")
+# One part of a qualified name: torch pastes it between double quotes where it is no identifier.
+_PART = re.compile(r"[^\x00-\x1f\x7f\"'\\\ud800-\udfff]{1,999}")
+
+
+def check_document(cls: str, value: Any) -> None:
+    """Raises ValueError, with the place, for a JSON value that is not of a class of the schema."""
+    try:
+        _check(cls, value)
+    except _WrongError as error:
+        place = "".join(reversed(error.place)).removeprefix(".")
+        raise ValueError(f"{place}: {error.what}" if place else error.what) from None
+
+
+class _WrongError(Exception):
+    """Something wrong; the parts of its place are added on the way up."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.place: list[str] = []
+
+
+def _check(kind: str, value: Any) -> None:
+    if kind[-1] == "?":
+        if value is not None:
+            _check(kind[:-1], value)
+    elif kind[0] == "[":
+        _expect(value, list, "a list")
+        for number, each in enumerate(value):
+            _check_at(f"[{number}]", kind[1:-1], each)
+    elif kind[0] == "{":
+        _expect(value, dict, "a mapping")
+        keys, _, values = kind[1:-1].partition(":")
+        for key, each in value.items():
+            _check(keys, key)
+            _check_at(f"[{_short(key)}]", values, each)
+    elif kind in _GRAMMARS:
+        _GRAMMARS[kind](value)
+    elif kind in ENUMS:
+        if type(value) is not int or value not in ENUMS[kind]:
+            raise _WrongError(f"is {_short(value)}, no {kind}")
+    elif f"|{kind}" in SCHEMA:
+        _check_union(SCHEMA[f"|{kind}"], value)
+    else:
+        _check_record(SCHEMA[kind], value)
+
+
+def _check_at(place: str, kind: str, value: Any) -> None:
+    try:
+        _check(kind, value)
+    except _WrongError as error:
+        error.place.append(place)
+        raise
+
+
+def _check_union(fields: Mapping[str, str], value: Any) -> None:
+    _expect(value, dict, "a mapping")
+    if len(value) != 1 or (name := next(iter(value))) not in fields:
+        raise _WrongError(f"has {_short(list(value))}, must have one of {', '.join(fields)}")
+    _check_at(f".{name}", fields[name], value[name])
+
+
+def _check_record(fields: Mapping[str, str], value: Any) -> None:
+    """Check the fields of a record. torch passes over others, so that newer minor versions load."""
+    _expect(value, dict, "a mapping")
+    for field, kind in fields.items():
+        name = field.removesuffix("?")
+        if name in value:
+            _check_at(f".{name}", kind, value[name])
+        elif name == field:
+            raise _WrongError(f"has no '{name}'")
+
+
+def _expect(value: Any, kind: type, words: str) -> None:
+    if type(value) is not kind:
+        raise _WrongError(f"is {_short(value)}, must be {words}")
+
+
+def _short(value: Any) -> str:
+    """Return a value for a message of one line."""
+    text = ascii(value) if isinstance(value, (str, int, float, type(None))) else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+# Grammars
+
+
+def _text(value: Any) -> None:
+    _expect(value, str, "a text")
+    if not value.isascii() and re.search(r"[\ud800-\udfff]", value):
+        raise _WrongError(f"is {_short(value)}, half of a character")
+
+
+def _int(value: Any) -> None:
+    _expect(value, int, "an integer")
+    if not -(1 << 63) <= value < 1 << 64:
+        raise _WrongError("is an integer of more than 64 bits")
+
+
+def _float(value: Any) -> None:
+    # torch writes `Infinity` as a text, and a float without a fraction may be written as integer.
+    if type(value) not in (int, float) and value not in ("Infinity", "-Infinity", "NaN"):
+        raise _WrongError(f"is {_short(value)}, must be a number")
+    if type(value) is int:
+        _int(value)
+
+
+def _name(value: Any) -> None:
+    _expect(value, str, "a name")
+    if not value.isidentifier() or iskeyword(value) or len(value) > _LONGEST_NAME:
+        raise _WrongError(f"is {_short(value)}, must be a name of letters, digits and underscores")
+
+
+def _parameter(value: Any) -> None:
+    """Check the name of an operator's argument; "" for one that goes by its place."""
+    if value != "" and not (isinstance(value, str) and iskeyword(value)):
+        _name(value)
+
+
+def _path(value: Any) -> None:
+    """Check a qualified name of a module or tensor; "" for the whole."""
+    _expect(value, str, "a qualified name")
+    for part in value.split(".") if value else ():
+        if not _PART.fullmatch(part) or _DUNDER.fullmatch(part):
+            raise _WrongError(f"is {_short(value)}, no qualified name of a module or tensor")
+
+
+def _device(value: Any) -> None:
+    _expect(value, str, "a device")
+    if not _DEVICE.fullmatch(value):
+        raise _WrongError(f"is {_short(value)}, no device")
+
+
+def _object(value: Any) -> None:
+    raise _WrongError("is a custom object, which would be unpickled; export plain tensors")
+
+
+def _size(value: Any) -> None:
+    _expect(value, str, "a size expression")
+    try:
+        check_size_expression(value)
+    except ValueError as error:
+        raise _WrongError(f"is {_short(value)}, no size expression: it {error}") from None
+
+
+def _range(value: Any) -> None:
+    """Check what has a range: a symbol, or an expression (`2*s69`) of a derived dimension."""
+    if not (isinstance(value, str) and is_symbol(value)):
+        _size(value)
+
+
+# Operators
+
+_OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
+_ATEN_DUNDERS = frozenset(
+    f"__{place}{name}__" for place in ("", "i") for name in ("and", "or", "xor", "lshift", "rshift")
+)
+# They reach files, other processes or memory that is no tensor's, or are parts of compilers.
+_CLOSED_NAMESPACES = frozenset(
+    "_c10d_functional _c10d_functional_autograd _dtensor _inductor_test _native _test c10d "
+    "c10d_functional cplib debug_mode_ops debugprims fsdp inductor inductor_prims onnx "
+    "onnx_symbolic prim profiler static_runtime streams symm_mem".split()
+)
+_CLOSED = frozenset({"aten.from_file", "aten.save", "aten._print", "aten.warn"})
+_HIGHER_ORDER = frozenset(
+    "_export_tracepoint associative_scan auto_functionalized auto_functionalized_v2 cond "
+    "control_deps flex_attention foreach_map hints_wrapper invoke_subgraph map_impl out_dtype scan "
+    "strict_mode while_loop while_loop_stack_output with_effects wrap_with_autocast "
+    "wrap_with_set_grad_enabled".split()
+)
+_OTHERS = frozenset(
+    [
+        *(f"torch.ops.higher_order.{name}" for name in _HIGHER_ORDER),
+        *(
+            f"_operator.{name}"
+            for name in "abs add and_ eq floordiv ge getitem gt le lshift lt mod mul ne neg not_ "
+            "or_ pos pow rshift sub truediv xor".split()
+        ),
+        *(f"math.{name}" for name in "ceil floor pow sqrt trunc".split()),
+        *(
+            f"torch.{name}"
+            for name in "sym_float sym_fresh_size sym_int sym_ite sym_max sym_min sym_not sym_sqrt "
+            "sym_sum".split()
+        ),
+        *(
+            f"torch._sym_{name}"
+            for name in "acos asin atan cos cosh exp log log2 sin sinh sqrt tan tanh".split()
+        ),
+        *(
+            f"torch._functorch.predispatch.{name}"
+            for name in "_add_batch_dim _remove_batch_dim _vmap_decrement_nesting "
+            "_vmap_increment_nesting".split()
+        ),
+    ]
+)
+
+
+def overload_of(target: str) -> tuple[str, str, str] | None:
+    """Return namespace, name and overload of a registered operator; None for other targets."""
+    match = _OVERLOAD.fullmatch(target)
+    return (match[1], match[2], match[3]) if match else None
+
+
+def _operator(value: Any) -> None:
+    _expect(value, str, "an operator")
+    if value in _OTHERS:
+        return
+    if (found := overload_of(value)) is None:
+        raise _WrongError(f"is {_short(value)}, no operator")
+    namespace, name, overload = found
+    hidden = [part for part in found if _DUNDER.fullmatch(part)]
+    if hidden and not (namespace == "aten" and hidden == [name] and name in _ATEN_DUNDERS):
+        raise _WrongError(f"is {_short(value)}, no operator")
+    if namespace in _CLOSED_NAMESPACES or f"{namespace}.{name}" in _CLOSED:
+        raise _WrongError(f"is {_short(value)}, which does more than to compute tensors")
+
+
+# Trees of arguments (torch/utils/_pytree.py)
+
+_FACTORIES = frozenset({"bool", "dict", "float", "int", "list", "set", "str", "tuple"})
+
+
+def _tree(value: Any) -> None:
+    _check_tree(_parse_tree(value))
+
+
+def _in_tree(value: Any) -> None:
+    """Check the tree of a call's arguments, whose keywords become names in source code."""
+    tree = _parse_tree(value)
+    _check_tree(tree)
+    children = tree["children_spec"]
+    if tree["type"] == "builtins.tuple" and len(children) == 2:
+        keywords = children[1]
+        names = json.loads(keywords["context"]) if keywords["type"] == "builtins.dict" else []
+        _check("[name]", names)
+
+
+def _parse_tree(value: Any) -> Any:
+    _expect(value, str, "a tree")
+    try:
+        protocol, tree = json.loads(value)
+    except (ValueError, TypeError):
+        raise _WrongError(f"is {_short(value)}, no tree") from None
+    if protocol != 1:
+        raise _WrongError(f"is a tree of protocol {_short(protocol)}, must be 1")
+    return tree
+
+
+def _check_tree(tree: Any) -> None:
+    _expect(tree, dict, "a tree")
+    if not {"type", "context", "children_spec"} <= tree.keys():
+        raise _WrongError("is a tree without type, context or children")
+    kind, context = tree["type"], tree["context"]
+    _check("text?", kind)
+    _check_context(kind, context)
+    _expect(tree["children_spec"], list, "a list of trees")
+    for child in tree["children_spec"]:
+        _check_tree(child)
+
+
+def _check_context(kind: str | None, context: Any) -> None:
+    """Check what makes a container, of which torch imports the class of an enumeration and the
+    factory of a defaultdict."""
+    if kind == "collections.defaultdict":
+        _expect(context, dict, "a mapping")
+        factory = context.get("default_factory_module"), context.get("default_factory_name")
+        if factory[0] != "builtins" or factory[1] not in _FACTORIES:
+            raise _WrongError(f"has a defaultdict of {_short(list(factory))}, which is not imported")
+    if isinstance(context, str):
+        try:
+            context = json.loads(context)
+        except ValueError:
+            return  # as a namedtuple's, which is a name
+    if _has_enum(context):
+        raise _WrongError("has a member of an enumeration, whose module is not imported")
+
+
+def _has_enum(value: Any) -> bool:
+    if isinstance(value, dict):
+        return "__enum__" in value or any(map(_has_enum, value.values()))
+    return isinstance(value, list) and any(map(_has_enum, value))
+
+
+_GRAMMARS: dict[str, Callable[[Any], None]] = {
+    "bool": lambda value: _expect(value, bool, "true or false"),
+    "device": _device,
+    "float": _float,
+    "in_tree": _in_tree,
+    "int": _int,
+    "name": _name,
+    "object": _object,
+    "operator": _operator,
+    "parameter": _parameter,
+    "path": _path,
+    "range": _range,
+    "size": _size,
+    "text": _text,
+    "tree": _tree,
+}
