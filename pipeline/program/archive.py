@@ -1,33 +1,39 @@
 """Reads and writes ExportedPrograms as PT2 archives, one method at a time, without pickle.
 
 torch's own `load_pt2` reads every method of an archive with all weights, and unpickles sample
-inputs; a worker needs one method. What an archive stores pickled (tensor subclasses, script
-objects) is refused. Source: `torch/export/pt2_archive/_package.py` of torch 2.13.
+inputs; a worker needs one method. torch is given what `archive_reader` checked, and tensors that
+were read here. Source: `torch/export/pt2_archive/_package.py` of torch 2.13.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import zipfile
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch._export.serde import schema
 from torch._export.serde.serialize import (
+    _SERIALIZE_TO_TORCH_DTYPE,
     SCHEMA_VERSION,
     ExportedProgramDeserializer,
-    _bytes_to_dataclass,
+    _dict_to_dataclass,
 )
 from torch.export import ExportedProgram
-from torch.export.pt2_archive import _package, constants
+from torch.export.pt2_archive import _package
+from torch.utils import _pytree as pytree
 
-from pipeline.program.sources import shown
+from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive, shown
+from pipeline.program.archive_schema import OTHER_OPERATORS
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.tensor_file import load_storage, load_tensor_file
 from pipeline.store.errors import SourceError
 
-_RAW_PREFIXES = (constants.WEIGHT_FILENAME_PREFIX, constants.TENSOR_CONSTANT_FILENAME_PREFIX)
+_LONGEST = 300  # characters of what torch says of an error
+_FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType)
 
 
 def register_operators() -> None:
@@ -41,36 +47,67 @@ def register_operators() -> None:
 def load_program(archive: Path, entry: str) -> ExportedProgram:
     """Load the program of one entry, without example inputs. Raises SourceError."""
     register_operators()
-    try:
-        reader = _package.PT2ArchiveReader(str(archive))
-        _refuse_pickled(reader, archive, entry)
-        serialized = _bytes_to_dataclass(
-            schema.ExportedProgram, reader.read_bytes(f"models/{entry}.json")
+    with open_archive(archive) as reader:
+        document = reader.program(entry)
+        # They are Python that torch runs before each call; a package has no such checks.
+        document["guards_code"] = []
+        tensors = {kind: _load_tensors(reader, kind, entry) for kind in KINDS}
+        try:
+            serialized = _dict_to_dataclass(schema.ExportedProgram, document)
+            program = ExportedProgramDeserializer().deserialize(
+                serialized, tensors["weights"], tensors["constants"]
+            )
+            _check_operators(program)
+            return program
+        except Exception as error:  # torch raises what its readers happen to raise
+            raise SourceError(f"{shown(archive)}: {_explain(entry, document, error)}") from error
+
+
+def _load_tensors(reader: ArchiveReader, kind: str, entry: str) -> dict[str, torch.Tensor]:
+    """Load weights or constants by name. Those of one member share its memory."""
+    storages: dict[str, torch.UntypedStorage] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, record in reader.payloads(kind, entry).items():
+        file, meta = record["path_name"], record["tensor_meta"]
+        if file not in storages:
+            storages[file] = load_storage(reader.members, f"data/{kind}/{file}")
+        sizes, strides = ([each["as_int"] for each in meta[key]] for key in ("sizes", "strides"))
+        tensor = torch.empty(0, dtype=_SERIALIZE_TO_TORCH_DTYPE[meta["dtype"]])
+        tensor.set_(storages[file], meta["storage_offset"]["as_int"], sizes, strides)
+        is_weight = kind == "weights" and record["is_param"]
+        tensors[name] = (
+            torch.nn.Parameter(tensor, meta["requires_grad"])
+            if is_weight
+            else tensor.requires_grad_(meta["requires_grad"])
         )
-        return ExportedProgramDeserializer().deserialize(
-            serialized,
-            _package._load_state_dict(reader, entry),
-            _package._load_constants(reader, entry),
-        )
-    except SourceError:
-        raise
-    except Exception as error:  # torch raises what its readers happen to raise
-        raise SourceError(f"{shown(archive)}: {_explain(archive, entry, error)}") from error
+    return tensors
 
 
 def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Load the (args, kwargs) that the archive was exported with, None where it holds none."""
-    try:
-        data = _read_member(archive, f"data/sample_inputs/{entry}.pt")
-        inputs = torch.load(io.BytesIO(data), weights_only=True) if data else None
-    except KeyError:
-        return None
-    except Exception as error:
-        raise SourceError(
-            f"{shown(archive)}: example inputs of '{entry}' cannot be read ({error}); "
-            "they may hold tensors, numbers and containers of them"
-        ) from error
-    return inputs or None
+    name = f"data/sample_inputs/{entry}.pt"
+    with open_archive(archive) as reader:
+        if not reader.members.has(name) or not (size := reader.members.size(name)):
+            return None
+        data = io.BytesIO(reader.members.read(name, size))
+        try:
+            return load_tensor_file(data) or None
+        except (ValueError, pickle.UnpicklingError) as error:
+            raise SourceError(
+                f"{shown(archive)}: example inputs of '{entry}' cannot be read ({error}); "
+                "they may hold tensors, numbers and containers of them"
+            ) from error
+
+
+def _check_operators(program: ExportedProgram) -> None:
+    """Raises ValueError where the name of an operator led to another attribute of torch.ops."""
+    for node in iter_nodes(program):
+        values = pytree.tree_leaves((node.args, node.kwargs))
+        for value in [node.target, *values] if node.op == "call_function" else values:
+            if isinstance(value, _FUNCTIONS):
+                name = f"{value.__module__}.{value.__name__}"
+                if name not in OTHER_OPERATORS:
+                    raise ValueError(f"'{node.name}' calls '{name}', which is no operator")
 
 
 def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
@@ -84,46 +121,17 @@ def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
     _package.package_pt2(file, exported_programs=copies)
 
 
-def _read_member(archive: Path, name: str) -> bytes:
-    with zipfile.ZipFile(archive) as members:
-        root = members.namelist()[0].split("/", 1)[0]
-        return members.read(f"{root}/{name}")
-
-
-def _refuse_pickled(reader: Any, archive: Path, entry: str) -> None:
-    for kind in ("weights", "constants"):
-        if f"data/{kind}/{entry}.pt" in reader.get_file_names():
-            raise SourceError(
-                f"{shown(archive)}: '{entry}' stores its {kind} pickled, as older torch did; "
-                f"export it again with torch {torch.__version__}"
-            )
-        config = json.loads(reader.read_string(f"data/{kind}/{entry}_{kind}_config.json"))
-        # torch goes by the file's name for constants, whatever `use_pickle` says.
-        pickled = sorted(
-            name
-            for name, meta in config["config"].items()
-            if meta.get("use_pickle") or not meta["path_name"].startswith(_RAW_PREFIXES)
-        )
-        if pickled:
-            raise SourceError(
-                f"{shown(archive)}: '{entry}' stores {', '.join(pickled)} pickled (a tensor "
-                "subclass or a script object), which is not read; export plain tensors"
-            )
-
-
-def _explain(archive: Path, entry: str, error: Exception) -> str:
+def _explain(entry: str, program: Mapping[str, Any], error: BaseException) -> str:
     """Explain a failed load in a line: an archive of another torch, or a damaged one."""
-    try:
-        program = json.loads(_read_member(archive, f"models/{entry}.json"))
-        written, own = program["schema_version"], tuple(SCHEMA_VERSION[:2])
-        version = (written["major"], written["minor"])
-        other = version[0] != own[0] or version > own
-    except Exception:  # zipfile raises what a damaged file leads it to
-        return f"'{entry}' cannot be read ({error})"
-    by = program.get("torch_version") or "an unknown version"
-    if other:
+    written, own = program["schema_version"], tuple(SCHEMA_VERSION[:2])
+    version = (written["major"], written["minor"])
+    by = ascii(program.get("torch_version") or "an unknown version")[1:-1]
+    if version > own:
         return (
             f"'{entry}' was written by torch {by} (schema {version[0]}.{version[1]}), and this is "
             f"torch {torch.__version__} (schema {own[0]}.{own[1]}); export it again with this torch"
         )
-    return f"'{entry}', written by torch {by}, cannot be read ({type(error).__name__}: {error})"
+    while error.__cause__ is not None:  # torch wraps it in the text of a whole node
+        error = error.__cause__
+    what = ascii(str(error).strip().split("\n")[0])[1:-1][:_LONGEST]
+    return f"'{entry}', written by torch {by}, cannot be read ({type(error).__name__}: {what})"

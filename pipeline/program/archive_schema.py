@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from keyword import iskeyword
 from typing import Any
 
-from pipeline.program.size_expressions import check_size_expression, is_symbol
+from pipeline.program.size_expressions import check_size_expression, is_symbol, words
 
 SCHEMA_VERSION = (8, 20)
 
@@ -355,59 +355,57 @@ _ATEN_DUNDERS = frozenset(
     f"__{place}{name}__" for place in ("", "i") for name in ("and", "or", "xor", "lshift", "rshift")
 )
 # They reach files, other processes or memory that is no tensor's, or are parts of compilers.
-_CLOSED_NAMESPACES = frozenset(
+_CLOSED_NAMESPACES = words(
     "_c10d_functional _c10d_functional_autograd _dtensor _inductor_test _native _test c10d "
     "c10d_functional cplib debug_mode_ops debugprims fsdp inductor inductor_prims onnx "
-    "onnx_symbolic prim profiler static_runtime streams symm_mem".split()
+    "onnx_symbolic prim profiler static_runtime streams symm_mem"
 )
 _CLOSED = frozenset({"aten.from_file", "aten.save", "aten._print", "aten.warn"})
-_HIGHER_ORDER = frozenset(
+_HIGHER_ORDER = words(
     "_export_tracepoint associative_scan auto_functionalized auto_functionalized_v2 cond "
     "control_deps flex_attention foreach_map hints_wrapper invoke_subgraph map_impl out_dtype scan "
     "strict_mode while_loop while_loop_stack_output with_effects wrap_with_autocast "
-    "wrap_with_set_grad_enabled".split()
+    "wrap_with_set_grad_enabled"
 )
-_OTHERS = frozenset(
+OTHER_OPERATORS = frozenset(
     [
         *(f"torch.ops.higher_order.{name}" for name in _HIGHER_ORDER),
         *(
             f"_operator.{name}"
-            for name in "abs add and_ eq floordiv ge getitem gt le lshift lt mod mul ne neg not_ "
-            "or_ pos pow rshift sub truediv xor".split()
+            for name in words(
+                "abs add and_ eq floordiv ge getitem gt le lshift lt mod mul ne neg not_ "
+                "or_ pos pow rshift sub truediv xor"
+            )
         ),
-        *(f"math.{name}" for name in "ceil floor pow sqrt trunc".split()),
+        *(f"math.{name}" for name in words("ceil floor pow sqrt trunc")),
         *(
             f"torch.{name}"
-            for name in "sym_float sym_fresh_size sym_int sym_ite sym_max sym_min sym_not sym_sqrt "
-            "sym_sum".split()
+            for name in words(
+                "sym_float sym_fresh_size sym_int sym_ite sym_max sym_min sym_not sym_sqrt sym_sum"
+            )
         ),
         *(
             f"torch._sym_{name}"
-            for name in "acos asin atan cos cosh exp log log2 sin sinh sqrt tan tanh".split()
+            for name in words("acos asin atan cos cosh exp log log2 sin sinh sqrt tan tanh")
         ),
         *(
             f"torch._functorch.predispatch.{name}"
-            for name in "_add_batch_dim _remove_batch_dim _vmap_decrement_nesting "
-            "_vmap_increment_nesting".split()
+            for name in words(
+                "_add_batch_dim _remove_batch_dim _vmap_decrement_nesting _vmap_increment_nesting"
+            )
         ),
     ]
 )
 
 
-def overload_of(target: str) -> tuple[str, str, str] | None:
-    """Return namespace, name and overload of a registered operator; None for other targets."""
-    match = _OVERLOAD.fullmatch(target)
-    return (match[1], match[2], match[3]) if match else None
-
-
 def _operator(value: Any) -> None:
     _expect(value, str, "an operator")
-    if value in _OTHERS:
+    if value in OTHER_OPERATORS:
         return
-    if (found := overload_of(value)) is None:
+    if (match := _OVERLOAD.fullmatch(value)) is None:
         raise _WrongError(f"is {_short(value)}, no operator")
-    namespace, name, overload = found
-    hidden = [part for part in found if _DUNDER.fullmatch(part)]
+    namespace, name, _ = match.groups()
+    hidden = [part for part in match.groups() if _DUNDER.fullmatch(part)]
     if hidden and not (namespace == "aten" and hidden == [name] and name in _ATEN_DUNDERS):
         raise _WrongError(f"is {_short(value)}, no operator")
     if namespace in _CLOSED_NAMESPACES or f"{namespace}.{name}" in _CLOSED:
@@ -464,7 +462,9 @@ def _check_context(kind: str | None, context: Any) -> None:
         _expect(context, dict, "a mapping")
         factory = context.get("default_factory_module"), context.get("default_factory_name")
         if factory[0] != "builtins" or factory[1] not in _FACTORIES:
-            raise _WrongError(f"has a defaultdict of {_short(list(factory))}, which is not imported")
+            raise _WrongError(
+                f"has a defaultdict of {_short(list(factory))}, which is not imported"
+            )
     if isinstance(context, str):
         try:
             context = json.loads(context)

@@ -13,26 +13,26 @@ import pickle
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy
+import numpy.lib.format
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch.export import ExportedProgram
 
 from pipeline.program.inputs import InputSet, as_input_sets, describe_type
 from pipeline.program.signature import argument_names, nest_leaves, signature
+from pipeline.program.tensor_file import load_tensor_file
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
 
-# The errors that numpy, safetensors and torch have for files that are damaged, or of another kind.
-_UNREADABLE = (
-    *(OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError),
-    *(SafetensorError, zipfile.BadZipFile),
-)
+# What a packed file may become; calibration data hardly ever packs to a hundredth.
+_MOST_TIMES, _ALWAYS_ALLOWED = 100, 1 << 30  # bytes
+_MOST_BATCHES = 1_000_000
 
 
 def check_file(root: Path, name: str, content: Digest) -> None:
@@ -100,8 +100,11 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
     """
     try:
         if path.suffix == ".pt":
-            return _parse_calls(torch.load(path, weights_only=True), name, program)
+            with open(path, "rb") as file:
+                calls = load_tensor_file(file)
+            return _parse_calls(calls, name, program)
         if path.suffix == ".npz":
+            _check_arrays(path)
             with numpy.load(path, allow_pickle=False) as arrays:
                 tensors = {key: torch.from_numpy(arrays[key]) for key in arrays.files}
         else:
@@ -111,10 +114,37 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
             f"{name}: holds more than tensors, numbers, text and containers of them, and is not "
             "unpickled; save a list of tuples or of dicts of tensors"
         ) from error
-    except _UNREADABLE as error:
-        what = str(error).strip().split("\n")[0]
+    except PipelineError:
+        raise
+    except Exception as error:  # zipfile, numpy, safetensors and torch raise what damage leads to
+        what = str(error).strip().split("\n")[0] or type(error).__name__
         raise PipelineError(f"{name}: cannot be read as a {path.suffix} file ({what})") from error
     return _unstack(tensors, name, program)
+
+
+def _check_arrays(path: Path) -> None:
+    """Check that the arrays of a `.npz` have as many bytes as they say, before room is made."""
+    with zipfile.ZipFile(path) as members:
+        unpacked = sum(info.file_size for info in members.infolist())
+        if unpacked > max(_ALWAYS_ALLOWED, _MOST_TIMES * path.stat().st_size):
+            raise ValueError(f"unpacks to {unpacked} bytes, more than {_MOST_TIMES} times its size")
+        for info in members.infolist():
+            with members.open(info) as file:
+                version = numpy.lib.format.read_magic(file)
+                if version not in _HEADERS:
+                    raise ValueError(f"'{info.filename}' is of an unknown version of .npy")
+                shape, _, dtype = _HEADERS[version](file)
+                if dtype.hasobject:
+                    raise ValueError(f"'{info.filename}' holds Python objects, must hold numbers")
+                claimed, there = prod(shape) * dtype.itemsize, info.file_size - file.tell()
+                if claimed > there:
+                    raise ValueError(f"'{info.filename}' claims {claimed} bytes, and has {there}")
+
+
+_HEADERS = {
+    (1, 0): numpy.lib.format.read_array_header_1_0,
+    (2, 0): numpy.lib.format.read_array_header_2_0,
+}
 
 
 def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSet]:
@@ -157,6 +187,8 @@ def _unstack(
             raise PipelineError(
                 f"{name}: argument '{key}': {other} batches, must be {count}, as many as '{first}'"
             )
+    if count and count > _MOST_BATCHES:
+        raise PipelineError(f"{name}: {count} batches, at most {_MOST_BATCHES} are read")
     sets = []
     for number in range(count or 0):
         leaves = []

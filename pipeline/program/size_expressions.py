@@ -19,9 +19,15 @@ _MOST_TERMS = 1024  # once it is multiplied out
 _MOST_BITS = 4096  # of the largest number in it
 _LARGEST_EXPONENT = 64
 
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
 _SUMS = frozenset({"Add", "Mul", "And", "Or"})
 _POWERS = frozenset({"Pow", "FloatPow", "LShift", "RShift", "RoundDecimal"})
-_FUNCTIONS = frozenset(
+_FUNCTIONS = words(
     # torch/_export/serde/serialize.py, `sympy_functions`
     "FloorDiv ModularIndexing Where PythonMod Mod CleanDiv CeilToInt FloorToInt CeilDiv "
     "PowByNatural FloatTrueDiv IntTrueDiv IsNonOverlappingAndDenseIndicator TruncToFloat "
@@ -34,7 +40,7 @@ _FUNCTIONS = frozenset(
     # sympy
     "Max Min Abs floor ceiling Eq Ne Lt Le Gt Ge Equality Unequality StrictLessThan LessThan "
     "StrictGreaterThan GreaterThan Not Xor ITE Piecewise ExprCondPair IntInfinity "
-    "NegativeIntInfinity".split()
+    "NegativeIntInfinity"
 )
 _CONSTANTS = frozenset({"true", "false", "True", "False", "oo", "int_oo"})
 _LITERALS = frozenset({"Symbol", "Integer", "Rational", "Float"})
@@ -50,7 +56,12 @@ _TOKEN = re.compile(
 )
 _PRECEDENCE = {
     **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 1),
-    **{"|": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "//": 5, "%": 5, "**": 7},
+    **dict.fromkeys(("*", "/", "//", "%"), 5),
+    "|": 2,
+    "&": 3,
+    "+": 4,
+    "-": 4,
+    "**": 7,
 }
 _UNARY = 6
 

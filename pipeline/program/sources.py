@@ -7,15 +7,20 @@ members hold a method's graph as JSON and its weights as raw bytes (torch's
 
 from __future__ import annotations
 
-import json
-import re
-import zipfile
-import zlib
+import errno
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.program.archive_reader import (
+    KINDS,
+    ArchiveReader,
+    check_method_name,
+    open_archive,
+    shown,
+)
 from pipeline.program.canonical import canonical_program, summarize_parts
 from pipeline.program.module_paths import outline_archive
 from pipeline.store import digest
@@ -24,7 +29,8 @@ from pipeline.store.errors import SourceError
 
 Form = Literal["archive", "folder", "exporter"]
 
-METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FORMS: dict[str, Form] = {".pt2": "archive", ".py": "exporter"}
+
 # What torch.export.save, which knows one method only, calls it, and what ExecuTorch calls it.
 _SINGLE_NAME, _SINGLE_METHOD = "model", "forward"
 
@@ -75,9 +81,18 @@ def _form(path: Path) -> Form | None:
     """Return the form of a model source; None for what is none. Raises OSError."""
     if path.name.startswith((".", "_")):
         return None
+    form = _FORMS.get(path.suffix)
     if path.is_dir():
-        return "folder" if any(each.name.endswith(".pt2") for each in path.iterdir()) else None
-    return {".pt2": "archive", ".py": "exporter"}.get(path.suffix)  # type: ignore[return-value]
+        if any(each.name.endswith(".pt2") for each in path.iterdir()):
+            return "folder"
+        if path.suffix == ".pt2":
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        return None
+    # A pipe, a device or a socket: who reads it waits for ever. A link without an end is told of
+    # where it is read.
+    if form and path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "Is not a regular file")
+    return form
 
 
 @dataclass(frozen=True)
@@ -153,7 +168,10 @@ def method_sources(source: ModelSource, describe: Describe) -> dict[str, MethodS
                 f"{shown(path)}: has {len(inside)} methods ({', '.join(inside)}); an archive in a "
                 "model's folder has one, named after the file"
             )
-        _check_method_name(path, path.stem)
+        try:
+            check_method_name(path.stem)
+        except ValueError as error:
+            raise SourceError(f"{shown(path)}: {error}") from error
         methods[path.stem] = next(iter(inside.values()))
     return methods
 
@@ -183,95 +201,39 @@ def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
     """
     try:
         content = content or digest.hash_file(path)
-        with zipfile.ZipFile(path) as archive:
-            facts = tuple(_Archive(path, archive).facts())
-        # Hashed again after it was read, whoever hashed it before: facts under the digest of
-        # another content would be served from the store ever after.
-        if digest.hash_file(path) != content:
-            raise SourceError(f"{shown(path)}: changed while it was read; run again")
-        return ArchiveFacts(content, facts)
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise SourceError(f"{shown(path)}: is not a readable PT2 archive ({error})") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceError(
-            f"{shown(path)}: is a zip file, but not a PT2 archive ({error!r})"
-        ) from error
+    except OSError as error:
+        raise SourceError(f"{shown(path)}: {unreadable(error)}") from error
+    with open_archive(path) as archive:
+        facts = tuple(_describe_entry(archive, entry) for entry in archive.entries())
+    # Hashed again after it was read, whoever hashed it before: facts under the digest of
+    # another content would be served from the store ever after.
+    if digest.hash_file(path) != content:
+        raise SourceError(f"{shown(path)}: changed while it was read; run again")
+    return ArchiveFacts(content, facts)
 
 
-def shown(path: Path) -> str:
-    """Return what messages call an archive: `models/<file>`."""
-    return f"{path.parent.name}/{path.name}"
+def _describe_entry(archive: ArchiveReader, entry: str) -> ProgramFacts:
+    program = archive.program(entry)
+    canonical = canonical_program(program)
+    tensors = {kind: _payload_digests(archive, kind, entry) for kind in KINDS}
+    outline = asdict(outline_archive(program, tensors))
+    examples = f"data/sample_inputs/{entry}.pt"
+    return ProgramFacts(
+        entry,
+        digest.hash_json({"program": canonical.program, **tensors}),
+        digest.hash_json(canonical.names),
+        archive.members.hash(examples) if archive.members.has(examples) else None,
+        {**summarize_parts(canonical, tensors), "outline": outline},
+    )
 
 
-class _Archive:
-    """A PT2 archive: `<root>/models/<entry>.json`, `<root>/data/{weights,constants}/...`."""
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self._path = path
-        self._zip = archive
-        names = archive.namelist()
-        roots = {name.split("/", 1)[0] for name in names}
-        if len(roots) > 1 or any(".." in name.split("/") or name[0] == "/" for name in names):
-            raise SourceError(
-                f"{shown(path)}: member names must stand under one folder, without '..'"
-            )
-        # torch's reader passes over case, and of two members it may find another than Python's.
-        if len({name.lower() for name in names}) < len(names):
-            raise SourceError(f"{shown(path)}: two members have one name, apart from case")
-        self._root = roots.pop() if roots else ""
-        self._names = [name.partition("/")[2] for name in names]
-        # A truncated archive can look like a whole one: the sample inputs inside it are zips.
-        if "archive_format" not in self._names:
-            raise SourceError(f"{shown(path)}: is not a PT2 archive, or is cut short")
-
-    def facts(self) -> list[ProgramFacts]:
-        members = [n for n in self._names if n.startswith("models/") and n.endswith(".json")]
-        entries = [name.removeprefix("models/").removesuffix(".json") for name in members]
-        if not entries:
-            raise SourceError(
-                f"{shown(self._path)}: holds no exported program; write it with package_pt2"
-            )
-        for entry in entries:
-            _check_method_name(self._path, entry)
-        return [self._facts(entry) for entry in entries]
-
-    def _facts(self, entry: str) -> ProgramFacts:
-        serialized = json.loads(self._read(f"models/{entry}.json"))
-        canonical = canonical_program(serialized)
-        tensors = {kind: self._payloads(kind, entry) for kind in ("weights", "constants")}
-        outline = asdict(outline_archive(serialized, tensors))
-        return ProgramFacts(
-            entry,
-            digest.hash_json({"program": canonical.program, **tensors}),
-            digest.hash_json(canonical.names),
-            self._pickled("sample_inputs", entry),
-            {**summarize_parts(canonical, tensors), "outline": outline},
-        )
-
-    def _pickled(self, kind: str, entry: str) -> Digest | None:
-        """Return the digest of what an archive holds pickled; None if it does not."""
-        name = f"data/{kind}/{entry}.pt"
-        return digest.hash_bytes(self._read(name)) if name in self._names else None
-
-    def _payloads(self, kind: str, entry: str) -> Any:
-        if legacy := self._pickled(kind, entry):
-            return legacy
-        config = json.loads(self._read(f"data/{kind}/{entry}_{kind}_config.json"))["config"]
-        files: dict[str, list[Any]] = {}
-        for _, payload in sorted(config.items()):
-            name = payload["path_name"]
-            if name not in files:  # the position says which names share one file, that is, alias
-                files[name] = [len(files), digest.hash_bytes(self._read(f"data/{kind}/{name}"))]
-            payload["path_name"] = files[name]
-        return config
-
-    def _read(self, name: str) -> bytes:
-        return self._zip.read(f"{self._root}/{name}")
-
-
-def _check_method_name(path: Path, name: str) -> None:
-    if not METHOD_NAME.fullmatch(name):
-        raise SourceError(
-            f"{shown(path)}: method name {name!r}; must be letters, digits and underscores, "
-            "and not start with a digit"
-        )
+def _payload_digests(archive: ArchiveReader, kind: str, entry: str) -> dict[str, Any]:
+    """Return the record of each tensor, with the digest of its member in the place of its name."""
+    records = archive.payloads(kind, entry)
+    files: dict[str, list[Any]] = {}
+    for _, record in sorted(records.items()):
+        name = record["path_name"]
+        if name not in files:  # the position says which names share one file, that is, alias
+            files[name] = [len(files), archive.members.hash(f"data/{kind}/{name}")]
+        record["path_name"] = files[name]
+    return records

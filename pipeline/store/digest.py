@@ -6,17 +6,19 @@ what is hashed, and never uses `hash()`, `repr()` or pickle, whose output varies
 
 from __future__ import annotations
 
+import errno
 import json
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NewType
+from typing import IO, Any, NewType
 
 from blake3 import blake3
 
 Digest = NewType("Digest", str)
 
 _MMAP_FROM = 1 << 20  # bytes
-_PIECE = 1 << 22  # bytes
+PIECE = 1 << 22  # bytes; of a large file, this much is read at a time
 
 
 class WrongContentError(Exception):
@@ -28,10 +30,21 @@ def hash_bytes(data: bytes | memoryview) -> Digest:
     return Digest(blake3(data).hexdigest())
 
 
-def hash_file(path: Path) -> Digest:
-    """Hash the content of a file. Raises OSError."""
+def hash_stream(file: IO[bytes]) -> Digest:
+    """Hash what is left to read of a file, in pieces."""
     hasher = blake3()
-    if path.stat().st_size >= _MMAP_FROM:
+    while piece := file.read(PIECE):
+        hasher.update(piece)
+    return Digest(hasher.hexdigest())
+
+
+def hash_file(path: Path) -> Digest:
+    """Hash the content of a file. Raises OSError, also for a pipe or a device, which has no end."""
+    hasher = blake3()
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "Is not a regular file", str(path))
+    if found.st_size >= _MMAP_FROM:
         hasher.update_mmap(path)
     else:
         hasher.update(path.read_bytes())
@@ -41,7 +54,7 @@ def hash_file(path: Path) -> Digest:
 def read_pieces(path: Path) -> Iterator[bytes]:
     """Yield the content of a file in pieces. Raises OSError."""
     with open(path, "rb") as file:
-        while piece := file.read(_PIECE):
+        while piece := file.read(PIECE):
             yield piece
 
 

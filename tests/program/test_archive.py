@@ -102,5 +102,5 @@ def test_example_inputs_that_are_objects_are_refused(archive):
 
 
 def test_missing_method_is_a_clear_error(archive):
-    with pytest.raises(SourceError, match=r"m\.pt2: 'c' cannot be read"):
+    with pytest.raises(SourceError, match=r"m\.pt2: holds no program 'c'"):
         load_program(archive, "c")

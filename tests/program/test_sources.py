@@ -280,7 +280,7 @@ BAD = {
     "separator in method": (_renamed_method("x/y"), "method name 'x/y'"),
     "outside": (_outside, "without '..'"),
     "twice": (_twice, "two members have one name"),
-    "not a program": (_no_json, "not a PT2 archive"),
+    "not a program": (_no_json, "is no exported program"),
 }
 
 

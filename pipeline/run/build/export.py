@@ -29,9 +29,9 @@ from pipeline.plan.places import environment_folders, within
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
+from pipeline.program.archive_reader import METHOD_NAME
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.program.signature import check_inputs
-from pipeline.program.sources import METHOD_NAME
 from pipeline.run.build.export_reads import ExportReads
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.run.trace.isolated import has_kernel_view, run_isolated

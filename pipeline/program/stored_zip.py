@@ -1,0 +1,105 @@
+"""Reads zip files as torch writes them, whose members are stored as they are.
+
+Nothing that the directory says is believed: a member takes as many bytes of the file as it has, no
+two the same bytes, so that nothing read is larger than the file. No torch here.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from typing import IO
+
+from pipeline.store import digest
+from pipeline.store.digest import Digest
+
+_LONGEST_NAME = 1000
+_MOST_MEMBERS = 1_000_000
+_LOCAL_HEADER = 30  # bytes
+
+
+class StoredZip:
+    """The members of a zip file, by their names under its one folder.
+
+    Raises ValueError, with what is wrong, for a file that torch would not have written.
+    """
+
+    def __init__(self, members: zipfile.ZipFile) -> None:
+        self._zip = members
+        infos = members.infolist()
+        _check_names(infos)
+        assert members.fp is not None  # it is open
+        _check_places(infos, members.fp.seek(0, 2))
+        self._infos = {info.filename.partition("/")[2]: info for info in infos}
+        order = self.read("byteorder", 16) if "byteorder" in self._infos else b"little"
+        if order != b"little":
+            raise ValueError(f"has the byte order {order!r}, must be little")
+
+    def names(self) -> list[str]:
+        """Return the names of the members, in their order."""
+        return list(self._infos)
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is a member of a name."""
+        return name in self._infos
+
+    def size(self, name: str) -> int:
+        """Return the number of bytes of a member."""
+        if name not in self._infos:
+            raise ValueError(f"has no member '{name}'")
+        return self._infos[name].file_size
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a member. Reading its end raises zipfile.BadZipFile where it is damaged."""
+        return self._zip.open(self._infos[name])
+
+    def read(self, name: str, most: int) -> bytes:
+        """Return the bytes of a member that has no more than `most` of them."""
+        if (size := self.size(name)) > most:
+            raise ValueError(f"has a member '{name}' of {size} bytes, at most {most} are read")
+        return self._zip.read(self._infos[name])
+
+    def read_into(self, name: str, view: memoryview) -> None:
+        """Read a member into memory of its size."""
+        done = 0
+        with self.open(name) as file:
+            while piece := file.read(digest.PIECE):
+                view[done : done + len(piece)] = piece
+                done += len(piece)
+
+    def hash(self, name: str) -> Digest:
+        """Return the digest of a member, which is read in pieces."""
+        with self.open(name) as file:
+            return digest.hash_stream(file)
+
+
+def _check_names(infos: list[zipfile.ZipInfo]) -> None:
+    if len(infos) > _MOST_MEMBERS:
+        raise ValueError(f"has {len(infos)} members, at most {_MOST_MEMBERS} are read")
+    names = [info.orig_filename for info in infos]
+    for name in names:
+        if not name.isprintable() or len(name) > _LONGEST_NAME or "\\" in name:
+            raise ValueError(f"has a member named {name[:60]!a}, which is not read")
+    roots = {name.split("/", 1)[0] for name in names}
+    if len(roots) > 1 or any(".." in name.split("/") or name[:1] == "/" for name in names):
+        raise ValueError("member names must stand under one folder, without '..'")
+    # torch's reader passes over case, and of two members it may find another than Python's.
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueError("two members have one name, apart from case")
+
+
+def _check_places(infos: list[zipfile.ZipInfo], size: int) -> None:
+    """Check that each member has bytes of its own, as many as it says."""
+    end = 0
+    for info in sorted(infos, key=lambda each: each.header_offset):
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+            raise ValueError(
+                f"'{info.filename}' is compressed or encrypted, and torch stores members as "
+                "they are; write the file with torch"
+            )
+        if info.file_size != info.compress_size:
+            raise ValueError(f"'{info.filename}' has two sizes")
+        if info.header_offset < end:
+            raise ValueError(f"'{info.filename}' stands where another member stands")
+        end = info.header_offset + _LOCAL_HEADER + len(info.filename) + info.file_size
+    if end > size:
+        raise ValueError("has members that end behind the end of the file; is it cut short?")
