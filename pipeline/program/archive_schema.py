@@ -51,7 +51,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "forward_arg_names?": "[name]?",
     },
     "Graph": {
-        "inputs": "[Argument]",
+        "inputs": "[InputArgument]",
         "outputs": "[Argument]",
         "nodes": "[Node]",
         "tensor_values": "{name:TensorMeta}",
@@ -137,7 +137,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "token": "InputTokenSpec",
         "constant_input": "InputToConstantInputSpec",
     },
-    "UserInputSpec": {"arg": "Argument"},
+    "UserInputSpec": {"arg": "InputArgument"},
     "InputToParameterSpec": {"arg": "TensorArgument", "parameter_name": "path"},
     "InputToBufferSpec": {"arg": "TensorArgument", "buffer_name": "path", "persistent": "bool"},
     "InputToTensorConstantSpec": {"arg": "TensorArgument", "tensor_constant_name": "path"},
@@ -148,7 +148,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "as_none": "bool",
         "as_int": "int",
         "as_float": "float",
-        "as_string": "text",
+        "as_string": "literal",
         "as_bool": "bool",
     },
     "|OutputSpec": {
@@ -178,6 +178,9 @@ SCHEMA: dict[str, dict[str, str]] = {
     },
 }
 
+# The schema has no class for it: of a text that is an input, torch makes source code.
+SCHEMA["|InputArgument"] = SCHEMA["|Argument"] | {"as_string": "literal"}
+
 # The bytes of an element of each dtype.
 ELEMENT_SIZES = {
     **dict.fromkeys((1, 2, 12, 29, 30, 31, 32, 33), 1),
@@ -197,8 +200,8 @@ ENUMS: dict[str, frozenset[int]] = {
 _LONGEST_NAME = 1000
 _DUNDER = re.compile(r"__\w*__")
 _DEVICE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# One part of a qualified name: torch pastes it between double quotes where it is no identifier.
-_PART = re.compile(r"[^\x00-\x1f\x7f\"'\\\ud800-\udfff]{1,999}")
+# A text, or a part of a qualified name, that torch pastes between quotes into source code.
+_LITERAL = re.compile(r"[^\x00-\x1f\x7f\"'\\\ud800-\udfff]{0,999}")
 
 
 def check_document(cls: str, value: Any) -> None:
@@ -290,6 +293,12 @@ def _text(value: Any) -> None:
         raise _WrongError(f"is {_short(value)}, half of a character")
 
 
+def _literal(value: Any) -> None:
+    _expect(value, str, "a text")
+    if not _LITERAL.fullmatch(value):
+        raise _WrongError(f"is {_short(value)}, must be a text without quotes and backslashes")
+
+
 def _int(value: Any) -> None:
     _expect(value, int, "an integer")
     if not -(1 << 63) <= value < 1 << 64:
@@ -320,7 +329,7 @@ def _path(value: Any) -> None:
     """Check a qualified name of a module or tensor; "" for the whole."""
     _expect(value, str, "a qualified name")
     for part in value.split(".") if value else ():
-        if not _PART.fullmatch(part) or _DUNDER.fullmatch(part):
+        if not part or not _LITERAL.fullmatch(part) or _DUNDER.fullmatch(part):
             raise _WrongError(f"is {_short(value)}, no qualified name of a module or tensor")
 
 
@@ -391,7 +400,9 @@ OTHER_OPERATORS = frozenset(
         *(
             f"torch._functorch.predispatch.{name}"
             for name in words(
-                "_add_batch_dim _remove_batch_dim _vmap_decrement_nesting _vmap_increment_nesting"
+                "_add_batch_dim _enter_dual_level _exit_dual_level _jvp_decrement_nesting "
+                "_jvp_increment_nesting _make_dual _remove_batch_dim _unpack_dual _unwrap_for_grad "
+                "_vmap_decrement_nesting _vmap_increment_nesting lazy_load_decompositions"
             )
         ),
     ]
@@ -470,14 +481,20 @@ def _check_context(kind: str | None, context: Any) -> None:
             context = json.loads(context)
         except ValueError:
             return  # as a namedtuple's, which is a name
-    if _has_enum(context):
-        raise _WrongError("has a member of an enumeration, whose module is not imported")
+    _check_keys(context)
 
 
-def _has_enum(value: Any) -> bool:
+def _check_keys(value: Any) -> None:
+    """Check what is said of a container, for a dict its keys."""
     if isinstance(value, dict):
-        return "__enum__" in value or any(map(_has_enum, value.values()))
-    return isinstance(value, list) and any(map(_has_enum, value))
+        if "__enum__" in value:
+            raise _WrongError("has a member of an enumeration, whose module is not imported")
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for each in value:
+            _check_keys(each)
+    elif isinstance(value, str):
+        _literal(value)
 
 
 _GRAMMARS: dict[str, Callable[[Any], None]] = {
@@ -485,6 +502,7 @@ _GRAMMARS: dict[str, Callable[[Any], None]] = {
     "device": _device,
     "float": _float,
     "in_tree": _in_tree,
+    "literal": _literal,
     "int": _int,
     "name": _name,
     "object": _object,
