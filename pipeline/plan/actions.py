@@ -104,10 +104,12 @@ class LinkInputs:
 @dataclass(frozen=True)
 class ValidateInputs:
     """The programs that a package is validated against, and its config, by which a method that
-    fails is lowered again; `places` are file and line of settings, by their path in it."""
+    fails is lowered again; `places` are file and line of settings, by their path in it, and
+    `quotable` the files of the workspace that the programs were exported from."""
 
     sources: Mapping[str, MethodSource]
     places: Mapping[str, str]
+    quotable: Sequence[str]
     config: PackageConfig
 
 

@@ -197,6 +197,7 @@ def validate_action(
     examples: OptionFiles = NO_FILES,
     baseline: Digest | None = None,
     places: Mapping[str, str] = NO_FILES,
+    quotable: Sequence[str] = (),
 ) -> Action[ValidateInputs]:
     """Return the action that validates a package.
 
@@ -207,6 +208,7 @@ def validate_action(
         examples: the files that the config names for a method, which replace the model's examples.
         baseline: the file with the accepted figures.
         places: file and line of settings, by their path in the config.
+        quotable: files of the workspace whose lines the report may quote.
     """
     settings = config.validation.resolved()
     own = settings["methods"].items()
@@ -219,7 +221,7 @@ def validate_action(
         },
         "baseline": baseline,
     }
-    inputs = ValidateInputs(dict(methods), dict(places), config)
+    inputs = ValidateInputs(dict(methods), dict(places), tuple(quotable), config)
     return Action("validate", config.model, config.package, None, key, inputs)
 
 

@@ -123,6 +123,16 @@ class Models:
         again = self.export(model).inputs.unfollowed
         return not again or model in self._exported or self.trusts_last_exports
 
+    def quotable(self, model: str) -> list[str]:
+        """Return the Python files of the workspace that a model's export read, whose lines reports
+        quote. An archive has none: its traces name what files they please."""
+        if self.sources[model].form != "exporter":
+            return []
+        action = self.export(model)
+        read = action.key["reads"].get("files", action.key["reads"])
+        exporter = str(self.sources[model].path.relative_to(self.workspace.root))
+        return sorted({exporter, *(name for name in read if name.endswith(".py"))})
+
     @once
     def methods(self, model: str) -> dict[str, MethodSource] | None:
         """Return a model's methods in its order, or None while it is not exported.

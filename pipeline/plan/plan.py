@@ -249,7 +249,8 @@ class Plan:
             for name, limits in config.validation.methods.items()
         }
         baseline = self._baseline(package)
-        return keys.validate_action(config, files, methods, examples, baseline, places)
+        quotable = self.models.quotable(config.model)
+        return keys.validate_action(config, files, methods, examples, baseline, places, quotable)
 
     def _baseline(self, package: str) -> Digest | None:
         """Hash the file with a package's accepted figures; None where there is none."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 from pipeline.program.archive_schema import ELEMENT_SIZES, SCHEMA_VERSION, STRIDED, check_document
 from pipeline.program.stored_zip import StoredZip
 from pipeline.store.errors import SourceError
+from pipeline.store.files import stat_file
 
 METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KINDS = ("weights", "constants")
@@ -38,8 +38,7 @@ def shown(path: Path) -> str:
 def open_archive(path: Path) -> Iterator[ArchiveReader]:
     """Open a PT2 archive. Raises SourceError for one that is damaged, or that is none."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise SourceError(f"{shown(path)}: is no file, must be a PT2 archive")
+        stat_file(path)
         with open(path, "rb") as file, zipfile.ZipFile(file) as members:
             yield ArchiveReader(StoredZip(members))
     except SourceError:
@@ -90,14 +89,16 @@ class ArchiveReader:
         """Raises SourceError for a program of another major version, whose form is another."""
         if not isinstance(program, dict) or "schema_version" not in program:
             raise ValueError(f"'{entry}' is no exported program")
+        from importlib import metadata  # which a no-op run does without
+
         version = program["schema_version"]
         self._check(entry, "SchemaVersion", version)
         if version["major"] != SCHEMA_VERSION[0]:
             by = str(program.get("torch_version") or "an unknown version")
             raise ValueError(
-                f"'{entry}' was written by torch {by[:40]!a} (schema {version['major']}."
-                f"{version['minor']}), and this one reads schema {SCHEMA_VERSION[0]}."
-                f"{SCHEMA_VERSION[1]}; export it again with this torch"
+                f"'{entry}' was written by torch {ascii(by)[1:-1][:40]} (schema {version['major']}."
+                f"{version['minor']}), and this is torch {metadata.version('torch')} (schema "
+                f"{SCHEMA_VERSION[0]}.{SCHEMA_VERSION[1]}); export it again with this torch"
             )
 
     def payloads(self, kind: str, entry: str) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def describe_node(node: Node, root: Path | None = None) -> str:
 def _in_workspace(file: str, root: Path) -> str:
     """Return the longest end of a path that is a file in the workspace; "" if none is."""
     parts = PurePath(file).parts
-    if _INSTALLED & set(parts):
+    if {*_INSTALLED, ".."} & set(parts):
         return ""
     tails = (PurePath(*parts[start:]) for start in range(1, len(parts)))
     return next((tail.as_posix() for tail in tails if (root / tail).is_file()), "")

@@ -7,8 +7,6 @@ members hold a method's graph as JSON and its weights as raw bytes (torch's
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ from pipeline.program.module_paths import outline_archive
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
+from pipeline.store.files import stat_file
 
 Form = Literal["archive", "folder", "exporter"]
 
@@ -85,13 +84,11 @@ def _form(path: Path) -> Form | None:
     if path.is_dir():
         if any(each.name.endswith(".pt2") for each in path.iterdir()):
             return "folder"
-        if path.suffix == ".pt2":
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        return None
-    # A pipe, a device or a socket: who reads it waits for ever. A link without an end is told of
-    # where it is read.
-    if form and path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "Is not a regular file")
+        if path.suffix != ".pt2":
+            return None
+    # What is not there, as the end of a link, is told of where it is read.
+    if form and path.exists():
+        stat_file(path)
     return form
 
 
@@ -200,6 +197,7 @@ def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
         SourceError: it is no such archive, or not of this content when it has been read.
     """
     try:
+        stat_file(path)
         content = content or digest.hash_file(path)
     except OSError as error:
         raise SourceError(f"{shown(path)}: {unreadable(error)}") from error

@@ -40,8 +40,7 @@ def named_places(report: Json) -> list[Place]:
     """Return all lines of files that a record names, sorted, each once."""
     counts = (report.get("delegation") or {}).values()
     texts = [
-        *(gate.get("place", "") for gate in report.get("gates") or ()),
-        *report.get("places", {}).values(),
+        *_settings(report),
         *(c["line"] for method in report["methods"] for c in method.get("culprits") or ()),
         *(call.get("line", "") for each in counts for call in each.get("left", ())),
     ]
@@ -50,9 +49,22 @@ def named_places(report: Json) -> list[Place]:
 
 
 def named_files(report: Json) -> list[str]:
-    """Return the files of the workspace that a record names lines of, by their paths there."""
+    """Return the files of the workspace that a record names lines of, by their paths there: those
+    of its config, and Python files that its programs were exported from.
+
+    A trace can name any file, so what a program names and no export read is not among them.
+    """
+    settings = filter(None, map(parse_place, _settings(report)))
+    allowed = {place.file for place in settings}
+    allowed |= {name for name in report.get("sources", ()) if name.endswith(".py")}
     files = dict.fromkeys(place.file for place in named_places(report))
-    return [file for file in files if _inside(file)]
+    return [file for file in files if file in allowed and _inside(file)]
+
+
+def _settings(report: Json) -> list[str]:
+    """Return the places that the config has, as texts."""
+    gates = (gate.get("place", "") for gate in report.get("gates") or ())
+    return [*gates, *report.get("places", {}).values()]
 
 
 def _inside(file: str) -> bool:

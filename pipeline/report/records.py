@@ -367,7 +367,8 @@ class ReportRecord(TypedDict):
 
     `failures` has a sentence for each failure, those of methods first; `files` are digests and
     `sizes` bytes by name; `settings` is how it was validated; `places` says where the config sets a
-    value, `file:line` by its path there (`methods.encode`, `validate.atol`); `left_float` counts
+    value, `file:line` by its path there (`methods.encode`, `validate.atol`); `sources` are the
+    files of the workspace that it was exported from, whose lines pages quote; `left_float` counts
     operators that a quantized method's control flow keeps in floating point; `seconds` is each
     method's running time in the package over all calls.
     """
@@ -383,6 +384,7 @@ class ReportRecord(TypedDict):
     files: NotRequired[dict[str, str]]
     sizes: NotRequired[dict[str, int]]
     places: NotRequired[dict[str, str]]
+    sources: NotRequired[list[str]]
     delegation: NotRequired[dict[str, DelegationRecord]]
     left_float: NotRequired[dict[str, int]]
     contents: NotRequired[ContentsRecord | None]

@@ -129,14 +129,19 @@ def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
 
 def render_package(root: Path, report: Json) -> dict[str, bytes]:
     """Render all reports of a package by file name, with lines of the sources below `root`."""
+    return render(report, read_sources(root, report))
+
+
+def read_sources(root: Path, report: Json) -> dict[str, str]:
+    """Read the files below `root` whose lines the reports of a package quote, by their names."""
     texts = {}
     for name in named_files(report):
         path = root / name
         with suppress(OSError, UnicodeDecodeError):
-            inside = path.resolve().is_relative_to(root.resolve())
-            if inside and path.stat().st_size <= _LARGEST_SOURCE:
+            is_itself = path.resolve() == root.resolve() / name  # and no link to another file
+            if is_itself and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
                 texts[name] = path.read_text(encoding="utf-8")
-    return render(report, texts)
+    return texts
 
 
 def write_reports(workspace: Workspace, package: str) -> list[Path]:
