@@ -129,7 +129,7 @@ class Models:
         if self.sources[model].form != "exporter":
             return []
         action = self.export(model)
-        read = action.key["reads"].get("files", action.key["reads"])
+        read = action.key["reads"]["files"]
         exporter = str(self.sources[model].path.relative_to(self.workspace.root))
         return sorted({exporter, *(name for name in read if name.endswith(".py"))})
 

@@ -151,7 +151,7 @@ RUN = {
         "def example_inputs(method): return [(torch.ones(3),)]",
         "argument 'x': size 3 at dimension 0, must be 2",
     ),
-    "dies": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "worker process died"),
+    "dies": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "process died"),
 }
 
 
