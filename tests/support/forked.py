@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,14 @@ def warm_up() -> None:
 
 
 def run_doit(
-    root: Path, arguments: Sequence[str], environment: dict[str, str], timeout: float
+    root: Path,
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    timeout: float,
+    prepare: Callable[[], None] = lambda: None,
 ) -> tuple[int, str]:
     """Run `doit` in a folder with an environment; return its exit status and what it printed.
+    `prepare` changes the fork before anything of a build is done.
 
     Raises:
         TimeoutError: it took more than `timeout` seconds, and was killed.
@@ -52,7 +57,7 @@ def run_doit(
         sys.stderr.flush()
         child = os.fork()
         if child == 0:
-            _become_doit(root, arguments, environment, printed.fileno())
+            _become_doit(root, arguments, environment, printed.fileno(), prepare)
         status = _wait(child, timeout)
         printed.seek(0)
         return os.waitstatus_to_exitcode(status), printed.read().decode()
@@ -72,7 +77,11 @@ def _wait(child: int, timeout: float) -> int:
 
 
 def _become_doit(
-    root: Path, arguments: Sequence[str], environment: dict[str, str], output: int
+    root: Path,
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    output: int,
+    prepare: Callable[[], None],
 ) -> None:
     """Run doit in this process, a fork, and end it, whatever happens."""
     code = 99
@@ -89,6 +98,7 @@ def _become_doit(
 
         pool.Pool = _PoolOfOne  # type: ignore[misc, assignment]
         sys.argv = ["doit", *arguments]
+        prepare()
         code = DoitMain().run(list(arguments)) or 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
