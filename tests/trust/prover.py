@@ -3,7 +3,7 @@
     python -m tests.trust.prover [workspace ...] [--kinds KIND ...] [--seed N] [--count N]
 
 Each state of perturbations.py is built twice: in a workspace that has built all states before it,
-with its `build/` and its store, and from nothing, in another folder with an empty store. Both must
+with its `build/` and its store, and from nothing, in the same folder with an empty store. Both must
 leave the same bytes. A state is stale where they don't. It is needless where a build did again
 what gives the bytes that it gave before; that is an error only for what may never matter.
 """
@@ -191,7 +191,7 @@ class Prover:
 
     def __init__(self, base: State, folder: Path, fault: Callable[[], None] = lambda: None) -> None:
         self.base, self.folder, self.fault = base, folder, fault
-        self.warm = Bench(folder / "warm")
+        self.bench = Bench(folder / "workspace")
         self.seen = folder / "variables"
         self._cold: dict[str, Built] = {}
         self._known: set[str] = set()
@@ -207,9 +207,9 @@ class Prover:
 
     def check(self, state: State) -> Finding:
         """Build a state both ways, and compare."""
-        _write(state, self.warm.root)
-        warm = self._build(state, self.warm, fault=True)
-        done = _done_again(self.warm)
+        _write(state, self.bench.root)
+        warm = self._build(state, fault=True)
+        done = _done_again(self.bench.root)
         cold = self._build_cold(state)
         stale = _compare(warm, cold)
         usual = cold.digest
@@ -222,13 +222,15 @@ class Prover:
         parts = {path: hash_bytes(data) for path, data in state.files.items()}
         name = hash_json([parts, dict(state.environment), done, list(state.tasks)])
         if name not in self._cold:
-            bench = Bench(self.folder / "cold")
-            shutil.rmtree(bench.root, ignore_errors=True)
-            _write(state, bench.root)
-            self._cold[name] = self._build(replace(state, done=tuple(done)), bench)
+            aside = self.bench.root.rename(self.folder / "aside")
+            _write(state, self.bench.root)
+            self._cold[name] = self._build(replace(state, done=tuple(done)))
+            shutil.rmtree(self.bench.root)
+            aside.rename(self.bench.root)
         return self._cold[name]
 
-    def _build(self, state: State, bench: Bench, fault: bool = False) -> Built:
+    def _build(self, state: State, fault: bool = False) -> Built:
+        bench = self.bench
         for each in state.done:
             WORKSPACE.get(each, lambda bench: None)(bench)
         moved = bench.root.with_name("moved")
@@ -316,8 +318,8 @@ def _outcomes(root: Path) -> dict[tuple[str, str], bool]:
     return found
 
 
-def _done_again(bench: Bench) -> tuple[str, ...]:
-    path = bench.root / "build" / "run.json"
+def _done_again(root: Path) -> tuple[str, ...]:
+    path = root / "build" / "run.json"
     actions = json.loads(path.read_text())["actions"] if path.exists() else []
     return tuple(sorted({each["kind"] for each in actions if each["outcome"] == "built"}))
 
