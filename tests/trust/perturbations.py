@@ -75,7 +75,7 @@ def perturb(base: State, variables: Mapping[str, str] | None = None) -> Iterator
         yield replace(base, kind="version", what=name, done=(f"version {name}",))
     for kind, done in {
         "clock": ("later", "earlier"),
-        "stamps": ("touched", "copied", "linked"),
+        "stamps": ("touched", "copied"),
         "process": ("umask", "seeds"),
         "order": ("reversed",),
         "folder": ("moved",),

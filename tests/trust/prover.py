@@ -138,15 +138,6 @@ def _copy(bench: Bench) -> None:
         other.replace(path)
 
 
-def _link(bench: Bench) -> None:
-    folder = Path(tempfile.mkdtemp(dir=bench.root.parent))
-    for number, path in enumerate(_files(bench.root)):
-        if path.name.startswith(".doit"):
-            continue
-        shutil.move(path, folder / str(number))
-        path.symlink_to(folder / str(number))
-
-
 def _drop(*names: str) -> Callable[[Bench], None]:
     def drop(bench: Bench) -> None:
         shutil.rmtree(bench.root / "build", ignore_errors=True)
@@ -173,7 +164,6 @@ def _drop_half(name: str) -> Callable[[Bench], None]:
 WORKSPACE: Mapping[str, Callable[[Bench], None]] = {
     "touched": _touch,
     "copied": _copy,
-    "linked": _link,
     "no build": _drop(),
     "no stamps": _drop("build/.files.json"),
     "no state": _drop(".doit.sqlite3"),
