@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,12 +20,15 @@ from pipeline.config.models import EdgeConfig, MethodConfig, PassSpec
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program
 from pipeline.program.kept_state import _PARTS, _SEEDS, keep_state, kept_state
+from pipeline.run import worker
 from pipeline.run.build.compile import _load_passes
 from pipeline.run.build.export import export
 from pipeline.run.perform import runs_user_code
 from pipeline.run.stages import Stages
-from pipeline.store.errors import PipelineError
-from pipeline.store.workspace import open_workspace
+from pipeline.store.errors import PipelineError, SourceError
+from pipeline.store.remote import RemoteSettings
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace, open_workspace
 from tests.support.lowerable import bench_for, both
 
 EXPORTER = """
@@ -220,6 +224,28 @@ def test_actions_that_run_user_code(monkeypatch):
     passes = (PassSpec(reference="own:Change"),)
     assert not compiles()
     assert compiles(edge=EdgeConfig(passes=passes)) and compiles(emit=passes)
+
+
+def test_what_an_action_asked_comes_back_from_its_process(tmp_path, monkeypatch):
+    """Its stages, what the preprocess cache was asked, and the counts of the remote tier."""
+    settings = RemoteSettings(f"file://{tmp_path}/remote")
+    workspace = Workspace(tmp_path, Store(tmp_path / "store", settings), jobs=1)
+
+    def perform(action, workspace, stages, always):
+        with stages.stage("lower"):
+            workspace.store.remote.counts.hits += 2
+            return False
+
+    monkeypatch.setattr("pipeline.run.perform.perform", perform)
+    monkeypatch.setattr("pipeline.run.perform.runs_user_code", lambda action: True)
+    stages = Stages()
+    assert worker._perform(None, workspace, stages, False) == ("built", "", {})
+    assert workspace.store.remote.counts.hits == 2
+    assert "lower" in [name for name, _, _ in stages.spans] and stages.peak_bytes
+    fails = SourceError("a.yaml: is wrong")
+    monkeypatch.setattr("pipeline.run.perform.perform", Mock(side_effect=fails))
+    outcome, error, _ = worker._perform(None, workspace, stages, False)
+    assert (outcome, error) == ("failed", "a.yaml: is wrong")
 
 
 CHANGE = """
