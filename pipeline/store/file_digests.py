@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.store.digest import Digest, canonical_json, hash_file
-from pipeline.store.files import read_record, stat_file, write_atomically
+from pipeline.store.digest import Digest, hash_file
+from pipeline.store.files import own_record_bytes, read_own_record, stat_file, write_atomically
 
 # A file that changed this recently could change again within the resolution of its timestamps
 # and keep its stat, so nothing is cached of it (git calls this "racily clean").
@@ -25,7 +25,7 @@ class FileDigests:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        found = read_record(path) or {}
+        found = read_own_record(path)
         # Older entries, which have a "stamp", hold other things.
         self._entries = {p: e for p, e in found.items() if isinstance(e, dict) and "stat" in e}
         self._changed = False
@@ -80,7 +80,7 @@ class FileDigests:
             return
         alive = {path: entry for path, entry in self._entries.items() if os.path.exists(path)}
         with suppress(OSError):
-            write_atomically(self._path, canonical_json(alive))
+            write_atomically(self._path, own_record_bytes(alive))
             self._changed = False
 
 

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pipeline.store.digest import canonical_json, hash_bytes
+
 TEMPORARY_PREFIX = ".tmp-"
 
 # The records in a package's folder.
@@ -26,10 +28,34 @@ BUILD_FILES = ("index.html", "junit.xml", "run.json", "summary.md", "timeline.js
 def read_record(path: Path) -> dict[str, Any] | None:
     """Read a record in JSON; None where there is none that can be read."""
     try:
+        stat_file(path)
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def read_own_record(path: Path) -> dict[str, Any]:
+    """Read a record that `own_record_bytes` wrote; empty where it is not as it was written."""
+    try:
+        stat_file(path)
+        content = path.read_bytes()
+    except OSError:
+        return {}
+    record = content[_OWN_HEAD:-1]
+    return json.loads(record) if content == _with_check(record) else {}
+
+
+def own_record_bytes(record: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a record that only this package reads, with a digest of its content."""
+    return _with_check(canonical_json(record))
+
+
+def _with_check(record: bytes) -> bytes:
+    return b'{"check":"%b","record":%b}' % (hash_bytes(record).encode(), record)
+
+
+_OWN_HEAD = len(_with_check(b"")) - 1
 
 
 def record_bytes(record: Mapping[str, Any], sort_keys: bool = True) -> bytes:

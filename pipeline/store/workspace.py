@@ -8,10 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.store.digest import Digest, canonical_json
+from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.file_digests import FileDigests
-from pipeline.store.files import inside, read_record, write_atomically
+from pipeline.store.files import (
+    inside,
+    own_record_bytes,
+    read_own_record,
+    write_atomically,
+)
 from pipeline.store.settings import Environment, read_settings
 from pipeline.store.store import Store
 
@@ -68,10 +73,10 @@ class Workspace:
 
     def state(self, package: str) -> dict[str, Any]:
         """Read what the last build of a package recorded; empty if nothing can be trusted."""
-        return read_record(self._state_path(package)) or {}
+        return read_own_record(self._state_path(package))
 
     def write_state(self, package: str, state: Mapping[str, Any]) -> None:
-        write_atomically(self._state_path(package), canonical_json(state))
+        write_atomically(self._state_path(package), own_record_bytes(state))
 
     def forget_state(self, package: str) -> None:
         self._state_path(package).unlink(missing_ok=True)

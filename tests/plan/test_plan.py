@@ -107,7 +107,9 @@ def test_lost_object_is_stale_when_it_is_needed_only(built):
     assert found["export"] == ("stale", "its exported program is no longer in the store")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"link": {}}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"link": {}}', '{"link": 5}', "\0", '{"check":"","record":{}}']
+)
 def test_damaged_state_is_as_good_as_none(built, content):
     (built.root / "build" / ".state" / "pair.json").write_text(content)
     state, _ = statuses(built)["link"]

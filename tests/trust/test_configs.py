@@ -296,3 +296,41 @@ def test_mutations_run_nothing_and_read_and_write_nothing_outside():
     """By hand: `python -m tests.trust.config_mutations 5000`."""
     found = _mutate(200, 0)
     assert not found["first"], found["first"]
+
+
+DAMAGED = [
+    b"",
+    b"{",
+    b"[]",
+    b"\0" * 99,
+    b"\xff\xfe",
+    b'{"link": 5}',
+    b"[" * 9999,
+    b'"x"',
+    b"9" * 9999,
+]
+
+
+@pytest.mark.parametrize("content", [*DAMAGED, "flipped", "folder", "pipe"], ids=repr)
+def test_damaged_records_of_the_workspace_are_as_good_as_none(root, content):
+    plan = Plan(open_workspace(root))
+    assert not plan.problems("good")
+    plan.workspace.write_state("good", {"link": {"action": "x", "files": {}}})
+    time.sleep(0.25)  # what is racy is not kept
+    plan = Plan(open_workspace(root))
+    assert not plan.problems("good")
+    plan.remember()
+    state, files = root / "build" / ".state" / "good.json", root / "build" / ".files.json"
+    assert plan.workspace.state("good") and files.is_file()
+    for path in (state, files):
+        whole = path.read_bytes()
+        path.unlink()
+        if content == "flipped":
+            path.write_bytes(whole.replace(b'"', b"5", 40).replace(b"5", b'"', 39))
+        elif isinstance(content, str):
+            BASELINES[content](path)
+        else:
+            path.write_bytes(content)
+    plan = Plan(open_workspace(root))
+    assert plan.workspace.state("good") == {}
+    assert look(root) == {}
