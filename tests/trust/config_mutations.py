@@ -9,6 +9,7 @@ are no single line. An audit hook of Python sees all of these but messages; noth
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import random
@@ -245,7 +246,7 @@ class Mutations:
         return yaml.dump(data, sort_keys=False, allow_unicode=self.random.random() < 0.5)
 
     def _change(self, container: object, key: object) -> None:
-        new = self.random.choice(TEXTS if self.random.random() < 0.6 else VALUES)
+        new = copy.deepcopy(self.random.choice(TEXTS if self.random.random() < 0.6 else VALUES))
         chance = self.random.random()
         if chance < 0.6:
             container[key] = new  # type: ignore[index]
