@@ -5,7 +5,6 @@ and for each view. `NATIVE` marks those that only the kernel sees.
 """
 
 import contextlib
-import datetime
 import glob
 import hashlib
 import mmap
@@ -399,60 +398,6 @@ def send_message():
 def test_network(tmp_path, view, use):
     port, watch = run(tmp_path, use, view == "kernel")
     assert watch.unfollowed == [f"the network (127.0.0.1:{port})"]
-
-
-CHANCE = {
-    "time.time()": "the clock",
-    "time.strftime('%Y')": "the clock",
-    "time.gmtime()": "the clock",
-    "datetime.datetime.now()": "the clock",
-    "datetime.datetime.now(datetime.timezone.utc)": "the clock",
-    "datetime.date.today()": "the clock",
-    "uuid.uuid4()": "random numbers without a seed",
-    "os.urandom(4)": "random numbers without a seed",
-    "secrets.token_hex()": "random numbers without a seed",
-    "random.Random()": "random numbers without a seed",
-    "random.seed()": "random numbers without a seed",
-    "np.random.default_rng()": "random numbers without a seed",
-    "np.random.RandomState()": "random numbers without a seed",
-    "torch.seed()": "random numbers without a seed",
-}
-SETTLED = [
-    "time.gmtime(0)",
-    "time.strftime('%Y', (2026,) + (1,) * 8)",
-    "random.Random(3).random()",
-    "np.random.default_rng(3).random()",
-    "torch.manual_seed(3), torch.rand(2), random.random(), np.random.rand()",
-    "copy.deepcopy(datetime.datetime(2026, 1, 2)) + datetime.timedelta(1)",
-    "pickle.loads(pickle.dumps(datetime.datetime(2026, 1, 2)))",
-    "tempfile.mkdtemp()",
-]
-
-
-def evaluate(path, code):
-    """Evaluate an expression as code of a file."""
-    names = ["copy", "datetime", "pickle", "random", "secrets", "tempfile", "time", "uuid"]
-    known = {name: __import__(name) for name in names}
-    exec(compile(code, path, "eval"), {**known, "os": os, "np": np, "torch": torch})
-
-
-@pytest.mark.parametrize("code", CHANCE)
-def test_clock_and_chance(tmp_path, code):
-    _, watch = run(tmp_path, lambda: evaluate(f"{tmp_path}/own.py", code))
-    assert watch.unfollowed == [f"{CHANCE[code]} (own.py:1)"]
-
-
-def test_what_has_a_seed_and_what_libraries_do(tmp_path):
-    def use():
-        for code in SETTLED:
-            evaluate(f"{tmp_path}/own.py", code)
-        for code in CHANCE:
-            evaluate("/usr/lib/installed.py", code)
-        assert isinstance(datetime.datetime(2026, 1, 2), datetime.date)
-        assert issubclass(datetime.datetime, datetime.date)
-
-    _, watch = run(tmp_path, use)
-    assert watch.unfollowed == []
 
 
 def test_program_of_another_architecture_is_named():

@@ -24,7 +24,6 @@ from typing import Any, BinaryIO, NoReturn
 from pipeline.run.stages import Stages
 from pipeline.run.trace import seccomp
 from pipeline.run.trace.audit import hear_audit_events
-from pipeline.run.trace.chance import hear_chance
 from pipeline.run.trace.environment import record_environment
 from pipeline.run.trace.supervise import Supervisor
 from pipeline.run.trace.watch import Watch
@@ -189,7 +188,6 @@ class _Child:
 
     def _begin_watching(self, watch: Watch) -> None:
         record_environment(watch.environment)
-        hear_chance(watch.note_chance)
         if self._line is None:
             hear_audit_events(watch)
             return

@@ -120,11 +120,6 @@ class Watch:
         if what not in self.unfollowed:
             self.unfollowed.append(what)
 
-    def note_chance(self, what: str, file: str, line: int) -> None:
-        """Code asks for the time or for chance, which counts where the code does."""
-        if os.path.isabs(file) and self._wanted(file):
-            self.unfollow(f"{what} ({os.path.basename(file)}:{line})")
-
     # What becomes of it
 
     def _touch(self, kind: Kind, path: str) -> None:
