@@ -37,16 +37,16 @@ class RunRecord:
         self._clean_up(plan)
         self.events = list(_complete(plan, self.events))
         remote = self._sum_remote(plan)
+        changed = any(event.outcome != "up-to-date" for event in self.events)
         with suppress(OSError):
             write_run(plan.workspace, self.events, remote)
+            if changed:
+                hits = [event for event in self.events if event.start and not event.worker]
+                write_timeline(plan.workspace, [*hits, *(report.event for report in self.reports)])
         if hasattr(reporter, "summarize"):
-            reporter.summarize(plan, self.events, remote)
-        if all(event.outcome == "up-to-date" for event in self.events):
-            return
-        with suppress(OSError):
-            hits = [event for event in self.events if event.start and not event.worker]
-            write_timeline(plan.workspace, [*hits, *(report.event for report in self.reports)])
-        if not interrupted:
+            with suppress(OSError):  # a terminal that was closed
+                reporter.summarize(plan, self.events, remote)
+        if changed and not interrupted:
             _write_overview(plan, reporter)
 
     def _clean_up(self, plan: Plan) -> None:

@@ -16,6 +16,7 @@ from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
 
 from pipeline.cli.doit_link import action_task
+from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_record import RunRecord
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import ActionTask
@@ -29,8 +30,6 @@ from pipeline.store.files import temporary
 from pipeline.store.maintenance import lease
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
-
-INTERRUPTED = 130  # what shells give for SIGINT
 
 
 class Waiting(NamedTuple):
@@ -59,29 +58,37 @@ class BatchRunner(Runner):
     # Which tasks run when
 
     def run_tasks(self, task_dispatcher: Any) -> None:
-        done: deque[Any] = deque()
         ready: list[Any] = []
-        try:
-            while not self._stop_running:
+        with Interrupts() as interrupts:
+            try:
                 try:
-                    node = task_dispatcher.generator.send(done.popleft() if done else None)
-                except StopIteration:
-                    node = None
-                if node is None or (node == "hold on" and not done):
-                    if not ready:
-                        break
-                    self._run_together(ready)
-                    done.extend(ready)
-                    ready = []
-                elif node != "hold on":
-                    self._take(node, task_dispatcher.tasks, ready, done)
-        except KeyboardInterrupt:
-            self.final_result = INTERRUPTED
-            for node in ready:
-                if node.run_status == "run":
-                    self._not_run(node, "interrupted")
-        finally:
-            self._close(task_dispatcher)
+                    self._walk(task_dispatcher, ready)
+                finally:
+                    interrupts.hold()
+            except KeyboardInterrupt:
+                for node in ready:
+                    if node.run_status == "run":
+                        self._not_run(node, "interrupted")
+            finally:
+                self._close(task_dispatcher, bool(interrupts.status))
+                self.final_result = interrupts.status or self.final_result
+
+    def _walk(self, task_dispatcher: Any, ready: list[Any]) -> None:
+        """Walk the graph to its end. `ready` holds those that wait for workers, or are there."""
+        done: deque[Any] = deque()
+        while not self._stop_running:
+            try:
+                node = task_dispatcher.generator.send(done.popleft() if done else None)
+            except StopIteration:
+                node = None
+            if node is None or (node == "hold on" and not done):
+                if not ready:
+                    break
+                self._run_together(ready)
+                done.extend(ready)
+                ready.clear()
+            elif node != "hold on":
+                self._take(node, task_dispatcher.tasks, ready, done)
 
     def _take(self, node: Any, tasks: Any, ready: list[Any], done: deque[Any]) -> None:
         """Gather a task of ours that is stale; settle any other task now."""
@@ -185,13 +192,11 @@ class BatchRunner(Runner):
             jobs = self._jobs or plan.workspace.jobs
             self._pool = Pool(plan.workspace, jobs, self.always_execute)
         quiet = contextlib.nullcontext(lambda event: None)
-        batch = Batch(plan, self._pool, getattr(self.reporter, "progress", lambda *_: quiet))
-        try:
-            for action, event in batch.run(actions):
-                for number, each in enumerate(waiting[action.digest]):
-                    self._settle_built(each, event, first=number == 0)
-        finally:
-            self.record.reports += batch.reports
+        progress = getattr(self.reporter, "progress", lambda *_: quiet)
+        batch = Batch(plan, self._pool, progress, self.record.reports)
+        for action, event in batch.run(actions):
+            for number, each in enumerate(waiting[action.digest]):
+                self._settle_built(each, event, first=number == 0)
 
     def _settle_built(self, waiting: Waiting, event: Event, first: bool) -> None:
         """Settle a task whose action ended; all but the first of an action are hits."""
@@ -246,13 +251,13 @@ class BatchRunner(Runner):
         if not self.continue_:
             self._stop_running = True
 
-    def _close(self, task_dispatcher: Any) -> None:
+    def _close(self, task_dispatcher: Any, interrupted: bool) -> None:
         if self._pool is not None:
             self._pool.close()
         self._lease.close()
         tasks = [own for task in task_dispatcher.tasks.values() if (own := action_task(task))]
         if tasks and self.record.events:
-            self.record.close(tasks[0].plan, self.reporter, self.final_result == INTERRUPTED)
+            self.record.close(tasks[0].plan, self.reporter, interrupted)
 
 
 def _failure(task: ActionTask, error: Exception, reason: str = "") -> Event:

@@ -28,13 +28,19 @@ Progress = Callable[[Sequence[Action], Steps], AbstractContextManager[Show]]
 
 
 class Batch:
-    """Runs actions of a plan; `reports` are those of all workers, with repeated attempts."""
+    """Runs actions of a plan.
 
-    def __init__(self, plan: Plan, pool: Any, progress: Progress) -> None:
+    The reports of all workers, with repeated attempts, go to `reports` as they come: to the list
+    that is given, or one of its own.
+    """
+
+    def __init__(
+        self, plan: Plan, pool: Any, progress: Progress, reports: list[Report] | None = None
+    ) -> None:
         self._plan = plan
         self._pool = pool
         self._progress = progress
-        self.reports: list[Report] = []
+        self.reports = [] if reports is None else reports
 
     def run(self, actions: Sequence[Action]) -> Iterator[tuple[Action, Event]]:
         """Yield each action with its last event, in the order in which they end."""
@@ -69,8 +75,8 @@ class Batch:
         steps = partial(read_progress, workspace=self._plan.workspace)
         with self._progress(queue, steps) as show:
             for action, report in self._pool.run(queue):
-                show(report.event)
                 self.reports.append(report)
+                show(report.event)
                 yield action, report.event
 
     def _repair_inputs(self, lost: Sequence[Action]) -> None:
