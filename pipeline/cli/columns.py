@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from pipeline.store.visible import one_line
+
 
 def columns(
     rows: Iterable[Sequence[str]], right: Collection[int] = (), rule: bool = False
@@ -14,7 +16,7 @@ def columns(
         right: the columns that are aligned to the right, by number.
         rule: draws a line under the first row.
     """
-    lines = list(rows)
+    lines = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for number, line in enumerate(lines):
         cells = [

@@ -11,7 +11,8 @@ from typing import Any
 from doit.reporter import ConsoleReporter
 
 from pipeline.cli.columns import columns
-from pipeline.cli.doit_link import action_task
+from pipeline.cli.doit_link import is_foreign
+from pipeline.cli.terminal import Unguarded, guard
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
@@ -19,6 +20,7 @@ from pipeline.run.batch import Show, Steps
 from pipeline.store.errors import plural
 from pipeline.store.files import REPORT, read_record
 from pipeline.store.sizes import human_size
+from pipeline.store.visible import one_line
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -26,22 +28,25 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 class Reporter(ConsoleReporter):
     """doit's console reporter, except that `progress` and the table show tasks of ours."""
 
+    def __init__(self, outstream: Any, options: Any) -> None:
+        super().__init__(guard(outstream), options)
+
     desc = "packages: progress, failures, and a table at the end"
 
     def execute_task(self, task: Any) -> None:
-        if not _ours(task):
+        if is_foreign(task):
             super().execute_task(task)
 
     def skip_uptodate(self, task: Any) -> None:
-        if not _ours(task):
+        if is_foreign(task):
             super().skip_uptodate(task)
 
     def add_failure(self, task: Any, fail: Any) -> None:
-        if _ours(task):
+        if is_foreign(task):
+            super().add_failure(task, fail)
+        else:
             self.write(f"{fail.message}\n")
             self.outstream.flush()
-        else:
-            super().add_failure(task, fail)
 
     def progress(self, actions: Sequence[Action], steps: Steps) -> AbstractContextManager[Show]:
         """Return a context with the function to call with each event."""
@@ -65,41 +70,39 @@ class Reporter(ConsoleReporter):
         self.write("".join(f"{line}\n" for line in lines))
 
 
-def _ours(task: Any) -> bool:
-    """Return whether a task is for an action, a verb, or a group of tasks."""
-    is_verb = bool((task.meta or {}).get("command"))
-    return is_verb or not task.actions or action_task(task) is not None
-
-
 @contextmanager
 def progress_on(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterator[Show]:
     """Yield the function to call with each event: on a terminal it moves a bar, beside which one
     stands for each action that calibrates; else it writes plain lines."""
 
     def line(event: Event) -> None:
-        stream.write(f"{event.outcome:<8} {event.title:<44} {event.seconds:6.1f} s\n")
+        title = one_line(event.title)
+        stream.write(f"{event.outcome:<8} {title:<44} {event.seconds:6.1f} s\n")
         stream.flush()
 
     if stream.isatty():
-        with _bars(actions, steps) as show:
+        with _bars(stream, actions, steps) as show:
             yield show
     else:
         yield line
 
 
 @contextmanager
-def _bars(actions: Sequence[Action], steps: Steps) -> Iterator[Show]:
+def _bars(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterator[Show]:
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
-    title = TextColumn("{task.description}")
+    title = TextColumn("{task.description}", markup=False)
     parts = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), title)
-    with Progress(*parts, transient=True) as progress:
+    console = Console(file=Unguarded(stream))
+    with Progress(*parts, transient=True, console=console) as progress:
         bar = progress.add_task(" ".join(sorted({a.kind for a in actions})), total=len(actions))
 
         def show(event: Event) -> None:
-            outcome = "[red]failed[/red]" if event.outcome == "failed" else event.outcome
-            line = f"{outcome} {event.title} [dim]{event.seconds:.1f} s[/dim]"
-            progress.console.print(line, highlight=False)
+            outcome = (event.outcome, "red" if event.outcome == "failed" else "")
+            title = one_line(event.title)
+            console.print(Text.assemble(outcome, f" {title} ", (f"{event.seconds:.1f} s", "dim")))
             progress.advance(bar)
 
         over = threading.Event()
@@ -119,7 +122,7 @@ def _show_calibrations(
 ) -> None:
     """Look from time to time how far each calibration is, and show a bar while it lasts."""
     calibrating = [action for action in actions if action.kind == "quantize"]
-    titles = [action.title.replace("quantize", "calibrate", 1) for action in calibrating]
+    titles = [one_line(a.title.replace("quantize", "calibrate", 1)) for a in calibrating]
     bars = [progress.add_task(title, start=False, visible=False) for title in titles]
     while bars and not over.wait(_SECONDS_BETWEEN_LOOKS):
         for action, bar in zip(calibrating, bars, strict=True):
@@ -184,6 +187,6 @@ def _remote_line(counts: Mapping[str, Any]) -> str:
         f"{counts['unsigned']} without a trusted signature, ignored" if counts["unsigned"] else "",
         f"{counts['corrupt']} corrupt, refused" if counts["corrupt"] else "",
         f"{counts['errors']} errors" if counts["errors"] else "",
-        counts["problem"],
+        one_line(counts["problem"]),
     ]
     return f"remote: {'; '.join(filter(None, words))}"

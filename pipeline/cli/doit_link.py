@@ -33,6 +33,12 @@ def action_task(task: Any) -> ActionTask | None:
     return next((check.task for check in checks if isinstance(check, UpToDate)), None)
 
 
+def is_foreign(task: Any) -> bool:
+    """Return whether a task is no action, no verb and no group of tasks, but the user's own."""
+    is_verb = bool((task.meta or {}).get("command"))
+    return bool(task.actions) and not is_verb and action_task(task) is None
+
+
 def install_into_doit(runner: Any) -> None:
     """Give doit our runner, and our reasons in `doit info`, for this process.
 

@@ -14,6 +14,7 @@ from pipeline.run.worker import Report
 from pipeline.store.files import sweep
 from pipeline.store.maintenance import evict
 from pipeline.store.usage import Usage, add_usage
+from pipeline.store.visible import one_line
 
 
 @dataclass
@@ -107,5 +108,5 @@ def _write_overview(plan: Plan, reporter: Any) -> None:
     try:
         write_overview(plan.workspace, plan.packages)
     except Exception as error:  # a record that was edited, say: the run is what it was
-        text = f"{type(error).__name__}: {error}"
+        text = one_line(f"{type(error).__name__}: {error}")
         reporter.write(f"the reports over all packages could not be written: {text}\n")

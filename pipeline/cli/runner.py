@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
 
-from pipeline.cli.doit_link import action_task
+from pipeline.cli.doit_link import action_task, is_foreign
 from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_record import RunRecord
+from pipeline.cli.terminal import as_it_is
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
@@ -29,6 +30,7 @@ from pipeline.store.errors import ConfigErrors, PipelineError, Problem, format_n
 from pipeline.store.files import temporary
 from pipeline.store.maintenance import lease
 from pipeline.store.usage import Usage
+from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 
 
@@ -105,7 +107,8 @@ class BatchRunner(Runner):
             ready.append(node)
             return
         else:
-            self.process_task_result(node, self.execute_task(node.task))
+            with as_it_is() if is_foreign(node.task) else contextlib.nullcontext():
+                self.process_task_result(node, self.execute_task(node.task))
         done.append(node)
 
     def _comes_from_store(self, node: Any, task: ActionTask) -> bool:
@@ -233,7 +236,7 @@ class BatchRunner(Runner):
         """`shown` is what people see of the error, where that is not the whole of it."""
         self.record.events.append(event)
         stage = f" in stage '{event.stage}'" if event.stage and event.log else ""
-        hint = f"\n  log: {event.log}" if event.log else ""
+        hint = f"\n  log: {one_line(event.log)}" if event.log else ""
         node.run_status = "failure"
         failure = TaskFailed(f"{node.task.name} failed{stage}: {shown or event.error}{hint}")
         self.reporter.add_failure(node.task, failure)
@@ -263,5 +266,5 @@ class BatchRunner(Runner):
 def _failure(task: ActionTask, error: Exception, reason: str = "") -> Event:
     text = str(error)
     if isinstance(error, OSError) and error.filename:
-        text = f"{error.filename}: {error.strerror}"
+        text = one_line(f"{error.filename}: {error.strerror}")
     return make_event(task, "failed", reason=reason, error=text)

@@ -22,11 +22,13 @@ from doit.exceptions import InvalidDodoFile, TaskFailed
 from pipeline.cli.console import Reporter
 from pipeline.cli.doit_link import UpToDate, install_into_doit
 from pipeline.cli.runner import BatchRunner
+from pipeline.cli.terminal import guard_standard_streams
 from pipeline.plan.actions import unit_name
 from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
 from pipeline.run.install import clean
 from pipeline.store.errors import PipelineError
+from pipeline.store.visible import one_line
 from pipeline.store.workspace import open_workspace
 
 DOIT_CONFIG = {
@@ -39,6 +41,7 @@ DOIT_CONFIG = {
 }
 
 install_into_doit(BatchRunner)
+guard_standard_streams()
 
 
 @cache
@@ -68,11 +71,17 @@ def _group(doc: str) -> dict[str, Any]:
     return {"name": None, "doc": doc}
 
 
+def _quoted(name: str) -> str:
+    """Quote what doit refuses in names of tasks. Packages must not be called so either, which is
+    said when their turn comes."""
+    return quote(name, safe="/+", errors="surrogatepass")
+
+
 def _task(task: ActionTask, doc: str, **more: Any) -> dict[str, Any]:
     name = "/".join(filter(None, (task.package or task.model, task.method)))
     return {
-        "name": quote(name, safe="/+"),  # doit refuses some characters; so do package names, later
-        "doc": doc,
+        "name": _quoted(name),
+        "doc": one_line(doc),
         "actions": [_needs_our_runner],
         "uptodate": [UpToDate(task)],
         **more,
@@ -108,7 +117,7 @@ def task_compile() -> Iterator[dict[str, Any]]:
     for package in plan.packages:
         for unit in () if plan.problems(package) else plan.units(package):
             own = [method for method in unit if method in plan.quantized(package)]
-            setup = [f"quantize:{quote(package)}/{method}" for method in own]
+            setup = [f"quantize:{_quoted(package)}/{method}" for method in own]
             yield _method_task(plan, "compile", package, unit, setup=setup)
 
 
@@ -129,7 +138,7 @@ def task_lower() -> Iterator[dict[str, Any]]:
 
 def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
     for name in clean(plan.workspace, package, dryrun):
-        print(f"lower:{package} - removing {name}")
+        print(one_line(f"lower:{package} - removing {name}"))
 
 
 def task_validate() -> Iterator[dict[str, Any]]:
@@ -137,7 +146,7 @@ def task_validate() -> Iterator[dict[str, Any]]:
     yield _group("validate packages against their source programs")
     for package in plan.packages:
         task = ActionTask(plan, "validate", plan.model(package), package)
-        yield _task(task, f"validate {package}", task_dep=[f"lower:{quote(package)}"])
+        yield _task(task, f"validate {package}", task_dep=[f"lower:{_quoted(package)}"])
 
 
 # The verbs: what each does, and the help of its flags (`--name`), which may stand anywhere.
@@ -185,7 +194,7 @@ def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
         plan.trust_last_exports()
     try:
         for line in run(plan, [word for word in words if word not in flags], **said):
-            print(line, flush=True)
+            print(one_line(line), flush=True)
     except PipelineError as error:
         return TaskFailed(f"{name}: {error}")
     except BrokenPipeError:  # whoever reads has seen enough

@@ -211,7 +211,7 @@ def check_modules(
             where = f"{method}: " if method else ""  # one program by itself has no name
             wrong += [f"{where}{what}; {known}" for what, known in dict.fromkeys(found)]
     if wrong:
-        raise PipelineError("\n".join(wrong))
+        raise PipelineError(*wrong)
 
 
 def _stands_in(node: Node, modules: ModuleFilter) -> bool:

@@ -157,7 +157,7 @@ def _check_overrides(program: ExportedProgram, spec: Any) -> None:
         if name not in operators
     ]
     if wrong:
-        raise PipelineError("\n".join(wrong))
+        raise PipelineError(*wrong)
 
 
 def _check_annotated(module: GraphModule, spec: Any) -> None:

@@ -18,9 +18,10 @@ from pipeline.config.matrix import Matrix
 from pipeline.config.variables import Variables
 from pipeline.config.yaml import Node, load_nodes, map_members, plain
 from pipeline.store.digest import Digest, hash_bytes
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, printable, shown
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
 from pipeline.store.files import inside, read_text_file
 from pipeline.store.settings import Environment
+from pipeline.store.visible import one_line
 from pipeline.store.workspace import CONFIG_SUFFIXES, config_files
 
 # The keys of a file that are used up here, in the order in which people read of them.
@@ -117,7 +118,7 @@ class Folder:
 
 def shown_file(path: Path) -> str:
     name = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
-    return printable(name)
+    return one_line(name)
 
 
 class Composition:
@@ -133,7 +134,7 @@ class Composition:
     """
 
     def __init__(self, folder: Folder, path: Path) -> None:
-        self.file, self.stem = shown_file(path), printable(path.stem)
+        self.file, self.stem = shown_file(path), one_line(path.stem)
         self.reads: dict[str, Digest | None] = {}
         self._folder = folder
         self._done: set[Path] = set()

@@ -85,7 +85,7 @@ def read_examples(
                 mistakes.append(f"{method}: {name}: holds no input sets")
             found[method] += batches
     if mistakes:
-        raise PipelineError("\n".join(mistakes))
+        raise PipelineError(*mistakes)
     return found
 
 
@@ -209,4 +209,4 @@ def _check_names(
     mistakes = [f"no argument '{key}'; {did_you_mean(str(key), known)}" for key in foreign]
     mistakes += [f"argument '{key}' is missing" for key in wanted if key not in given]
     if mistakes or not given:
-        raise PipelineError("\n".join(f"{where}: {m}" for m in mistakes or ["is empty"]))
+        raise PipelineError(*(f"{where}: {m}" for m in mistakes or ["is empty"]))

@@ -50,7 +50,7 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
             wanted = "must be a tuple of arguments or an (args, kwargs) pair"
             mistakes.append(f"{where}: {describe_type(args)}, {wanted}")
     if mistakes:
-        raise PipelineError("\n".join(mistakes))
+        raise PipelineError(*mistakes)
     return sets
 
 
@@ -98,7 +98,7 @@ def save_inputs(sets: Sequence[InputSet]) -> bytes:
 
     for inputs in sets:
         if wrong := [*_find_foreign(inputs.args, "args"), *_find_foreign(inputs.kwargs, "")]:
-            raise PipelineError("\n".join(f"{inputs.origin}: {mistake}" for mistake in wrong))
+            raise PipelineError(*(f"{inputs.origin}: {mistake}" for mistake in wrong))
         trees.append(
             [*(encode_tree(t, encode) for t in (inputs.args, inputs.kwargs)), inputs.origin]
         )

@@ -117,7 +117,7 @@ class MethodSpec:
             for mistake in _check_output(argument.value, value, bound)
         ]
         if mistakes:
-            raise PipelineError("\n".join(mistakes))
+            raise PipelineError(*mistakes)
         return pytree.tree_unflatten(outputs, pytree.tree_structure(self.outputs))
 
     def to_json(self) -> Json:

@@ -102,7 +102,7 @@ def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "forw
     mistakes: list[str] = []
     mistakes += check_values([*pair_leaves(program, inputs, mistakes, leaf_signature(program))])
     if mistakes:
-        raise PipelineError("\n".join(f"{method}: {inputs.origin}: {m}" for m in mistakes))
+        raise PipelineError(*(f"{method}: {inputs.origin}: {m}" for m in mistakes))
 
 
 def flatten(program: ExportedProgram, inputs: InputSet, as_given: bool = False) -> list[Any]:

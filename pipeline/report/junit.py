@@ -7,15 +7,12 @@ and the hour, which no two builds share.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as Xml
 
 from pipeline.report.elements import Json
 from pipeline.report.sections.failures import describe_failure, package_failures
-
-# What XML 1.0 can't hold, not even escaped.
-_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from pipeline.store.visible import visible
 
 
 def junit(reports: Iterable[Json], not_built: Mapping[str, str] | None = None) -> bytes:
@@ -37,7 +34,7 @@ def junit(reports: Iterable[Json], not_built: Mapping[str, str] | None = None) -
     root.attrib |= _totals(root)
     del root.attrib["skipped"]  # Jenkins' schema knows that of suites alone
     Xml.indent(root)
-    text = _NO_XML.sub("\ufffd", Xml.tostring(root, encoding="unicode"))
+    text = visible(Xml.tostring(root, encoding="unicode"))  # all that XML 1.0 can't hold too
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 
 

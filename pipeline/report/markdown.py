@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,8 +20,8 @@ def markdown(report: Mapping[str, Any]) -> str:
     """Render the report of a package; the verdict is its first line. Charts are left out."""
     figures = packages.known_figures(report).items()
     parts = [
-        f"# {report['package']}: {'passed' if report['ok'] else 'FAILED'}",
-        packages.about(report),
+        f"# {_escape(report['package'])}: {'passed' if report['ok'] else 'FAILED'}",
+        _escape(packages.about(report)),
         packages.lead(report),
         "\n".join(f"- {title[0].upper()}{title[1:]}: {_cell(cell)}" for title, cell in figures),
     ]
@@ -50,8 +51,9 @@ def _failures(entry: Entry) -> str:
     shown = map(_escape, entry.failures[:_MOST_FAILURES])
     lines = [f"- {s if len(s) <= _MOST_LETTERS else s[: _MOST_LETTERS - 1] + '…'}" for s in shown]
     more = len(entry.failures) - _MOST_FAILURES
-    lines += [f"- and {more} more in `build/{entry.package}/report.md`"] if more > 0 else []
-    return "\n".join([f"## {entry.package}", "", *lines])
+    more_in = _code(f"build/{entry.package}/report.md")
+    lines += [f"- and {more} more in {more_in}"] if more > 0 else []
+    return "\n".join([f"## {_escape(entry.package)}", "", *lines])
 
 
 def _section(section: ReportSection) -> list[str]:
@@ -74,8 +76,7 @@ def _table(table: DataTable) -> str:
 
 def _cell(cell: Cell) -> str:
     if cell.kind in ("name", "code", "line-of"):
-        text = " ".join(cell.text.split())
-        text = f"`` {text} ``" if "`" in text else f"`{text}`"
+        text = _code(cell.text)
     else:
         text = _escape(cell.text)
         text = f"**{text}**" if cell.kind == "bad" and cell.text != NOTHING else text
@@ -83,5 +84,14 @@ def _cell(cell: Cell) -> str:
     return (text + note).replace("|", "\\|")
 
 
+def _code(text: str) -> str:
+    """Return a span of code, in a fence that the text does not end."""
+    text = " ".join(text.split())
+    runs = [len(run) for run in re.findall("`+", text)]
+    fence = "`" * (max(runs, default=0) + 1)
+    return f"{fence} {text} {fence}" if runs else f"`{text}`"
+
+
 def _escape(text: str) -> str:
-    return " ".join(text.split()).replace("<", "&lt;")
+    """Return text that is one line without tags, links and images."""
+    return " ".join(text.split()).replace("<", "&lt;").replace("](", "]\\(")

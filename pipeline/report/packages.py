@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from urllib.parse import quote
@@ -43,7 +44,7 @@ class Entry(NamedTuple):
     @property
     def page(self) -> str:
         """Return the link from the page over all packages to that of this one, if it has one."""
-        return f"{quote(self.package)}/report.html" if self.report is not None else ""
+        return f"{quote(os.fsencode(self.package))}/report.html" if self.report is not None else ""
 
 
 def sort_entries(entries: Iterable[Entry]) -> list[Entry]:

@@ -26,6 +26,7 @@ from pipeline.report.records import read_manifest
 from pipeline.report.sections import report_sections, run
 from pipeline.store.digest import hash_bytes
 from pipeline.store.files import REPORT, read_record, write_atomically
+from pipeline.store.visible import visible
 from pipeline.store.workspace import Workspace
 
 _LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
@@ -51,7 +52,7 @@ def render(report: Json, sources: Mapping[str, str] | None = None) -> dict[str, 
     return {
         "junit.xml": junit([report]),
         "report.html": page,
-        "report.md": markdown(report).encode(errors="replace"),
+        "report.md": visible(markdown(report)).encode(),
     }
 
 
@@ -80,7 +81,7 @@ def render_all(entries: Iterable[Entry], timeline: Json | None = None) -> dict[s
     return {
         "index.html": page,
         "junit.xml": junit(reports, not_built),
-        "summary.md": markdown_summary(entries).encode(errors="replace"),
+        "summary.md": visible(markdown_summary(entries)).encode(),
     }
 
 
@@ -99,8 +100,8 @@ def _environment() -> Environment:
 
 
 def _page(template: str, **parts: Any) -> bytes:
-    """Render a template as UTF-8; surrogates, as names of files can hold, become question marks."""
-    return _environment().get_template(template).render(**parts).encode(errors="replace")
+    """Render a template as UTF-8, with what is hidden in names and messages made visible."""
+    return visible(_environment().get_template(template).render(**parts)).encode()
 
 
 # What is in `build/`

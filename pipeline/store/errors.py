@@ -12,11 +12,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
+from pipeline.store.visible import one_line
+
 _COMPARED = 300  # words, and characters of one: comparing takes their product
 
 
 class PipelineError(Exception):
-    """A mistake outside this code. The user reads its message."""
+    """A mistake outside this code. The user reads its message, which has a line for each argument:
+    newlines in one, which are of foreign text, are escaped with all else that is hidden."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(map(one_line, self.args))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
 
 
 class SourceError(PipelineError):
@@ -58,7 +68,7 @@ class Problem:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         where = ": ".join(part for part in (place, self.path) if part)
-        return printable(f"{where}: {self.what}" + (f"; {self.known}" if self.known else ""))
+        return one_line(f"{where}: {self.what}" + (f"; {self.known}" if self.known else ""))
 
 
 class ConfigErrors(PipelineError):  # noqa: N818 (several)
@@ -69,8 +79,9 @@ class ConfigErrors(PipelineError):  # noqa: N818 (several)
         self.problems = tuple(sorted(set(problems), key=order))
         super().__init__(self.problems)
 
-    def __str__(self) -> str:
-        return "\n".join(str(problem) for problem in self.problems)
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(map(str, self.problems))
 
 
 def format_new_problems(
@@ -89,20 +100,12 @@ def format_new_problems(
         else:
             others[problem.file, first] += 1
     for (file, first), number in others.items():
-        yield f"{file}: {plural(number, 'mistake')} reported for {first}"
-
-
-def printable(text: str) -> str:
-    """Escape what is no sign on one line: control characters, marks that turn text around, halves
-    of characters."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        yield one_line(f"{file}: {plural(number, 'mistake')} reported for {first}")
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type if it has none."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return one_line(str(error).strip().partition("\n")[0]) or type(error).__name__
 
 
 def describe_error(problem: BaseException) -> str:
@@ -113,7 +116,7 @@ def describe_error(problem: BaseException) -> str:
         return "out of memory"
     if isinstance(problem, OSError):
         where = f"{problem.filename}: " if problem.filename else ""
-        return f"{where}{problem.strerror or problem}"
+        return one_line(f"{where}{problem.strerror or problem}")
     name, first = type(problem).__name__, first_line(problem)
     return name if first == name else f"{name}: {first}"
 

@@ -28,12 +28,12 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         try:
             yield f"{BASELINES}/{package}.yaml: {_accept(plan, package)}"
         except PipelineError as error:
-            refused.append(str(error))
+            refused += error.lines
     for path in () if words else sorted((plan.workspace.root / BASELINES).glob("*.yaml")):
         if path.stem not in plan.packages:
             yield f"{BASELINES}/{path.name}: there is no package '{path.stem}'; remove the file"
     if refused:
-        raise PipelineError("\n".join(refused))
+        raise PipelineError(*refused)
 
 
 def _accept(plan: Plan, package: str) -> str:

@@ -59,14 +59,14 @@ def run(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[st
             try:
                 comparison = _compared(plan, package, find)
             except PipelineError as error:
-                refused.append(str(error))
+                refused += error.lines
                 continue
             if not first and (markdown or not comparison.same):
                 yield ""
             first = False
             yield from comparison.markdown() if markdown else _text(comparison)
         if refused:
-            raise PipelineError("\n".join(refused))
+            raise PipelineError(*refused)
 
 
 def _text(comparison: Comparison) -> Iterator[str]:

@@ -68,7 +68,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         number = f"{len(differing)} of {len(packages)} packages"
         wrong.append(f"{number} can't be built again as they are: {', '.join(differing)}")
     if wrong:
-        raise PipelineError("\n".join(wrong))
+        raise PipelineError(*"\n".join(wrong).split("\n"))
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
         if not status.current:
             stale.append(f"{package}: {status.reason}; run `doit lower:{package}` first")
     if stale:
-        raise PipelineError("\n".join(stale))
+        raise PipelineError(*stale)
     return packages
 
 

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from pipeline.report.elements import Chart, Json
 from pipeline.store.sizes import human_size
+from pipeline.store.visible import visible
 
 Spec = dict[str, Any]
 
@@ -244,7 +245,7 @@ def draw(chart: Chart) -> Markup:
 def _svg(chart: Chart, width: int) -> Markup:
     import vl_convert  # a library of megabytes, which Markdown does without
 
-    spec = {**chart.spec, "width": width}
+    spec = {**_visible(chart.spec), "width": width}
     convert = vl_convert.vega_to_svg if "marks" in spec else vl_convert.vegalite_to_svg
     root = Xml.fromstring(convert(spec).replace(_NAMESPACE, "", 1))
     _prune(root)
@@ -253,6 +254,16 @@ def _svg(chart: Chart, width: int) -> Markup:
     style = f"max-width:{root.attrib.pop('width')}px"
     root.attrib |= {"role": "img", "aria-label": chart.label, "style": style}
     return Markup(Xml.tostring(root, encoding="unicode"))
+
+
+def _visible(value: Any) -> Any:
+    """Return a specification with visible texts: of a control character the library that draws it
+    makes no SVG, and then ends the process."""
+    if isinstance(value, Mapping):
+        return {name: _visible(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_visible(each) for each in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def _prune(parent: Xml.Element) -> None:

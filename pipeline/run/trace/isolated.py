@@ -37,7 +37,7 @@ class ChildError(PipelineError):
     """User code failed in its process, whose log has the traceback. `signal` ended it, or is 0."""
 
     def __init__(self, text: str, by_signal: int = 0) -> None:
-        super().__init__(text)
+        super().__init__(*text.split("\n"))
         self.signal = by_signal
 
 
@@ -118,7 +118,7 @@ def _make_error(classes: Sequence[str], text: str) -> PipelineError:
     known = {_name(each): each for each in _subclasses(PipelineError)}
     for name in classes:
         if (found := known.get(name)) is not None and found.__init__ is Exception.__init__:
-            return found(text)
+            return found(*text.split("\n"))
     return ChildError(text)
 
 

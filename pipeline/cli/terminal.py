@@ -1,0 +1,62 @@
+"""The streams on which doit and this package print: nothing leaves them that a terminal obeys."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pipeline.store.visible import visible
+
+# Lines that GitHub (`::error`, `##[error]`), Azure (`##vso[...]`) and TeamCity take for commands.
+_COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
+_raw = False
+
+
+def guard(stream: Any) -> Any:
+    """Make a stream write visible text from now on, whoever holds it; return the stream.
+
+    doit took its standard output when it was imported, before any module of ours, so the stream
+    itself is changed.
+    """
+    if not hasattr(stream, "unguarded"):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+        stream.unguarded = write = stream.write
+        stream.write = lambda text: write(text if _raw else _plain(text)) and len(text)
+    return stream
+
+
+def guard_standard_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            guard(stream)
+
+
+class Unguarded:
+    """A guarded stream as it was, for what we print with colours; foreign text in it is cleaned
+    before."""
+
+    def __init__(self, stream: Any) -> None:
+        self.write = stream.unguarded
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def as_it_is() -> Iterator[None]:
+    """Let what is printed in the block pass as it is: the output of tasks that are not ours."""
+    global _raw
+    before, _raw = _raw, True
+    try:
+        yield
+    finally:
+        _raw = before
+
+
+def _plain(text: str) -> str:
+    return _COMMAND.sub(lambda found: f"{found[1] or ''}\\x{ord(found[0][-1]):02x}", visible(text))

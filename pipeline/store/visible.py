@@ -1,0 +1,32 @@
+"""Foreign text made visible: names, messages and logs that others wrote, for terminals and pages.
+
+A name can hold what a terminal obeys (ESC), what starts a line that is not there (a newline), what
+turns the order of letters round (U+202E), or half of a character. All of it is shown as Python
+writes it: `\\x1b`, `\\n`, `\\u202e`, `\\udcff`.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # without tab and newline
+_DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_OTHERS = (
+    "\u2028\u2029\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"  # lines, marks, halves of characters
+)
+_HIDDEN = re.compile(f"[{_CONTROLS}{_DIRECTIONS}{_OTHERS}]")
+_HIDDEN_OR_SPACE = re.compile(f"[\t\n{_HIDDEN.pattern[1:]}")
+
+
+def visible(text: str) -> str:
+    """Return a text of ours, whose lines and tabs stay, with what is hidden in it escaped."""
+    return _HIDDEN.sub(_escape, text)
+
+
+def one_line(text: object) -> str:
+    """Return foreign text as one line."""
+    return _HIDDEN_OR_SPACE.sub(_escape, str(text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()

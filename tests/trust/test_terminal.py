@@ -1,0 +1,223 @@
+"""Nothing that a terminal, a CI server or a reader of reports obeys comes from a name or a message.
+
+`TERMINAL_EXAMPLES=5000 pytest tests/trust/test_terminal.py` tries more than CI does.
+"""
+
+import io
+import os
+import re
+import sys
+import unicodedata
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.cli import tasks
+from pipeline.cli.console import Reporter
+from pipeline.cli.terminal import as_it_is, guard
+from pipeline.plan.actions import Action
+from pipeline.plan.plan import Plan
+from pipeline.report.events import Event
+from pipeline.report.packages import Entry
+from pipeline.report.render import render, render_all
+from pipeline.store.errors import ConfigErrors, PipelineError, Problem
+from pipeline.store.visible import one_line, visible
+from pipeline.store.workspace import open_workspace
+from tests.report.test_render import FULL
+
+EXAMPLES = int(os.environ.get("TERMINAL_EXAMPLES", "30"))
+ATTACKS = [
+    "\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\r", "\n", "\x85", "\u2028", "\n::error file=x::y",
+    "::set-output name=a::b", "##[error]", "##vso[task.x]", "\u202egnp", "\u2066", "\udcff", "\0",
+    "[link=http://x]y", "[/]", "[/red]", "<script>", "](http://x)", "`", "``", "|", "\x7f",
+]  # fmt: skip
+hostile = st.lists(
+    st.sampled_from(ATTACKS) | st.text(min_size=1, max_size=3), min_size=1, max_size=6
+).map("".join)
+many = settings(max_examples=EXAMPLES, derandomize=True)
+
+
+def hidden(text: str) -> list[str]:
+    """The characters of a text that aren't shown, by their class in Unicode and not by our list."""
+    marks = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
+    return [
+        c for c in text if (unicodedata.category(c) in ("Cc", "Cs") or c in marks) and c != "\n"
+    ]
+
+
+def obeyed(text: str) -> list[str]:
+    return [*hidden(text), *re.findall(r"(?m)^\s*::|##\w*\[", text)]
+
+
+@many
+@given(hostile)
+def test_visible_text_hides_nothing_and_stays_as_it_is(text):
+    assert not hidden(visible(text).replace("\t", "")) and not hidden(one_line(text))
+    assert "\n" not in one_line(text)
+    assert visible(text).count("\n") == text.count("\n")
+    assert visible(visible(text)) == visible(text)
+
+
+@many
+@given(hostile)
+def test_a_stream_lets_nothing_pass_that_is_obeyed(text):
+    stream = guard(io.StringIO())
+    print(text, file=stream)
+    assert not obeyed(stream.getvalue().replace("\t", ""))
+    assert guard(stream) is stream
+    with as_it_is():
+        stream.write("\x1b[1m")
+    assert stream.getvalue().endswith("\x1b[1m")
+
+
+@many
+@given(st.lists(hostile, min_size=1, max_size=3))
+def test_an_error_has_the_lines_that_we_gave_it(texts):
+    for error in (
+        PipelineError(*texts),
+        ConfigErrors(Problem(f"{n}.yaml", text, text, text) for n, text in enumerate(texts)),
+    ):
+        assert not hidden(str(error))
+        assert len(str(error).split("\n")) == len(texts)
+
+
+VERBS = [
+    ("plan",), ("plan", "NAME"), ("explain", "NAME"), ("explain", "good/NAME"),
+    ("backends", "NAME"), ("cache", "NAME"), ("report",), ("report", "NAME"),
+    ("baseline",), ("baseline", "NAME"),
+    ("diff",), ("diff", "NAME"), ("rebuild", "NAME"),
+]  # fmt: skip
+FLAGS = {"plan": {"resolved": False}, "diff": {"markdown": False}}
+
+
+def _word(text):
+    """As much of a text as an argument of a command can be."""
+    return text.replace("\0", "_")
+
+
+def _write_workspace(root, text):
+    """A workspace in which whatever can have a name is called `text`, as far as files can."""
+    for folder in ("partition_configs", "models", "build", "baselines"):
+        (root / folder).mkdir()
+    quoted = "".join(rf"\U{ord(c):08x}" for c in text if not 0xD800 <= ord(c) < 0xE000)
+    sound = "model: good\nmethods: {m: {partitioners: []}}\n"
+    odd = f'model: good\n"{quoted}": 1\ntarget: "{quoted}"\nmethods: {{"{quoted}": "{quoted}"}}\n'
+    name = os.fsdecode(os.fsencode(_word(text).replace("/", "_"))[:80])
+    for stem, content in {"good": sound, "odd": odd, name: sound}.items():
+        (root / "partition_configs" / f"{stem}.yaml").write_text(content)
+        (root / "models" / f"{stem}.py").write_text("1\n")
+        (root / "baselines" / f"{stem}.yaml").write_text(content)
+
+
+@settings(max_examples=max(EXAMPLES // 3, 8), derandomize=True)
+@given(text=hostile)
+def test_no_verb_prints_what_is_obeyed(text, tmp_path_factory):
+    root = tmp_path_factory.mktemp("verbs")
+    _write_workspace(root, text)
+    plan = Plan(open_workspace(root))
+    for verb, *words in VERBS:
+        printed = guard(io.StringIO())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tasks, "_plan", lambda: plan)
+            patch.setattr(sys, "stdout", printed)
+            given_words = [word.replace("NAME", _word(text)) for word in words]
+            failed = tasks._run_verb(verb, given_words, **FLAGS.get(verb, {}))
+        Reporter(printed, {}).write(f"{failed.message if failed else ''}\n")
+        assert not obeyed(printed.getvalue()), (verb, words)
+
+
+@settings(max_examples=max(EXAMPLES // 3, 8), derandomize=True)
+@given(text=hostile)
+def test_no_task_has_a_name_or_a_line_that_is_obeyed(text, tmp_path_factory):
+    root = tmp_path_factory.mktemp("tasks")
+    _write_workspace(root, text)
+    plan = Plan(open_workspace(root))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "_plan", lambda: plan)
+        makers = [maker for name, maker in vars(tasks).items() if name.startswith("task_")]
+        made = [task for maker in makers for task in maker()]
+    texts = [f"{task.get('name') or ''}{task['doc']}" for task in made]
+    assert any("good" in text for text in texts)
+    assert not any(hidden(text) or "\n" in text for text in texts)
+
+
+def _events(name, error):
+    outcomes = {"compile": "built", "link": "failed", "validate": "not-run"}
+    return [Event(k, name, name, name, outcome, error=error) for k, outcome in outcomes.items()]
+
+
+@many
+@given(hostile, hostile)
+def test_progress_and_the_table_are_lines_of_ours(name, error):
+    events, stream = _events(name, error), io.StringIO()
+    reporter = Reporter(stream, {})
+    with reporter.progress([], lambda action: None) as show:
+        for event in events:
+            show(event)
+    remote = dict.fromkeys(("hits", "misses", "pushed", "unsigned", "corrupt", "errors"), 1)
+    remote |= {"bytes_fetched": 1, "bytes_pushed": 1, "problem": error}
+    reporter.summarize(_Elsewhere(), events, remote)
+    assert not obeyed(stream.getvalue())
+    lines = stream.getvalue().split("\n")  # of progress, the table and the sums
+    assert len(lines) == 3 + 5 + name.count("+") + 2 + 1, lines
+
+
+class _Elsewhere:
+    """A plan and its workspace, as far as the table reads them; nothing was built there."""
+
+    @property
+    def workspace(self):
+        return self
+
+    def package(self, name):
+        return Path("/nonexistent")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@settings(max_examples=max(EXAMPLES // 3, 8), derandomize=True)
+@given(hostile)
+def test_bars_show_what_rich_writes_and_nothing_else(name):
+    quiet, loud = _Terminal(), _Terminal()
+    for stream, word in ((quiet, "name"), (loud, name)):
+        actions = [Action("quantize", word, word, word, {}, None)]
+        with Reporter(stream, {}).progress(actions, lambda action: (1, 2)) as show:
+            for event in _events(word, word):
+                show(event)
+    styles = r"\x1b\[[0-9;?]*[A-Za-z]|\r"
+    known = set(re.findall(styles, quiet.getvalue()))
+    assert set(re.findall(styles, loud.getvalue())) <= known
+    assert not hidden(re.sub(styles, "", loud.getvalue()))
+
+
+def _spoil(value, text):
+    """A record with `text` in all of its strings that people read."""
+    words = {"package", "method", "model", "target", "what", "reason", "origin", "sentence", "line"}
+    if isinstance(value, dict):
+        return {k: text if k in words and v else _spoil(v, text) for k, v in value.items()}
+    if isinstance(value, list):
+        return [text if isinstance(each, str) else _spoil(each, text) for each in value]
+    return value
+
+
+@settings(max_examples=max(EXAMPLES // 10, 4), derandomize=True)
+@given(hostile, hostile)
+def test_reports_hide_nothing_and_stay_what_they_are(name, error):
+    record = _spoil({**FULL, "ok": False, "failures": [error]}, name)
+    record = {**record, "package": name, "failures": [error]}
+    pages = render(record) | render_all([Entry(name, record), Entry(f"{name}2", None, error)])
+    for page, content in pages.items():
+        assert not hidden(content.decode().replace("\t", "")), page
+    Xml.fromstring(pages["junit.xml"])
+    for page in ("report.md", "summary.md"):
+        text = pages[page].decode()
+        assert not re.search(r"^\s*::", text, re.MULTILINE), page
+        prose = re.sub(r"(`+).*?\1", "", text)
+        assert "<script" not in prose and "](http" not in prose, page
+    assert "<script>]" not in pages["report.html"].decode()
