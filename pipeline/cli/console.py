@@ -12,7 +12,7 @@ from doit.reporter import ConsoleReporter
 
 from pipeline.cli.columns import columns
 from pipeline.cli.doit_link import is_foreign
-from pipeline.cli.terminal import Unguarded, guard
+from pipeline.cli.terminal import guard, unguarded
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
@@ -95,7 +95,7 @@ def _bars(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterator[Show
 
     title = TextColumn("{task.description}", markup=False)
     parts = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), title)
-    console = Console(file=Unguarded(stream))
+    console = Console(file=unguarded(stream))
     with Progress(*parts, transient=True, console=console) as progress:
         bar = progress.add_task(" ".join(sorted({a.kind for a in actions})), total=len(actions))
 

@@ -35,16 +35,19 @@ def guard_standard_streams() -> None:
             guard(stream)
 
 
-class Unguarded:
-    """A guarded stream as it was, for what we print with colours; foreign text in it is cleaned
-    before."""
-
+class _Unguarded:
     def __init__(self, stream: Any) -> None:
         self.write = stream.unguarded
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def unguarded(stream: Any) -> Any:
+    """Return a guarded stream as it was, for what we print with colours; foreign text in that is
+    made visible before."""
+    return _Unguarded(stream)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     Raises:
         PipelineError: for those that can't be accepted, after the others were; a line for each.
     """
-    refused = []
+    refused = list[str]()
     for package in known_packages(plan, words):
         try:
             yield f"{BASELINES}/{package}.yaml: {_accept(plan, package)}"

@@ -54,7 +54,7 @@ def run(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[st
         raise PipelineError(f"'{others[0]}' and '{others[1]}' are no packages; {known}")
     with ExitStack() as stack:
         find, packages = _choose_finder(plan, "".join(others), packages, stack)
-        refused, first = [], True
+        refused, first = list[str](), True
         for package in packages:
             try:
                 comparison = _compared(plan, package, find)
