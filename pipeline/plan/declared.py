@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -62,16 +61,13 @@ class Declared:
                 inside = [p for kind, p in places.walk(path) if kind == "file"]
             yield from (p for p in inside if os.path.isfile(p) and places.wanted(p))
 
-    def covers(self, name: str, listing: bool = False) -> bool:
-        """Return whether a spelled path is named, as a file or, for a listing, as a folder that
-        named files may stand in."""
-        parts = os.path.normpath(name).split("/")
-        return any(_matches(pattern, parts, listing) for pattern in self._split)
-
-    @cached_property
-    def _split(self) -> list[list[str]]:
-        split = [os.path.normpath(pattern).split("/") for pattern in self.patterns]
-        return split + [[*s, "**"] for s in split if not any("*" in part for part in s)]
+    def covers(self, places: Places, path: str, listing: bool = False) -> bool:
+        """Return whether a path is named, as a file or, for a listing, as a folder that named files
+        may stand in."""
+        parts = os.path.normpath(path).split(os.sep)
+        named = [os.path.normpath(places.locate(each)).split(os.sep) for each in self.patterns]
+        named += [[*each, "**"] for each in named if not any("*" in part for part in each)]
+        return any(_matches(pattern, parts, listing) for pattern in named)
 
 
 def _matches(pattern: Sequence[str], parts: Sequence[str], prefix: bool) -> bool:

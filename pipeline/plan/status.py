@@ -34,7 +34,8 @@ def export_status(plan: Plan, model: str) -> Status:
     store = plan.workspace.store
     if (entry := store.get(action.digest)) is not None:
         if not plan.models.is_current(model):
-            return Status("stale", f"exports each time: {_first(action.inputs.unfollowed)}")
+            why = _first(action.inputs.unfollowed)
+            return Status("stale", f"exports each time: {why}; declare INPUTS to keep it")
         if store.intact(keys.exported_blobs(entry.result)):
             return Status("up-to-date", "its source and all it reads are unchanged")
         return Status("stale", "its exported program is no longer in the store")

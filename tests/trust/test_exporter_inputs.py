@@ -7,6 +7,7 @@ Its export after the change, with the store of the one before, must be what an e
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import struct
@@ -18,14 +19,19 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cli.verbs.explain import explain
+from pipeline.plan import keys
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status
+from pipeline.run.build.chance import find_chance
 from pipeline.run.build.export import export
 from pipeline.run.stages import Stages
 from pipeline.run.trace.isolated import has_kernel_view
 from pipeline.store.distributions import identity
+from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace, open_workspace
+from tests.support.bench import REPOSITORY
 
 EXPORTER = """
 import os, sys
@@ -528,3 +534,213 @@ def test_change_is_seen_by_the_kernel(site, kind, name):
 @pytest.mark.parametrize(("kind", "name"), marked("audit"))
 def test_change_is_seen_by_audit_events(site, kind, name):
     check(site, CASES[kind][name], kernel=False)
+
+
+# The table of docs/cache.md
+
+
+def test_table_of_the_docs_names_each_kind():
+    text = (REPOSITORY / "docs" / "cache.md").read_text()
+    table = text.partition("| what an exporter reads |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([^|`]+?) \|", table, re.MULTILINE)
+    assert set(rows) - {"---"} == {*CASES, *UNFOLLOWED}
+
+
+# What can't be followed
+
+UNFOLLOWED = {
+    "network": "import socket\ntry: socket.create_connection(('127.0.0.1', 9))\n"
+    "except OSError: VALUE = 1",
+    "clock": "import datetime; VALUE = datetime.datetime.now().year",
+    "random numbers without a seed": "import numpy; VALUE = numpy.random.default_rng().random()",
+    "machine": "import platform; VALUE = len(platform.node())",
+    "times of files": "VALUE = os.stat(__file__).st_mtime % 7",
+}
+
+
+@pytest.mark.parametrize("kind", UNFOLLOWED)
+def test_what_cannot_be_followed_exports_each_time(site, kind):
+    site.write(UNFOLLOWED[kind])
+    assert build(site.workspace())[0] == "stale"
+    status = export_status(Plan(site.workspace()), "a")
+    assert status.state == "stale"
+    assert status.reason.startswith("exports each time: models/a.py")
+    assert status.reason.endswith("declare INPUTS to keep it")
+    assert status.reason in "\n".join(explain(Plan(site.workspace()), "p"))
+    site.write(UNFOLLOWED[kind], inputs="INPUTS = []")
+    assert build(site.workspace())[0] == "stale"
+    assert build(site.workspace())[0] == "up-to-date"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from time import time as t; t()",
+        "import time; f = time.perf_counter_ns",
+        "from datetime import date; date.today()",
+        "import uuid; uuid.uuid4()",
+        "from secrets import token_hex; token_hex()",
+        "from numpy.random import default_rng as r; r(seed=None)",
+        "import random; random.Random()",
+        "import os; os.urandom(1)",
+    ],
+)
+def test_chance_is_found_in_text(tmp_path, code):
+    path = tmp_path / "x.py"
+    path.write_text(f"\n{code}")
+    assert [line.partition(" reads ")[0] for line in find_chance(path, "x.py")] == ["x.py:2"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import numpy as np; np.random.default_rng(0); np.random.rand()",
+        "import random; random.seed(1); random.random()",
+        "import torch; torch.manual_seed(0); torch.rand(1)",
+        "import time; time.sleep(0)",
+        "class time: pass\ntime.time",
+    ],
+)
+def test_seeded_generators_are_no_chance(tmp_path, code):
+    path = tmp_path / "x.py"
+    path.write_text(code)
+    assert not [*find_chance(path, "x.py")]
+
+
+# INPUTS
+
+
+DECLARED = {
+    "files": ("VALUE = open('weights/w.txt').read()", "['weights/**']"),
+    "a folder": ("VALUE = len(os.listdir('weights'))", "['weights']"),
+    "glob": ("VALUE = len(list(Path('weights').glob('*.txt')))", "['weights/*.txt']"),
+    "outside": ("VALUE = open('OUT/o.txt').read()", "['../outside/*']"),
+    "home": ("VALUE = (Path.home() / 'h.txt').read_text()", "['~/h.txt']"),
+    "variable": ("VALUE = os.environ.get('CHECKPOINT', 1)", "('env:CHECKPOINT',)"),
+    "library": ("import small_lib; VALUE = small_lib.NUMBER", "['lib:numpy']"),
+    "module": ("import parts; VALUE = parts.NUMBER", "[]"),
+    "process": (SUBPROCESS.format("['cat', 'weights/w.txt']"), "['weights/*']"),
+}
+HOME = text("../home/h.txt", "1")
+FILES = both(text("weights/w.txt", "1"), text("OUT/o.txt", "1"), text("parts.py", "NUMBER = 1"))
+
+
+@kernel_view
+@pytest.mark.parametrize("name", DECLARED)
+def test_declared_inputs_are_all_that_may_be_read(site, name):
+    code, inputs = DECLARED[name]
+    both(FILES, HOME, distribution("1"))(site)
+    site.write(code, f"INPUTS = {inputs}")
+    build(site.workspace())
+    assert build(site.workspace())[0] == "up-to-date"
+    if name in ("library", "module"):
+        return
+    site.write(code, "INPUTS = []")
+    with pytest.raises(SourceError, match=r"^models/a.py: reads what INPUTS does not name: \S+"):
+        build(site.workspace())
+
+
+@kernel_view
+def test_all_that_is_read_beside_is_one_line(site):
+    FILES(site)
+    site.write(
+        "os.getenv('CHECKPOINT'); os.path.exists('none'); os.listdir('OUT')\n"
+        "VALUE = open('weights/w.txt').read()",
+        "INPUTS = []",
+    )
+    with pytest.raises(SourceError) as error:
+        build(site.workspace())
+    names = str(error.value).partition("name: ")[2].split(", ")
+    assert names == [str(site.outside), "env:CHECKPOINT", "none", "weights/w.txt"]
+
+
+def test_declared_file_that_is_not_read_counts(site):
+    FILES(site)
+    site.write("VALUE = 1", "INPUTS = ['weights/**']")
+    build(site.workspace())
+    text("weights/new.txt", "1")(site)
+    assert build(site.workspace())[0] == "stale"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "what"),
+    [
+        ("INPUTS = [x for x in 'ab']", ":5: INPUTS must be a list of strings written out"),
+        ("INPUTS = 'weights'", ":5: INPUTS must be a list of strings written out"),
+        ("INPUTS = [1]", ":5: INPUTS must be a list of strings written out"),
+        ("INPUTS = ['']", ":5: INPUTS: '' is no path"),
+        ("INPUTS = ['env:']", ":5: INPUTS: 'env:' names no variable"),
+        ("INPUTS = ['lib:a b']", ":5: INPUTS: 'lib:a b' names no distribution"),
+        ("INPUTS = ['lib:no-such-lib']", ": INPUTS: 'lib:no-such-lib' is not installed"),
+        ("INPUTS = ['no/**']", ": INPUTS: 'no/**' is no file that can be an input"),
+        ("INPUTS = ['build/**']", ": INPUTS: 'build/**' is no file that can be an input"),
+    ],
+)
+def test_mistake_in_inputs_is_one_line(site, inputs, what):
+    site.write("VALUE = 1", inputs)
+    text("build/x.txt", "")(site)
+    (problem,) = Plan(site.workspace()).problems("p")
+    assert f"models/a.py{what}" in str(problem)
+    with pytest.raises(PipelineError):
+        export_status(Plan(site.workspace()), "a")
+
+
+# Between checkouts
+
+
+def test_checkouts_with_different_files_share_no_export(tmp_path, monkeypatch):
+    code = "VALUE = 2 if Path('w.pt').exists() else 1"
+    found = []
+    for name, there in (("without", False), ("with", True), ("again", False)):
+        site = make_site(tmp_path / name)
+        monkeypatch.chdir(site.root)
+        site.write(code)
+        if there:
+            text("w.pt", "")(site)
+        workspace = replace(open_workspace(site.root), store=Store(tmp_path / "store"))
+        found.append(build(workspace))
+    assert [state for state, _ in found] == ["stale", "stale", "up-to-date"]
+    assert found[0][1] == found[2][1] != found[1][1]
+
+
+def test_forged_record_of_reads_is_none(site):
+    site.write("VALUE = 1")
+    workspace = site.workspace()
+    build(workspace)
+    source = Plan(workspace).models.export("a").key["source"]
+    for runs in (1, [1], [{"files": 1}], [{"files": [1]}], [{"no": ["x"]}]):
+        workspace.store.put_result(keys.reads_key("a", source), {"runs": runs, "last": 3})
+        assert export_status(Plan(workspace), "a").reason == "not exported yet, or its file changed"
+
+
+# What is said
+
+
+@pytest.mark.parametrize(
+    ("code", "before", "change", "line"),
+    [
+        (
+            "VALUE = os.path.exists('models/w.pt')",
+            nothing,
+            text("models/w.pt", ""),
+            "models/w.pt appeared",
+        ),
+        ("VALUE = len(os.listdir('shards'))", SHARDS, text("shards/2", ""), "listing of shards/"),
+        ("VALUE = os.getenv('CHECKPOINT', 1)", variable("1"), variable("2"), "variable CHECKPOINT"),
+        (
+            "VALUE = open('OUT/x.py').read()",
+            text("OUT/x.py", "1"),
+            text("OUT/x.py", "2"),
+            "x.py (outside the workspace, ",
+        ),
+        (SHADOW, nothing, text("models/mpmath.py", "NUMBER = 2"), "module mpmath is in models/"),
+    ],
+)
+def test_miss_is_explained_by_its_kind(site, code, before, change, line):
+    with own_environment():
+        before(site)
+        site.write(code)
+        build(site.workspace())
+        change(site)
+        assert line in "\n".join(explain(Plan(site.workspace()), "p"))
+        assert line in export_status(Plan(site.workspace()), "a").reason

@@ -229,7 +229,7 @@ class ExportReads:
         own = {*map(os.path.dirname, files)} - {self._places.root, str(self._workspace.models)}
         if path in files or (kind == "listing" and path in own):
             return False
-        return not declared.covers(name, listing=kind != "file")
+        return not declared.covers(self._places, path, listing=kind != "file")
 
 
 def _owners(top: str) -> set[str]:
