@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, ExportInputs
 from pipeline.plan.declared import parse_declared, read_declared
-from pipeline.plan.reads import Finder, Reads, Surroundings, parse_records
+from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_records
 from pipeline.program import sources
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.store.digest import Digest
@@ -131,7 +131,7 @@ class Models:
         action = self.export(model)
         read = action.key["reads"]["files"]
         exporter = str(self.sources[model].path.relative_to(self.workspace.root))
-        return sorted({exporter, *(name for name in read if name.endswith(".py"))})
+        return sorted({exporter, *(n for n in read if n.endswith(".py") and is_inside(n))})
 
     @once
     def methods(self, model: str) -> dict[str, MethodSource] | None:
