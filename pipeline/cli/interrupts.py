@@ -38,7 +38,7 @@ class Interrupts:
         self._held = True
 
     def _stop(self, number: int, _: Any) -> None:
-        self.status = 128 + number
+        self.status = self.status or 128 + number
         since, self._latest = self._latest, time.monotonic()
         if not self._held and self._latest - since > _SAME:
             raise KeyboardInterrupt
