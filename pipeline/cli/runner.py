@@ -24,7 +24,7 @@ from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
 from pipeline.report.events import Event, make_event
 from pipeline.run.batch import Batch
-from pipeline.run.install import install_stored
+from pipeline.run.stored import install_stored
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem, format_new_problems
 from pipeline.store.files import temporary

@@ -24,12 +24,13 @@ from torch.export import ExportedProgram
 from pipeline.compile.objects import Blob, put_blob
 from pipeline.program.graphs import iter_nodes
 from pipeline.store.errors import PipelineError, first_line
+from pipeline.store.files import ETRECORD
 from pipeline.store.store import Store
 
 if TYPE_CHECKING:
     from executorch.devtools.etrecord import ETRecord
 
-FILE = "etrecord.bin"
+FILE = ETRECORD
 _IDENTIFIER = "ETRECORD_V0"
 _EXPORTED, _EDGE = "exported_program", "edge_dialect_exported_program"
 # By method each; in the order in which ExecuTorch writes them.

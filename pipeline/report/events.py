@@ -83,7 +83,7 @@ def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str
     actions = [{name: getattr(event, name) for name in _RUN_FIELDS} for event in rounded]
     lines = ",\n".join(map(json.dumps, actions))
     text = f'{{"actions": [\n{lines}\n], "remote": {json.dumps(remote)}}}\n'
-    write_atomically(workspace.build / RUN, text.encode())
+    write_atomically(workspace.build / RUN, text.encode(), workspace.build)
 
 
 def write_timeline(workspace: Workspace, events: Iterable[Event]) -> None:
@@ -94,7 +94,7 @@ def write_timeline(workspace: Workspace, events: Iterable[Event]) -> None:
     """
     lines = ",\n".join(map(json.dumps, trace(events)["traceEvents"]))
     text = f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'
-    write_atomically(workspace.build / TIMELINE, text.encode())
+    write_atomically(workspace.build / TIMELINE, text.encode(), workspace.build)
 
 
 def trace(events: Iterable[Event]) -> dict[str, Any]:

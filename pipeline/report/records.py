@@ -8,12 +8,16 @@ may be there. `python -m pipeline.report.schema` prints these shapes as a JSON S
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
-from pipeline.store.files import MANIFEST, read_record
+from pipeline.store.digest import Digest
+from pipeline.store.files import CONTENTS, MANIFEST, REPORT, read_record
+from pipeline.store.forms import Count, FileName, Size, fits
+from pipeline.store.results import Instructions, Signature
 from pipeline.store.workspace import Workspace
 
 FORMAT = 1  # of report.json
@@ -30,7 +34,14 @@ Figure = float | Literal["inf", "-inf", "nan"] | None
 
 def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
     """Read the manifest of a package in `build/`; None where there is none that can be read."""
-    return read_record(workspace.package(package) / MANIFEST)
+    return read_fitting(workspace.package(package) / MANIFEST)
+
+
+def read_fitting(path: Path) -> dict[str, Any] | None:
+    """Read the record of a package that is in a file; None where there is none, or it has another
+    form than the records of this name."""
+    found = read_record(path)
+    return found if found is not None and fits(found, FORMS[path.name], open_fields=True) else None
 
 
 def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
@@ -393,3 +404,46 @@ class ReportRecord(TypedDict):
     bundle: NotRequired[BundleRecord]
     worst: NotRequired[dict[str, Figure]]
     seconds: NotRequired[dict[str, float]]
+
+
+class FileRecord(TypedDict):
+    """The digest of a file and its size in bytes."""
+
+    digest: Digest
+    size: Size
+
+
+class MethodManifest(TypedDict):
+    """A method in a manifest."""
+
+    program: str
+    unit: str
+    lowering: dict[str, Any]
+    quantized: str | None
+    delegation: DelegationRecord
+    signature: NotRequired[Signature]
+    instructions: NotRequired[Instructions]
+    debug_handles: NotRequired[list[tuple[Count, Count]]]
+    left_float: NotRequired[Count]
+
+
+class ManifestRecord(TypedDict):
+    """The manifest of a package."""
+
+    format: Literal[1]
+    package: str
+    model: str
+    target: str | None
+    action: NotRequired[Digest]
+    toolchain: dict[str, str]
+    host: dict[str, Any] | None
+    emit: dict[str, Any]
+    constant_methods: dict[str, Any]
+    order: list[str]
+    methods: dict[str, MethodManifest]
+    objects: dict[str, Any]
+    files: dict[FileName, FileRecord]
+    etrecord: NotRequired[FileRecord]
+
+
+FORMS = {MANIFEST: ManifestRecord, CONTENTS: ContentsRecord, REPORT: ReportRecord}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Any
 from pipeline.plan.actions import Action, LinkInputs
 from pipeline.plan.kinds import KINDS
 from pipeline.store.digest import Digest
-from pipeline.store.files import copy_atomically, sweep
-from pipeline.store.store import MissingBlobError
+from pipeline.store.errors import PipelineError, shown
+from pipeline.store.files import copy_atomically, make_folder, remove, sweep
+from pipeline.store.names import are_distinct, is_file_path
 from pipeline.store.workspace import Workspace
 
 
@@ -21,33 +22,35 @@ def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> 
 
     The record is removed first and written last, so that a kill in between leaves a package that
     is stale, never one that looks whole. Files of an earlier build that are no longer made go.
-    The result has `files` by name, and `facts` for the record, if any. Raises MissingBlobError.
+    The result has `files` by name, and `facts` for the record, if any. What stands in the place of
+    a file or folder is replaced, links are not followed.
+
+    Raises:
+        MissingBlobError: the store no longer has a file.
+        PipelineError: a name leads out of the package's folder, or two names are one on some
+            systems.
     """
     package, section = str(action.package), action.kind
     files: dict[str, Digest] = dict(result["files"])
+    if bad := [name for name in files if not is_file_path(name)]:
+        raise PipelineError(f"{package}: {shown(bad[0])} is no name of a file in a package")
+    if not are_distinct(files):
+        raise PipelineError(f"{package}: two of its files have one name where case does not count")
     state = workspace.state(package)
     earlier = state.pop(section, {}).get("files", {})
     workspace.write_state(package, state)
     folder = workspace.package(package)
+    make_folder(folder, workspace.build)
     for name in earlier.keys() - files.keys():
-        (folder / name).unlink(missing_ok=True)
-        _remove_empty(folder, name)
+        _remove_inside(folder, name)
     for name, blob in sorted(files.items()):
-        copy_atomically(workspace.store.verified_path(blob, once=True), folder / name)
+        source = workspace.store.verified_path(blob, once=True)
+        copy_atomically(source, folder / name, workspace.build)
     record = {"action": action.digest, "files": files, **result.get("facts", {})}
     if isinstance(action.inputs, LinkInputs):
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
     workspace.write_state(package, {**state, section: record})
-
-
-def install_stored(workspace: Workspace, action: Action) -> bool:
-    """Install what the store has of an action; return whether it has all of it."""
-    with suppress(MissingBlobError):
-        if entry := workspace.store.get(action.digest):
-            install(workspace, action, entry.result)
-            return True
-    return False
 
 
 def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]:
@@ -60,23 +63,32 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
         if kind.installed
         for name in state.get(kind.name, {}).get("files", {})
     }
-    # A record that someone changed may name files outside the folder.
-    inside = {n for n in recorded if not n.startswith("/") and ".." not in n.split("/")}
-    removed = sorted(name for name in inside if (folder / name).is_file())
+    removed = sorted(name for name in recorded if _is_inside(folder, name))
     if not dryrun:
         for name in removed:
-            (folder / name).unlink()
-            _remove_empty(folder, name)
+            _remove_inside(folder, name)
         sweep(folder)
-        shutil.rmtree(workspace.logs / package, ignore_errors=True)
+        with suppress(OSError):
+            make_folder(workspace.logs, workspace.build)
+            remove(workspace.logs / package)
         workspace.forget_state(package)
         with suppress(OSError):
             folder.rmdir()
     return [f"{workspace.build.name}/{package}/{name}" for name in removed]
 
 
-def _remove_empty(folder: Path, name: str) -> None:
-    """Remove the folders inside a package's in which a file was, as far as they are empty."""
+def _is_inside(folder: Path, name: str) -> bool:
+    """Tell whether something of this name is in a package's folder, and no link leads there."""
+    path = folder / name
+    on_the_way = [parent for parent in path.parents if folder in (parent, *parent.parents)]
+    return os.path.lexists(path) and not any(parent.is_symlink() for parent in on_the_way)
+
+
+def _remove_inside(folder: Path, name: str) -> None:
+    """Remove a file of a package, and the folders in which it was, as far as they are empty."""
+    if not _is_inside(folder, name):
+        return
+    remove(folder / name)
     with suppress(OSError):
         for parent in (folder / name).parents:
             if folder not in parent.parents:

@@ -16,9 +16,9 @@ from pipeline.run.build.compile import compile_unit
 from pipeline.run.build.export import export
 from pipeline.run.build.link import link_package
 from pipeline.run.build.quantize import quantize_method
-from pipeline.run.install import install_stored
 from pipeline.run.prove.validate import validate
 from pipeline.run.stages import WAIT, Stages
+from pipeline.run.stored import install_stored
 from pipeline.store.workspace import Workspace
 
 

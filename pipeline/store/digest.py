@@ -6,7 +6,9 @@ what is hashed, and never uses `hash()`, `repr()` or pickle, whose output varies
 
 from __future__ import annotations
 
+import errno
 import json
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NewType
@@ -39,7 +41,10 @@ def hash_stream(file: IO[bytes]) -> Digest:
 def hash_file(path: Path) -> Digest:
     """Hash the content of a file. Raises OSError."""
     hasher = blake3()
-    if path.stat().st_size >= _MMAP_FROM:
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise OSError(errno.EINVAL, "is no file", str(path))  # a FIFO would block, a device not end
+    if status.st_size >= _MMAP_FROM:
         hasher.update_mmap(path)
     else:
         hasher.update(path.read_bytes())

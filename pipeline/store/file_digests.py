@@ -27,7 +27,7 @@ class FileDigests:
         self._path = path
         found = read_own_record(path)
         # Older entries, which have a "stamp", hold other things.
-        self._entries = {p: e for p, e in found.items() if isinstance(e, dict) and "stat" in e}
+        self._entries = {p: e for p, e in found.items() if _is_entry(e)}
         self._changed = False
 
     def hash(self, path: Path) -> Digest:
@@ -80,8 +80,18 @@ class FileDigests:
             return
         alive = {path: entry for path, entry in self._entries.items() if os.path.exists(path)}
         with suppress(OSError):
-            write_atomically(self._path, own_record_bytes(alive))
+            write_atomically(self._path, own_record_bytes(alive), self._path.parent)
             self._changed = False
+
+
+def _is_entry(entry: Any) -> bool:
+    """Tell whether an entry has a "stat" and, of each name, what it was made from and its value."""
+    pairs = isinstance(entry, dict) and [each for n, each in entry.items() if n != "stat"]
+    return (
+        pairs is not False
+        and "stat" in entry
+        and all(isinstance(each, list) and len(each) == 2 for each in pairs)
+    )
 
 
 def read_stamp(path: Path) -> list[int]:

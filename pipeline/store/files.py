@@ -20,6 +20,7 @@ TEMPORARY_PREFIX = ".tmp-"
 
 # The records in a package's folder.
 MANIFEST, CONTENTS, REPORT = "manifest.json", "contents.json", "report.json"
+ETRECORD = "etrecord.bin"
 
 # The files beside the packages' folders.
 BUILD_FILES = ("index.html", "junit.xml", "run.json", "summary.md", "timeline.json")
@@ -28,9 +29,8 @@ BUILD_FILES = ("index.html", "junit.xml", "run.json", "summary.md", "timeline.js
 def read_record(path: Path) -> dict[str, Any] | None:
     """Read a record in JSON; None where there is none that can be read."""
     try:
-        stat_file(path)
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = json.loads(path.read_bytes()) if is_plain(path) else None
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -96,14 +96,57 @@ def read_text_file(path: Path, most: int = 1 << 20) -> bytes:
         return file.read(most)
 
 
+def is_plain(path: Path) -> bool:
+    """Tell whether a path is a file itself: no folder, no link, and nothing that blocks who reads
+    it, as a FIFO does."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def remove(path: Path) -> None:
+    """Remove whatever is at a path, a folder with all that is in it; links are not followed.
+    Raises OSError where something is left."""
+    try:
+        path.unlink(missing_ok=True)
+    except NotADirectoryError:  # one of its parents is a file
+        return
+    except OSError:
+        if not path.is_dir() or path.is_symlink():
+            raise
+        shutil.rmtree(path)
+
+
+def clear_place(path: Path) -> None:
+    """Remove what stands in the place of a file and is none. Raises OSError."""
+    if not is_plain(path):
+        remove(path)
+
+
+def make_folder(folder: Path, root: Path) -> None:
+    """Make a folder and those between it and `root`, of which it is a part.
+
+    What stands in their place is damage and goes: a file, or a link, which would lead what is
+    written elsewhere. `root` itself may be a link. Raises OSError.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    inside = folder.relative_to(root)
+    for each in [root / parent for parent in (*reversed(inside.parents), inside)][1:]:
+        if each.is_symlink() or not each.is_dir():
+            remove(each)
+            each.mkdir(exist_ok=True)
+
+
 @contextmanager
-def temporary(folder: Path) -> Iterator[BinaryIO]:
+def temporary(folder: Path, root: Path | None = None) -> Iterator[BinaryIO]:
     """Open a new file in `folder`, removed at the end of the block unless `publish` moved it.
 
     It is locked while it is written, so that `sweep` knows the files of killed processes, whatever
-    the clock says and wherever they ran.
+    the clock says and wherever they ran. What stands in the place of a folder between `root` and
+    the file is replaced.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, root or folder)
     file = _locked(folder)
     try:
         with file:
@@ -126,7 +169,7 @@ def _locked(folder: Path) -> BinaryIO:
 def sweep(folder: Path) -> int:
     """Remove the temporary files that killed processes left in a folder; return how many."""
     removed = 0
-    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+    for path in filter(is_plain, folder.glob(f"{TEMPORARY_PREFIX}*")):
         with suppress(OSError), open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its writer lives
             path.unlink()
@@ -135,7 +178,8 @@ def sweep(folder: Path) -> int:
 
 
 def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> None:
-    """Move a `temporary` to its final path in the same filesystem, in place of what is there.
+    """Move a `temporary` to its final path in the same filesystem, in place of what is there, be it
+    a folder.
 
     Args:
         mode: its permissions.
@@ -146,28 +190,31 @@ def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> N
     os.chmod(file.name, mode)
     if durable:
         os.fsync(file.fileno())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(file.name, target)
+    try:
+        os.replace(file.name, target)
+    except IsADirectoryError:
+        remove(target)
+        os.replace(file.name, target)
 
 
 @contextmanager
-def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: Path, durable: bool = False, root: Path | None = None) -> Iterator[BinaryIO]:
     """Open a binary file that becomes `path` when the block ends, and vanishes when it raises."""
-    with temporary(path.parent) as file:
+    with temporary(path.parent, root) as file:
         yield file
         publish(file, path, 0o644, durable)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file, in place of what is there."""
-    with replacing(path) as file:
+def write_atomically(path: Path, data: bytes, root: Path | None = None) -> None:
+    """Write a file, in place of what is there; below `root`, also of what is no folder."""
+    with replacing(path, root=root) as file:
         file.write(data)
 
 
-def copy_atomically(source: Path, target: Path) -> None:
+def copy_atomically(source: Path, target: Path, root: Path) -> None:
     """Copy a file, in the kernel where the filesystem can (a reflink where it shares extents);
     never by a hard link, since a user may edit the copy."""
-    with replacing(target, durable=True) as file, open(source, "rb") as content:
+    with replacing(target, durable=True, root=root) as file, open(source, "rb") as content:
         try:
             while os.copy_file_range(content.fileno(), file.fileno(), 1 << 30):
                 pass

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store.digest import Digest, hash_file
-from pipeline.store.files import sweep, temporary
+from pipeline.store.files import clear_place, is_plain, remove, sweep, temporary
 from pipeline.store.store import Store, find_references
 from pipeline.store.usage import Usage, read_usage
 
@@ -105,7 +105,7 @@ def verify(store: Store) -> Verified:
     bad += [f for f in results if store.read_entry(f.path, f.digest) is None]
     for file in bad:
         with suppress(OSError):
-            file.path.unlink(missing_ok=True)
+            remove(file.path)
     names = [str(file.path.relative_to(store.root)) for file in bad]
     return Verified(
         files=len(blobs) + len(results),
@@ -117,7 +117,8 @@ def verify(store: Store) -> Verified:
 
 def _is_whole(file: _File) -> bool:
     try:
-        return hash_file(file.path) == file.digest
+        file.path.lstat()
+        return is_plain(file.path) and hash_file(file.path) == file.digest
     except FileNotFoundError:  # evicted meanwhile
         return True
     except OSError:
@@ -132,7 +133,7 @@ def lease(store: Store) -> Iterator[None]:
     """Keep everyone from evicting what is used of the store from now on, while the block lasts."""
     with ExitStack() as held:
         with suppress(OSError):  # a store that can't be written, where nothing is evicted either
-            held.enter_context(temporary(store.root / "runs"))
+            held.enter_context(temporary(store.root / "runs", store.root))
         yield
 
 
@@ -161,11 +162,14 @@ def evict(store: Store, cap: int) -> Evicted:
     if not store.root.exists():
         return Evicted()
     try:
+        clear_place(store.root / ".gc.lock")
         with FileLock(store.root / ".gc.lock", timeout=0):
             sweep(store.root / "tmp")
             for path in (store.root / "locks").glob("*"):
-                with suppress(Timeout, OSError), FileLock(path, timeout=0):
-                    path.unlink(missing_ok=True)
+                with suppress(Timeout, OSError):
+                    clear_place(path)
+                    with FileLock(path, timeout=0):
+                        path.unlink(missing_ok=True)
             return _evict(store, cap)
     except Timeout:
         return Evicted(busy=True)
@@ -202,7 +206,7 @@ def _drop(file: _File, since: float, done: Evicted) -> bool:
         done.in_use += file.size
         return False
     try:
-        file.path.unlink(missing_ok=True)
+        remove(file.path)
     except OSError:
         return False
     done.left -= file.size
@@ -212,7 +216,7 @@ def _drop(file: _File, since: float, done: Evicted) -> bool:
 
 def _references(file: _File) -> list[Digest]:
     try:
-        return find_references(file.path.read_bytes())
+        return find_references(file.path.read_bytes()) if is_plain(file.path) else []
     except OSError:
         return []
 

@@ -3,8 +3,9 @@
     <url>/blobs/ab/cdef...          content, named by its digest
     <url>/actions/ab/cdef....json   {"record": ..., "signature": ..., "signer": ...}
 
-The remote is never trusted. A blob is hashed while it is fetched; a result must be signed by a
-trusted key where keys are configured, and whoever fetches it checks that it belongs to its action.
+The remote is never trusted. A blob is hashed while it is fetched. A result must belong to its
+action and have the form of such results, and a trusted key must have signed it, unless the user
+said that unsigned ones are believed.
 Nor is it relied on: what it does wrong is counted and is a miss, every step that it takes has a
 limit of time, and after a few errors in a row it is given up. So it can make a build slower, but
 neither wrong nor fail.
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from pipeline.store import digest
 from pipeline.store.digest import Digest
@@ -32,6 +33,7 @@ BLOB_LIMIT = 1 << 34
 MAX_ERRORS = 3  # in a row
 _DOMAIN = b"pte-pipeline result\n"
 _EMPTY = digest.hash_bytes(b"")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class RemoteSettings:
     """The place of the remote, and the keys that are trusted.
 
     With keys, results are pushed only with a `signing_key`, and only those are fetched that it or
-    one of `trusted_keys` signed. `options` are those of the fsspec filesystem. `timeout` is in
-    seconds, for one step: a question, or one piece of a transfer.
+    one of `trusted_keys` signed. Without any, all are fetched if `unsigned`, and none if not.
+    `options` are those of the fsspec filesystem. `timeout` is in seconds, for one step: a question,
+    or one piece of a transfer.
     """
 
     url: str
@@ -49,6 +52,17 @@ class RemoteSettings:
     trusted_keys: tuple[Path, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
     timeout: float = 20.0
+    unsigned: bool = False
+
+    @property
+    def signed(self) -> bool:
+        """Tell whether signatures are asked for."""
+        return self.signing_key is not None or bool(self.trusted_keys)
+
+    @property
+    def believes_all(self) -> bool:
+        """Tell whether unsigned results are believed."""
+        return self.unsigned and not self.signed
 
     @property
     def pushes(self) -> bool:
@@ -98,13 +112,19 @@ class Remote:
 
     # Fetching
 
-    def fetch_result(self, action: Digest) -> Any | None:
-        """Return a record that someone trusted pushed, perhaps for another action; None if there is
-        none."""
+    def fetch_result(
+        self, action: Digest, parse: Callable[[Any], _T | None] = lambda record: record
+    ) -> _T | None:
+        """Return what `parse` makes of the record that someone trusted pushed; None if there is
+        none, or for a record, perhaps of another action, of which `parse` makes nothing."""
         name = action_name(action)
         if self._may_have(name):
             with self._transfer(name):
-                return self._read_record(b"".join(self._read(name, RESULT_LIMIT)))
+                content = b"".join(self._read(name, RESULT_LIMIT))
+                parsed = parse(self._read_record(content))
+                if parsed is None:
+                    raise RemoteError("corrupt")
+                return parsed
         return None
 
     def fetch_blob(self, blob: Digest, file: BinaryIO) -> bool:
@@ -142,7 +162,8 @@ class Remote:
         if not isinstance(record, dict):
             raise RemoteError("corrupt")
         assert self._keys is not None
-        if not self._keys.accept(envelope.get("signer"), envelope.get("signature"), message):
+        signer, signature = envelope.get("signer"), envelope.get("signature")
+        if not (self.settings.believes_all or self._keys.accept(signer, signature, message)):
             raise RemoteError("unsigned")
         return record
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TABLE = "tool.pte-pipeline"
 UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
 DEFAULT_CAP = "50GB"
+UNSIGNED = "unsigned"
 _MOST_JOBS = 4096
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -66,32 +67,41 @@ class WorkspaceSettings:
 def read_settings(root: Path) -> WorkspaceSettings:
     """Read the settings of the workspace at `root`. Raises PipelineError for wrong ones.
 
-    An untrusted build writes to the remote tier, lets configs read variables and follows links out
-    of the workspace only if its environment says so, not if a file says so that the build's author
-    can edit.
+    An untrusted build goes by its environment alone, not by a file that the build's author can
+    edit: where the store and the remote tier are, what is believed of them and written to them,
+    which variables configs read, and which links out of the workspace are followed.
     """
-    get = partial(_get, root, _read_table(root / "pyproject.toml"))
     untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
+    table = _read_table(root / "pyproject.toml")
+    if untrusted:
+        table = {name: value for name, value in table.items() if name == "jobs"}
+    get = partial(_get, root, table)
     remote = None
     if (url := get("remote")) is not None:
         from pipeline.store.remote import RemoteSettings
 
-        default_mode = "read-only" if untrusted else "read-write"
         remote = RemoteSettings(
             url=url,
-            writable=get("remote_mode", default_mode, from_file=not untrusted) == "read-write",
+            writable=get("remote_mode", "read-only" if untrusted else "read-write") == "read-write",
             signing_key=get("signing_key"),
             trusted_keys=get("trusted_keys", ()),
             options=get("remote_options", {}),
             timeout=get("remote_timeout", 20.0),
+            unsigned=get("remote_trust") == "unsigned",
         )
+        _check_trust(remote)
+        if untrusted and (inside := [key for key in remote.trusted_keys if root in key.parents]):
+            raise PipelineError(
+                f"{VARIABLES['trusted_keys']}: {inside[0].relative_to(root)} is in the workspace, "
+                "which an untrusted build does not believe; name a file outside"
+            )
     return WorkspaceSettings(
         jobs=get("jobs", len(os.sched_getaffinity(0))),
         store=get("store", default_root()),
         cap=get("store_size", parse_size(DEFAULT_CAP)),
         remote=remote,
-        environment=_environment(partial(get, from_file=not untrusted), untrusted),
-        data=get("data", (), from_file=not untrusted),
+        environment=_environment(get, untrusted),
+        data=get("data", ()),
     )
 
 
@@ -102,6 +112,18 @@ def _environment(get: Callable[..., Any], untrusted: bool) -> Environment:
         return Environment(names, secrets)
     remedy = f"this build is untrusted: only {VARIABLES['variables']} of its environment lists them"
     return Environment(names, secrets, remedy)
+
+
+def _check_trust(remote: RemoteSettings) -> None:
+    """Raise PipelineError where it is not said, or said twice, whose results are believed."""
+    both = f"trusted_keys (Ed25519 public keys) or remote_trust = '{UNSIGNED}'"
+    if remote.signed and remote.unsigned:
+        raise PipelineError(f"{TABLE}: has keys and remote_trust; keep {both}")
+    if not (remote.signed or remote.unsigned):
+        raise PipelineError(
+            f"{TABLE}.remote: nothing says whose results are believed; set {both}, which believes "
+            "all who can write there (docs/cache.md)"
+        )
 
 
 def _parse_jobs(value: Any, _: Path) -> int:
@@ -160,6 +182,7 @@ _SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
         lambda value, _: _checked(value, value in ("read-write", "read-only")),
         "read-write or read-only",
     ),
+    "remote_trust": (lambda value, _: _checked(value, value == UNSIGNED), UNSIGNED),
     "remote_timeout": (_parse_seconds, "a number of seconds above 0"),
     "signing_key": (_parse_path, "a path"),
     "trusted_keys": (_parse_paths, "a path or a list of paths"),
@@ -171,12 +194,10 @@ _SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
 VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in _SETTINGS if name != "remote_options"}
 
 
-def _get(
-    root: Path, table: Mapping[str, Any], name: str, default: Any = None, from_file: bool = True
-) -> Any:
+def _get(root: Path, table: Mapping[str, Any], name: str, default: Any = None) -> Any:
     """Return the value of a setting, or the default if nothing gives one."""
     text = os.environ.get(VARIABLES.get(name, ""))
-    value = text or (table.get(name) if from_file else None)
+    value = text or table.get(name)
     if value is None:
         return default
     parse, wanted = _SETTINGS[name]

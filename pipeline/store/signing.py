@@ -17,7 +17,7 @@ INSTALL = "pip install 'pte-pipeline[remote]'"
 
 @dataclass(frozen=True)
 class Keys:
-    """Ed25519 keys; the trusted ones by the digest of their bytes. Without any, all is accepted."""
+    """Ed25519 keys; the trusted ones by the digest of their bytes."""
 
     signing: Any | None
     trusted: Mapping[Digest, Any]
@@ -32,7 +32,7 @@ class Keys:
     def accept(self, signer: Any, signature: Any, message: bytes) -> bool:
         """Tell whether a trusted key signed the message."""
         if not self.trusted:
-            return True
+            return False
         from cryptography.exceptions import InvalidSignature
 
         try:

@@ -15,8 +15,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -25,7 +25,16 @@ from blake3 import blake3
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import publish, temporary
+from pipeline.store.files import (
+    clear_place,
+    is_plain,
+    make_folder,
+    publish,
+    remove,
+    temporary,
+    write_atomically,
+)
+from pipeline.store.results import fits_action
 
 if TYPE_CHECKING:
     from pipeline.store.remote import Remote, RemoteSettings
@@ -80,28 +89,36 @@ class BlobWriter:
 
 @dataclass(frozen=True)
 class ActionEntry:
-    """The key and the result of an action, and the seconds of wall time that it took."""
+    """The key and the result of an action, and the seconds of wall time that it took.
+
+    `unsigned`: it came of a run that believed unsigned results of a remote.
+    """
 
     key: Mapping[str, Any]
     result: Mapping[str, Any]
     seconds: float
+    unsigned: bool = False
 
     @property
     def checksum(self) -> Digest:
         return digest.hash_json([self.key, self.result, self.seconds])
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "check": self.checksum}
+        fields = {"key": self.key, "result": self.result, "seconds": self.seconds}
+        return {**fields, "check": self.checksum, **({"unsigned": True} if self.unsigned else {})}
 
     @classmethod
     def from_json(cls, record: Any, action: Digest) -> ActionEntry | None:
-        """Read the entry of an action; None if the record is damaged or of another action."""
+        """Read the entry of an action; None if the record is damaged or of another action, or its
+        result is none that such an action can have."""
         try:
-            entry = cls(record["key"], record["result"], record["seconds"])
+            unsigned = record.get("unsigned", False) is not False
+            entry = cls(record["key"], record["result"], record["seconds"], unsigned)
             whole = record["check"] == entry.checksum and digest.hash_json(entry.key) == action
-        except (ValueError, TypeError, KeyError):
+        except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
             return None
-        return entry if whole else None
+        timed = type(entry.seconds) in (int, float) and 0 <= entry.seconds < 1e9
+        return entry if whole and timed and fits_action(entry.key, entry.result) else None
 
 
 class Store:
@@ -135,7 +152,7 @@ class Store:
     def has(self, blob: Digest) -> bool:
         """Tell whether a blob is there, whatever its content. It is fetched from the remote if only
         that has it."""
-        return self.blob_path(blob).is_file() or self._fetch(blob)
+        return is_plain(self.blob_path(blob)) or self._fetch(blob)
 
     def intact(self, blobs: Iterable[Digest]) -> bool:
         """Tell whether all blobs are there with the right content. Each is hashed once per process;
@@ -153,7 +170,7 @@ class Store:
         """Store a blob, unless it is there already."""
         blob = digest.hash_bytes(data)
         path = self.blob_path(blob)
-        if path.is_file() and self._is_good(blob):
+        if is_plain(path) and self._is_good(blob):
             _touch(path)  # until a result refers to it, nothing but its age keeps it
         else:
             with self._writing(path) as file:
@@ -164,11 +181,10 @@ class Store:
     @contextmanager
     def writer(self) -> Iterator[BlobWriter]:
         """Store a blob that is written in pieces, and whose digest is known only at its end."""
-        self._prepare()
-        with temporary(self.root / "tmp") as file:
+        with self._temporary() as file:
             blob = BlobWriter(file)
             yield blob
-            publish(file, self.blob_path(blob.digest), mode=0o444, durable=True)
+            self._publish(file, self.blob_path(blob.digest))
             self._verified.add(blob.digest)
 
     def read(self, blob: Digest) -> bytes:
@@ -190,7 +206,7 @@ class Store:
             MissingBlobError: it is not there; a bad one is dropped.
         """
         path = self.blob_path(blob)
-        if not (once and blob in self._verified and path.is_file()):
+        if not (once and blob in self._verified and is_plain(path)):
             self._checked(blob, lambda path: digest.hash_file(path) == blob or None)
             self._verified.add(blob)
         return path
@@ -202,6 +218,8 @@ class Store:
         for local in (True, False):
             if not local and not self._fetch(blob):
                 break
+            if not is_plain(path):
+                continue
             try:
                 found = read(path)
             except FileNotFoundError:
@@ -211,7 +229,7 @@ class Store:
                 continue
             if found is not None:
                 return found
-            _remove(path)
+            _drop(path)
             why = _CORRUPT
         raise self._missing(blob, why)
 
@@ -223,12 +241,13 @@ class Store:
         """
         path = self.blob_path(blob)
         try:
-            self.has(blob)
+            if not self.has(blob):
+                raise FileNotFoundError(path)
             yield from digest.verified(digest.read_pieces(path), blob)
         except OSError as error:
             raise self._missing(blob, f"is missing ({error})") from error
         except digest.WrongContentError as error:
-            _remove(path)
+            _drop(path)
             raise self._missing(blob, _CORRUPT) from error
 
     def _missing(self, blob: Digest, why: str) -> MissingBlobError:
@@ -250,29 +269,33 @@ class Store:
         return self.get(digest.hash_json(key))
 
     def get(self, action: Digest) -> ActionEntry | None:
-        """Return the entry of an action, or None if there is none or it is damaged."""
+        """Return the entry of an action, or None if there is none or it is damaged, or came of
+        unsigned results while signatures are asked for."""
         path = self.action_path(action)
         entry = self.read_entry(path, action)
+        if entry is not None and entry.unsigned and self._remote and self._remote.signed:
+            entry = None
         if entry is not None:
             _touch(path)
         elif self.remote is not None:
-            record = self.remote.fetch_result(action)
-            entry = ActionEntry.from_json(record, action)
-            if entry is not None:
-                with suppress(OSError), self._writing(path) as file:
-                    file.write(digest.canonical_json(record))
+            parse = partial(ActionEntry.from_json, action=action)
+            if (entry := self.remote.fetch_result(action, parse)) is not None:
+                entry = replace(entry, unsigned=self.remote.settings.believes_all)
+                with suppress(OSError):
+                    self._write_entry(action, entry)
         return entry
 
     def read_entry(self, path: Path, action: Digest) -> ActionEntry | None:
         """Read an entry's file, which is removed if it is bad. This does not count as a use."""
         try:
-            entry = ActionEntry.from_json(json.loads(path.read_bytes()), action)
+            record = json.loads(path.read_bytes()) if is_plain(path) else None
+            entry = ActionEntry.from_json(record, action)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             entry = None
         if entry is None:
-            _remove(path)
+            _drop(path)
         return entry
 
     def put_result(
@@ -283,14 +306,17 @@ class Store:
         The remote gets the blobs first, so that no result there is without them.
         """
         action = digest.hash_json(key)
-        record = ActionEntry(key, result, round(seconds, 3)).to_json()
-        with self._writing(self.action_path(action)) as file:
-            file.write(digest.canonical_json(record))
+        unsigned = self._remote is not None and self._remote.believes_all
+        entry = ActionEntry(key, result, round(seconds, 3), unsigned)
+        if not fits_action(key, json.loads(digest.canonical_json(result))):
+            kind = key.get("kind")
+            raise PipelineError(f"a result of kind {kind} has a form that store/results.py lacks")
+        self._write_entry(action, entry)
         if self.remote is not None and self.remote.settings.pushes:
             for blob in find_references(digest.canonical_json(result)):
-                if self.blob_path(blob).is_file():
+                if is_plain(self.blob_path(blob)):
                     self.remote.push_blob(blob, self.blob_path(blob))
-            self.remote.push_result(action, record)
+            self.remote.push_result(action, replace(entry, unsigned=False).to_json())
         return action
 
     # Between processes
@@ -308,24 +334,33 @@ class Store:
         path = self.root / "locks" / name
         with ExitStack() as held:
             with suppress(OSError, Timeout):
-                self._prepare()
-                path.parent.mkdir(exist_ok=True)
+                make_folder(path.parent, self.root)
+                clear_place(path)  # `FileLock` would empty the file that a link leads to
                 held.enter_context(FileLock(path, timeout=LOCK_TIMEOUT))
-                held.callback(_remove, path)  # those who wait for it notice, and make another
+                held.callback(_drop, path)  # those who wait for it notice, and make another
             yield
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[BinaryIO]:
-        self._prepare()
-        with temporary(self.root / "tmp") as file:
+        with self._temporary() as file:
             yield file
-            publish(file, path, mode=0o444, durable=True)
+            self._publish(file, path)
 
-    def _prepare(self) -> None:
+    def _write_entry(self, action: Digest, entry: ActionEntry) -> None:
+        with self._writing(self.action_path(action)) as file:
+            file.write(digest.canonical_json(entry.to_json()))
+
+    def _publish(self, file: BinaryIO, path: Path) -> None:
+        make_folder(path.parent, self.root)
+        publish(file, path, mode=0o444, durable=True)
+
+    @contextmanager
+    def _temporary(self) -> Iterator[BinaryIO]:
         readme = self.root / "README"
-        if not readme.exists():
-            self.root.mkdir(parents=True, exist_ok=True)
-            readme.write_text(_README)
+        if not is_plain(readme):
+            write_atomically(readme, _README.encode())
+        with temporary(self.root / "tmp", self.root) as file:
+            yield file
 
 
 @cache
@@ -354,7 +389,7 @@ def _touch(path: Path) -> None:
         os.utime(path)
 
 
-def _remove(path: Path) -> None:
-    """Remove a bad file; in a store that cannot be written it stays, and stays a miss."""
+def _drop(path: Path) -> None:
+    """Remove what is bad; in a store that cannot be written it stays, and stays a miss."""
     with suppress(OSError):
-        path.unlink()
+        remove(path)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypedDict
 
 from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
+from pipeline.store.forms import Count, fits
 from pipeline.store.store import Store
 
 # What the keys of each kind of action are made from.
@@ -33,13 +35,19 @@ class Usage:
             setattr(self, name, round(getattr(self, name) + value, 3))
 
 
+class _Counts(TypedDict):
+    hits: Count
+    misses: Count
+    saved: float
+    spent: float
+
+
 def read_usage(store: Store) -> dict[str, Usage]:
     """Read the usage over all runs of a store, by kind of action; empty if nothing is known."""
-    try:
-        data = read_record(store.root / "usage.json") or {}
-        return {kind: Usage(**counts) for kind, counts in data.items()}
-    except TypeError:
+    data = read_record(store.root / "usage.json")
+    if not fits(data, dict[str, _Counts]):
         return {}
+    return {kind: Usage(**counts) for kind, counts in (data or {}).items()}
 
 
 def add_usage(store: Store, more: Mapping[str, Usage]) -> None:
@@ -49,4 +57,4 @@ def add_usage(store: Store, more: Mapping[str, Usage]) -> None:
         for kind, usage in more.items():
             total.setdefault(kind, Usage()).add(usage)
         data = {kind: vars(usage) for kind, usage in total.items()}
-        write_atomically(store.root / "usage.json", canonical_json(data))
+        write_atomically(store.root / "usage.json", canonical_json(data), store.root)

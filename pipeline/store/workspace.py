@@ -15,8 +15,11 @@ from pipeline.store.files import (
     inside,
     own_record_bytes,
     read_own_record,
+    remove,
     write_atomically,
 )
+from pipeline.store.forms import fits
+from pipeline.store.results import PackageState
 from pipeline.store.settings import Environment, read_settings
 from pipeline.store.store import Store
 
@@ -73,13 +76,14 @@ class Workspace:
 
     def state(self, package: str) -> dict[str, Any]:
         """Read what the last build of a package recorded; empty if nothing can be trusted."""
-        return read_own_record(self._state_path(package))
+        found = read_own_record(self._state_path(package))
+        return found if fits(found, PackageState) else {}
 
     def write_state(self, package: str, state: Mapping[str, Any]) -> None:
-        write_atomically(self._state_path(package), own_record_bytes(state))
+        write_atomically(self._state_path(package), own_record_bytes(state), self.build)
 
     def forget_state(self, package: str) -> None:
-        self._state_path(package).unlink(missing_ok=True)
+        remove(self._state_path(package))
 
     def _state_path(self, package: str) -> Path:
         return self.build / ".state" / f"{package}.json"

@@ -22,7 +22,7 @@ def store(tmp_path):
 def put(store, name, size, age, blobs=()):
     """A result with a blob of its own, last used `age` seconds ago."""
     blob = store.put(name.encode().ljust(size, b"."))
-    key = {"kind": "compile", "name": name}
+    key = {"kind": "test", "name": name}
     action = store.put_result(key, {"blobs": [blob, *blobs]}, seconds=1.5)
     when = time.time() - age
     for path in (store.blob_path(blob), store.action_path(action)):
@@ -37,10 +37,10 @@ def total(store):
 def test_statistics(store):
     put(store, "a", 100, 0)
     put(store, "b", 200, 0)
-    store.put_result({"kind": "link"}, {})
+    store.put_result({"kind": "other"}, {})
     found = statistics(store)
     assert (found.blobs, found.blob_bytes) == (2, 300)
-    assert found.results == {"compile": 2, "link": 1}
+    assert found.results == {"test": 2, "other": 1}
     assert found.size == 300 + found.result_bytes > 300
 
 

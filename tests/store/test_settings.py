@@ -4,6 +4,7 @@ import pytest
 
 from pipeline.store.errors import PipelineError
 from pipeline.store.settings import VARIABLES, read_settings
+from pipeline.store.store import default_root
 
 HEAD = "[tool.pte-pipeline]\n"
 
@@ -88,16 +89,40 @@ def test_remote(settings, tmp_path, monkeypatch):
     assert [str(path) for path in found.trusted_keys] == [str(tmp_path / "a.pem"), "/b.pem"]
     assert found.options == {"anon": True}
     monkeypatch.setenv("PTE_PIPELINE_REMOTE_MODE", "read-only")
-    assert not settings('remote = "s3://b/c"').remote.writable
+    assert not settings(UNSIGNED).remote.writable
 
 
-def test_untrusted_build_only_reads_unless_its_environment_says_otherwise(settings, monkeypatch):
-    text = 'remote = "s3://b/c"\nremote_mode = "read-write"\n'
+UNSIGNED = 'remote = "s3://b/c"\nremote_trust = "unsigned"\n'
+
+
+def test_somebody_says_whose_results_are_believed(settings, monkeypatch):
+    with pytest.raises(PipelineError, match=r"whose results are believed; set trusted_keys .* or "):
+        settings('remote = "s3://b/c"')
+    assert settings(UNSIGNED).remote.believes_all
+    assert not settings('remote = "s3://b/c"\ntrusted_keys = ["a.pub"]').remote.believes_all
+    with pytest.raises(PipelineError, match="has keys and remote_trust; keep"):  # no downgrade
+        settings(f'{UNSIGNED}trusted_keys = ["a.pub"]')
+    monkeypatch.setenv("PTE_PIPELINE_REMOTE_TRUST", "unsigned")
+    assert settings('remote = "s3://b/c"').remote.believes_all
+
+
+def test_untrusted_build_goes_by_its_environment_alone(settings, tmp_path, monkeypatch):
+    text = f'{UNSIGNED}remote_mode = "read-write"\nstore = "/stranger"\njobs = 3\n'
     assert settings(text).remote.writable
     monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "1")
-    assert not settings(text).remote.writable  # the build's author can edit the file
+    found = settings(text)  # the build's author can edit the file
+    assert (found.remote, found.store, found.jobs) == (None, default_root(), 3)
+    monkeypatch.setenv("PTE_PIPELINE_REMOTE", "s3://ours/c")
+    with pytest.raises(PipelineError, match="whose results are believed"):
+        settings(text)
+    monkeypatch.setenv("PTE_PIPELINE_TRUSTED_KEYS", "keys/a.pub")
+    with pytest.raises(PipelineError, match=r"TRUSTED_KEYS: keys/a\.pub is in the workspace"):
+        settings(text)
+    monkeypatch.setenv("PTE_PIPELINE_TRUSTED_KEYS", "/etc/keys/a.pub")
+    assert settings(text).remote.url == "s3://ours/c"
+    assert not settings(text).remote.writable
     monkeypatch.setenv("PTE_PIPELINE_REMOTE_MODE", "read-write")
     assert settings(text).remote.writable
-    monkeypatch.delenv("PTE_PIPELINE_REMOTE_MODE")
     monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "0")
-    assert settings(text).remote.writable
+    monkeypatch.delenv("PTE_PIPELINE_TRUSTED_KEYS")
+    assert settings(text).remote.url == "s3://ours/c"

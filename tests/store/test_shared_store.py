@@ -19,7 +19,7 @@ from pipeline.store.remote import RemoteSettings
 from pipeline.store.store import MissingBlobError, Store
 from tests.support.bench import Bench
 
-KEY = {"kind": "compile", "n": 1}
+KEY = {"kind": "test", "n": 1}
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_lying_remote_is_a_miss(filled, other, site, damage):
 
 def test_result_of_another_action_is_a_miss(filled, other, site):
     store, action, _ = filled
-    second = store.put_result({"kind": "link"}, {"files": {}})
+    second = store.put_result({"kind": "other"}, {"files": {}})
     one, two = (name for name in site.names() if name.startswith("actions/"))
     first_content, second_content = site.read(one), site.read(two)
     site.write(one, second_content)
@@ -94,7 +94,7 @@ def test_result_of_another_action_is_a_miss(filled, other, site):
 @given(data=st.data())
 def test_any_change_of_a_stored_record_is_a_miss_or_the_same(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("r")
-    remote = RemoteSettings(url=f"file://{folder}/remote")
+    remote = RemoteSettings(f"file://{folder}/remote", unsigned=True)
     action = Store(folder / "a", remote).put_result(KEY, {"x": [1, "two"]}, 1.0)
     (path,) = files(folder / "remote" / "actions")
     content = bytearray(path.read_bytes())
@@ -180,7 +180,7 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
 @pytest.mark.slow
 def test_unsigned_results_are_ignored_and_counted_where_a_key_is_configured(built, tmp_path):
     url = f"file://{tmp_path}/remote"
-    fill(built, url)
+    fill(built, url, PTE_PIPELINE_REMOTE_TRUST="unsigned")
     _, public = keys_in(tmp_path / "keys")
     bench = colleague(built, tmp_path)
     environment = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": public}
@@ -194,7 +194,7 @@ def test_unsigned_results_are_ignored_and_counted_where_a_key_is_configured(buil
 @pytest.mark.slow
 def test_untrusted_build_reads_and_does_not_write(built, tmp_path):
     url = f"file://{tmp_path}/remote"
-    fill(built, url)
+    fill(built, url, PTE_PIPELINE_REMOTE_TRUST="unsigned")
     before = {path: path.read_bytes() for path in files(tmp_path / "remote")}
     bench = colleague(built, tmp_path)
     bench.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")

@@ -84,7 +84,7 @@ def test_put_replaces_a_blob_of_the_wrong_size(store):
     assert store.read(blob) == b"whole"
 
 
-KEY = {"kind": "compile", "method": "encode"}
+KEY = {"kind": "test", "method": "encode"}
 
 
 def test_result_is_found_by_its_key(store):
@@ -120,7 +120,7 @@ def test_damaged_result_is_dropped_never_served(store, content):
 
 def test_result_under_another_name_is_not_served(store):
     store.put_result(KEY, {"object": 1})
-    other = store.put_result({"kind": "link"}, {"object": 2})
+    other = store.put_result({"kind": "other"}, {"object": 2})
     paths = sorted((store.root / "actions").rglob("*.json"))
     one, two = (path.read_bytes() for path in paths)
     for path, content in zip(paths, (two, one), strict=True):

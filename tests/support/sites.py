@@ -18,7 +18,7 @@ class Site:
     options: dict[str, Any] = field(default_factory=dict)
 
     def settings(self, **more: Any) -> RemoteSettings:
-        return RemoteSettings(self.url, options=self.options, **more)
+        return RemoteSettings(self.url, options=self.options, **{"unsigned": True, **more})
 
     def remote(self, **more: Any) -> Remote:
         return Remote(self.settings(**more))

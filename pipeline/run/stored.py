@@ -1,0 +1,110 @@
+"""Installs what a store or a remote gave, after a look whether it is what its action makes.
+
+Digests say that bytes are those that someone named, not that they are a package. This is no proof:
+who is believed is a matter of signatures. It keeps a mistaken or clumsy result out of `build/`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pipeline.plan.actions import Action
+from pipeline.run.install import install
+from pipeline.store.digest import Digest
+from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, REPORT
+from pipeline.store.forms import fits
+from pipeline.store.store import MissingBlobError, Store
+from pipeline.store.workspace import Workspace
+
+Files = Mapping[str, Digest]
+# The identifiers that stand in the bytes 4 to 7, by suffix.
+_IDENTIFIERS = {".pte": b"ET12", ".ptd": b"FT01", ".bpte": b"BP08"}
+_LARGEST = 1 << 28  # bytes of a record
+_log = logging.getLogger(__name__)
+
+
+def install_stored(workspace: Workspace, action: Action) -> bool:
+    """Install what the store has of an action; return whether it has all of it, and it is what such
+    an action makes."""
+    with suppress(MissingBlobError):
+        if entry := workspace.store.get(action.digest):
+            if wrong := _find_mismatch(workspace.store, action, entry.result["files"]):
+                _log.warning("the store's result of %s is not used: %s", action.title, wrong)
+                return False
+            install(workspace, action, entry.result)
+            return True
+    return False
+
+
+def _find_mismatch(store: Store, action: Action, files: Files) -> str:
+    """Say which file of an action's result is not what the action makes; empty where all may be.
+
+    Raises MissingBlobError.
+    """
+    for name, blob in files.items():
+        if found := _find_wrong_content(store, name, blob):
+            return found
+    check: dict[str, Callable[[Store, Action, Files], str]] = {
+        "link": _find_wrong_manifest,
+        "validate": _find_wrong_report,
+    }
+    return check[action.kind](store, action, files)
+
+
+def _find_wrong_content(store: Store, name: str, blob: Digest) -> str:
+    from pipeline.report.records import FORMS  # typing_extensions, which a no-op run does without
+
+    path = store.verified_path(blob, once=True)
+    for suffix, identifier in _IDENTIFIERS.items():
+        if name.endswith(suffix):
+            with open(path, "rb") as file:
+                if file.read(8)[4:] != identifier:
+                    return f"{name} is no {suffix} file"
+    if name in FORMS and not fits(_read(store, blob), FORMS[name], open_fields=True):
+        return f"{name} has not the form of such a record"
+    return ""
+
+
+def _read(store: Store, blob: Digest) -> Any:
+    path = store.verified_path(blob, once=True)
+    try:
+        return json.loads(path.read_bytes()) if path.stat().st_size <= _LARGEST else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _find_wrong_manifest(store: Store, action: Action, files: Files) -> str:
+    """The manifest must be of this action, and name these files and their sizes."""
+    manifest, key = _read(store, files[MANIFEST]), action.key
+    own = {n: blob for n, blob in files.items() if n not in (MANIFEST, CONTENTS, ETRECORD)}
+    facts: dict[str, tuple[Any, Any]] = {
+        "package": (manifest["package"], action.package),
+        "model": (manifest["model"], action.model),
+        "target": (manifest["target"], key["target"]),
+        "action": (manifest.get("action"), action.digest),
+        "toolchain": (manifest["toolchain"], key["toolchain"]),
+        "order": (manifest["order"], key["order"]),
+        "methods": (sorted(manifest["methods"]), sorted(key["order"])),
+        "programs": (
+            {name: method["program"] for name, method in manifest["methods"].items()},
+            dict(action.inputs.programs),
+        ),
+        "files": (
+            manifest["files"],
+            {n: {"digest": b, "size": store.blob_path(b).stat().st_size} for n, b in own.items()},
+        ),
+    }
+    wrong = [name for name, (found, wanted) in facts.items() if found != wanted]
+    return f"{MANIFEST} has another {wrong[0]}" if wrong else ""
+
+
+def _find_wrong_report(store: Store, action: Action, files: Files) -> str:
+    """The report must be of this package and its files, and of a success."""
+    report = _read(store, files[REPORT])
+    found = report["package"], report["ok"], report.get("files")
+    wanted = action.package, True, action.key["measured"]["files"]
+    return "" if found == wanted else f"{REPORT} is of another package"

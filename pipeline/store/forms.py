@@ -1,0 +1,128 @@
+"""Whether a JSON value has the form that a type gives.
+
+Values that others wrote are held against types before they are used. pydantic does this too, and
+takes longer to import than a run with nothing to do may take.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, NewType, NotRequired, Union, get_args, get_origin, get_type_hints
+
+from pipeline.store.digest import Digest
+from pipeline.store.names import METHOD_NAME, is_file_name, is_file_path
+
+Count = NewType("Count", int)  # from 0 up
+Size = NewType("Size", int)  # of a file in bytes
+FileName = NewType("FileName", str)
+MethodName = NewType("MethodName", str)
+FilePath = NewType("FilePath", str)  # of file names, with slashes between them
+EntryName = NewType("EntryName", str)  # of a zip file
+
+_DEEPEST = 100
+_GREATEST = 1 << 1000  # a float still holds it
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ENTRY = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
+
+
+def fits(value: Any, form: Any, open_fields: bool = False) -> bool:
+    """Tell whether a JSON value has a form.
+
+    Args:
+        form: a typed dict, which stands for its fields and no others; `list`, `dict`, a tuple for
+            a list of this length, `Literal`, a union, `Any`, or one of the names above.
+        open_fields: typed dicts may have further fields.
+    """
+    origin, parts = get_origin(form), get_args(form)
+    if form in _LEAVES:
+        return _LEAVES[form](value)
+    if origin in (Union, UnionType):
+        return any(fits(value, part, open_fields) for part in parts)
+    if origin is Literal:
+        return any(type(value) is type(part) and value == part for part in parts)
+    if origin is list:
+        return isinstance(value, list) and all(fits(each, parts[0], open_fields) for each in value)
+    if origin is tuple:
+        return (
+            isinstance(value, list)
+            and len(value) == len(parts)
+            and all(fits(each, part, open_fields) for each, part in zip(value, parts, strict=True))
+        )
+    if not isinstance(value, dict):
+        return False
+    if origin is dict:
+        return all(fits(k, parts[0]) and fits(v, parts[1], open_fields) for k, v in value.items())
+    required, fields = _fields(form)
+    return (
+        required <= value.keys()
+        and (open_fields or value.keys() <= fields.keys())
+        and all(fits(value[name], fields[name], open_fields) for name in value.keys() & fields)
+    )
+
+
+@cache
+def _fields(form: type) -> tuple[set[str], dict[str, Any]]:
+    """Return the names of the fields that a typed dict must have, and the forms of all."""
+    hints = get_type_hints(form, include_extras=True)
+    optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
+    fields = {n: get_args(hint)[0] if n in optional else hint for n, hint in hints.items()}
+    return hints.keys() - optional, fields
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int and abs(value) < _GREATEST
+
+
+def _is_float(value: Any) -> bool:
+    return _is_int(value) or (type(value) is float and math.isfinite(value))
+
+
+def _is_text(value: Any) -> bool:
+    """Tell whether a value is a text that can be written: one without lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_shallow(value: Any) -> bool:
+    """Tell whether a value is nested no deeper than whatever reads or writes JSON can follow, and
+    made of writable texts and sound numbers."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        if not level:
+            return True
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += [*each, *each.values()]
+            elif isinstance(each, list):
+                inner += each
+            elif not (each is None or isinstance(each, bool) or _is_float(each) or _is_text(each)):
+                return False
+        level = inner
+    return False
+
+
+_LEAVES: dict[Any, Callable[[Any], bool]] = {
+    Any: _is_shallow,
+    NoneType: lambda value: value is None,
+    bool: lambda value: isinstance(value, bool),
+    int: _is_int,
+    float: _is_float,
+    str: _is_text,
+    Count: lambda value: _is_int(value) and value >= 0,
+    Digest: lambda value: isinstance(value, str) and bool(_DIGEST.fullmatch(value)),
+    Size: lambda value: _is_int(value) and 0 <= value < 1 << 48,
+    EntryName: lambda value: isinstance(value, str) and bool(_ENTRY.fullmatch(value)),
+    FileName: is_file_name,
+    FilePath: is_file_path,
+    MethodName: lambda value: isinstance(value, str) and bool(METHOD_NAME.fullmatch(value)),
+}

@@ -1,0 +1,36 @@
+"""Names that files may have in folders that this package writes, whoever chose the names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST = 200  # bytes; filesystems take 255, and temporary files have longer names
+_FORBIDDEN = frozenset('/\\:*?"<>|')
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # of Windows
+
+
+def is_file_name(name: object) -> bool:
+    """Tell whether a value is a plain name of a file: one component on any system, not hidden,
+    without control characters."""
+    return (
+        isinstance(name, str)
+        and name.isprintable()  # so without lone surrogates too
+        and 0 < len(name.encode()) <= _LONGEST
+        and _FORBIDDEN.isdisjoint(name)
+        and name[0] not in ". "
+        and name[-1] not in ". "
+        and not _DEVICES.fullmatch(name)
+    )
+
+
+def is_file_path(path: object) -> bool:
+    """Tell whether a value is a relative path of plain names, with slashes between them."""
+    return isinstance(path, str) and all(map(is_file_name, path.split("/")))
+
+
+def are_distinct(names: Iterable[str]) -> bool:
+    """Tell whether names are of different files where case does not count."""
+    names = list(names)
+    return len({name.casefold() for name in names}) == len(names)

@@ -1,0 +1,341 @@
+"""The forms of action results: the fields of each kind, their types, and what they must agree with.
+
+Whoever reads a result, from the store or from a remote, reads one that fits its key: the store
+takes any other for damaged. A new field of a result is declared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NotRequired, TypedDict
+
+from pipeline.store.digest import Digest, hash_json
+from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, REPORT
+from pipeline.store.forms import Count, EntryName, FileName, FilePath, MethodName, Size, fits
+from pipeline.store.names import are_distinct
+
+REPORTS = frozenset({REPORT, "report.md", "report.html", "junit.xml"})
+Json = Mapping[str, Any]
+
+
+class _Empty(TypedDict):
+    pass
+
+
+class _ArchiveProgram(TypedDict):
+    entry: MethodName
+    program: Digest
+    names: Digest
+    examples: Digest | None
+    parts: _Empty
+
+
+class _Programs(TypedDict):
+    programs: list[_ArchiveProgram]
+
+
+class _Outline(TypedDict):
+    calls: dict[str, list[Count]]
+    same: list[list[str]]
+    modules: list[str]
+    tensors: dict[str, str]
+
+
+class _ProgramParts(TypedDict):
+    modules: dict[str, str]
+    tensors: dict[str, str]
+    ranges: dict[str, Any]
+    signature: str
+    call: str
+    wiring: str
+    schema: str
+    outline: _Outline
+
+
+class _Reads(TypedDict):
+    reads: list[str]
+    distributions: list[str]
+
+
+class _ExportedMethod(TypedDict):
+    name: MethodName
+    program: Digest
+    names: Digest
+    examples: Digest | None
+    calibration: Digest | None
+    batches: list[Digest]
+
+
+class _Export(TypedDict):
+    archive: Digest
+    methods: list[_ExportedMethod]
+
+
+class _Quantize(TypedDict):
+    program: Digest
+    blobs: list[Digest]
+    origins: list[dict[str, Count]]
+
+
+class _Blob(TypedDict):
+    digest: Digest
+    size: Size
+
+
+class _NamedBlob(TypedDict):
+    key: str
+    blob: _Blob
+    alignment: Count
+    layout: tuple[Count, list[Count], list[Count]] | None
+
+
+class _Object(TypedDict):
+    program: _Blob
+    constants: list[_Blob]
+    mutable: list[_Blob]
+    delegates: list[_Blob]
+    external_constants: list[_Blob]
+    external: dict[FileName, list[tuple[str, Count]]]
+    named: list[_NamedBlob]
+    named_external: dict[FileName, list[_NamedBlob]]
+    keys: dict[MethodName, list[str]]
+
+
+class _Crossing(TypedDict):
+    tensors: Count
+    bytes: Count
+
+
+class _Boundary(TypedDict):
+    into: _Crossing
+    out_of: _Crossing
+    copies: Count
+
+
+class _Segment(TypedDict):
+    backend: str | None
+    nodes: Count
+    operators: dict[str, Count]
+
+
+class _Left(TypedDict):
+    operator: str
+    place: Count | None
+    module: str
+    reason: str
+
+
+class _BackendCounts(TypedDict):
+    nodes: Count
+    operators: Count
+    partitions: Count
+
+
+class Delegation(TypedDict):
+    """A `DelegationRecord` of the report, with places instead of lines."""
+
+    nodes: Count
+    delegated_nodes: Count
+    operators: Count
+    delegated_operators: Count
+    partitions: dict[str, Count]
+    undelegated: dict[str, Count]
+    kernels: NotRequired[dict[str, dict[str, Count]]]
+    backends: dict[str, _BackendCounts]
+    subgraphs: Count
+    left: list[_Left]
+    boundary: _Boundary
+    segments: list[_Segment]
+
+
+class _Delegate(TypedDict):
+    index: Count
+    places: list[Count]
+    outputs: list[Count | None]
+
+
+class Instructions(TypedDict):
+    """The instructions of a method, as `compile.emit_trace` writes them."""
+
+    nodes: list[tuple[Count, Count, Count]]
+    delegates: list[_Delegate]
+    state: list[tuple[str, Count]]
+
+
+class Signature(TypedDict):
+    """The signature of a method, as `program.method_spec` writes it."""
+
+    args: list[tuple[str, Any]]
+    kwargs: list[tuple[str, Any]]
+    outputs: Any
+    changes: list[Count]
+
+
+class _Tensor(TypedDict):
+    names: list[str]
+    dtype: str
+    shape: list[Count]
+    size: Count
+    forms: dict[Digest, Literal[1]]
+
+
+class _Constants(TypedDict):
+    tensors: dict[Digest, _Tensor]
+    consumed: dict[Digest, list[Count]]
+
+
+class _CompiledMethod(TypedDict):
+    delegation: Delegation
+    signature: Signature
+    instructions: Instructions
+    debug_handles: list[tuple[Count, Count]]
+    left_float: Count
+    constants: _Constants
+
+
+class _Compile(TypedDict):
+    object: _Object
+    methods: dict[MethodName, _CompiledMethod]
+    etrecord: dict[EntryName, _Blob]
+    blobs: list[Digest]
+
+
+class _Preprocessed(TypedDict):
+    handles: list[Count]
+    processed_bytes: Digest
+    debug_handles: list[tuple[Count | str, list[Count]]] | None
+    named: list[tuple[str | None, _NamedBlob]] | None
+
+
+class _Preprocess(TypedDict):
+    results: list[_Preprocessed]
+
+
+class _Link(TypedDict):
+    files: dict[FileName, Digest]
+
+
+class _Measure(TypedDict):
+    record: Digest
+    blobs: list[Digest]
+
+
+class _Installed(TypedDict):
+    action: Digest
+    files: dict[FilePath, Digest]
+    ok: NotRequired[bool]
+    sound: NotRequired[bool]
+    measured: NotRequired[Digest]
+
+
+class PackageState(TypedDict):
+    """The record of what the last build of a package left in `build/`."""
+
+    quantize: NotRequired[dict[str, Digest]]
+    compile: NotRequired[dict[str, Digest]]
+    link: NotRequired[_Installed]
+    validate: NotRequired[_Installed]
+
+
+class _Verdict(TypedDict):
+    ok: Literal[True]  # no other is kept
+    sound: Literal[True]
+    measured: Digest
+
+
+class _Validate(TypedDict):
+    files: dict[FileName, Digest]
+    facts: _Verdict
+
+
+def _agrees_programs(key: Json, result: Json) -> bool:
+    return are_distinct(each["entry"] for each in result["programs"])
+
+
+def _agrees_export(key: Json, result: Json) -> bool:
+    methods = result["methods"]
+    calibrations = [hash_json(m["batches"]) if m["batches"] else None for m in methods]
+    given = [method["calibration"] for method in methods]
+    return bool(methods) and given == calibrations and are_distinct(m["name"] for m in methods)
+
+
+def _agrees_quantize(key: Json, result: Json) -> bool:
+    return bool(result["blobs"] == [result["program"]])
+
+
+def _agrees_compile(key: Json, result: Json) -> bool:
+    made, methods = result["object"], result["methods"]
+    groups = [made["constants"], made["mutable"], made["delegates"], made["external_constants"]]
+    named = [made["named"], *made["named_external"].values()]
+    blobs = [made["program"], *(each for group in groups for each in group)]
+    blobs += [each["blob"] for group in named for each in group]
+    needed = {each["digest"] for each in (*blobs, *result["etrecord"].values())}
+    external = [place for group in made["external"].values() for _, place in group]
+    tensors = [len(method["constants"]["tensors"]) for method in methods.values()]
+    consumed = [
+        [place for places in method["constants"]["consumed"].values() for place in places]
+        for method in methods.values()
+    ]
+    return (
+        methods.keys() == key["methods"].keys()
+        and made["keys"].keys() in (set(), set(methods))
+        and result["blobs"] == sorted(needed)
+        and all(place < len(made["external_constants"]) for place in external)
+        and all(max(own, default=-1) < most for own, most in zip(consumed, tensors, strict=True))
+        and all(_is_placeable(each) for group in named for each in group)
+        and are_distinct((*made["external"], *made["named_external"]))
+    )
+
+
+def _agrees_preprocess(key: Json, result: Json) -> bool:
+    named = [each for own in result["results"] for _, each in own["named"] or ()]
+    return all(map(_is_placeable, named))
+
+
+def _is_placeable(named: Json) -> bool:
+    """Tell whether named data stand at an alignment, a power of two of at most a page of 64 KiB."""
+    alignment = named["alignment"]
+    return bool(0 < alignment <= 1 << 16 and alignment & (alignment - 1) == 0)
+
+
+def _agrees_link(key: Json, result: Json) -> bool:
+    required = {f"{key['model']}.pte", MANIFEST, CONTENTS}
+    others = result["files"].keys() - required - {ETRECORD}
+    whole = required <= result["files"].keys() and all(name.endswith(".ptd") for name in others)
+    return whole and are_distinct(result["files"])
+
+
+def _agrees_measure(key: Json, result: Json) -> bool:
+    return bool(result["record"] == result["blobs"][0]) if result["blobs"] else False
+
+
+def _agrees_validate(key: Json, result: Json) -> bool:
+    measured = key["measured"]
+    bundles = {f"{n.removesuffix('.pte')}.bpte" for n in measured["files"] if n.endswith(".pte")}
+    names = result["files"].keys()
+    return names - bundles == REPORTS and result["facts"]["measured"] == hash_json(measured)
+
+
+_Agrees = Callable[[Json, Json], bool]
+_KINDS: Mapping[str, tuple[type, _Agrees]] = {
+    "programs": (_Programs, _agrees_programs),
+    "program": (_ProgramParts, lambda key, result: True),
+    "reads": (_Reads, lambda key, result: True),
+    "export": (_Export, _agrees_export),
+    "quantize": (_Quantize, _agrees_quantize),
+    "compile": (_Compile, _agrees_compile),
+    "preprocess": (_Preprocess, _agrees_preprocess),
+    "link": (_Link, _agrees_link),
+    "measure": (_Measure, _agrees_measure),
+    "validate": (_Validate, _agrees_validate),
+}
+
+
+def fits_action(key: Json, result: Any) -> bool:
+    """Tell whether a value can be the result of the action with this key.
+
+    Which blobs a result names is a matter of trust; that it names blobs, and files that this action
+    makes, is not.
+    """
+    form, agrees = _KINDS.get(str(key.get("kind")), (None, None))
+    return form is None or (fits(result, form) and agrees is not None and agrees(key, result))
