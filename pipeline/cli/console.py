@@ -18,7 +18,7 @@ from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
 from pipeline.run.batch import Show, Steps
 from pipeline.store.errors import plural
-from pipeline.store.files import REPORT, read_record
+from pipeline.store.files import REPORT
 from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
@@ -65,7 +65,7 @@ class Reporter(ConsoleReporter):
             known = ("built", "hit", "up-to-date", "failed", "not-run")
             counted = ", ".join(f"{counts[each]} {each}" for each in known if counts[each])
             lines = ["", *table, f"{plural(len(events), 'action')}: {counted}"]
-        if any(remote.values()):  # it was asked something, or can't be
+        if any(remote.values()):  # it was asked something, can't be, or everyone is believed
             lines.append(_remote_line(remote))
         self.write("".join(f"{line}\n" for line in lines))
 
@@ -139,14 +139,14 @@ HEADINGS = ("package", "method", "lower", "validate", "delegated", "size", "max 
 def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
     """Yield for each package a row of its own, then one for each method."""
     # This imports typing_extensions, which a no-op run does without.
-    from pipeline.report.records import delegated_share, read_manifest
+    from pipeline.report.records import delegated_share, read_fitting, read_manifest
 
     blank = dict.fromkeys(HEADINGS, "")
     for package in sorted({str(event.package) for event in events if event.package}):
         own = [event for event in events if event.package == package]
         outcomes = {event.kind: event.outcome for event in reversed(own)}
         manifest = read_manifest(plan.workspace, package) or {}
-        report = read_record(plan.workspace.package(package) / REPORT) or {}
+        report = read_fitting(plan.workspace.package(package) / REPORT) or {}
         spent = sum(event.seconds for event in own if event.kind not in ("compile", "quantize"))
         size = sum(file["size"] for file in manifest.get("files", {}).values())
         linked = outcomes.get("link") in ("built", "hit", "up-to-date")
@@ -181,6 +181,7 @@ def _error(method: Mapping[str, Any]) -> str:
 def _remote_line(counts: Mapping[str, Any]) -> str:
     """Describe in one line what came of the remote tier, without what did not happen."""
     words = [
+        "believed without signatures (remote_trust)" if counts["believes_all"] else "",
         f"{counts['hits']} fetched ({human_size(counts['bytes_fetched'])})",
         f"{counts['pushed']} pushed ({human_size(counts['bytes_pushed'])})",
         f"{counts['misses']} not there",

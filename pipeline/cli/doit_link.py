@@ -6,6 +6,7 @@ from typing import Any
 
 from doit import cmd_info, cmd_run
 
+from pipeline.cli.doit_states import mend_states
 from pipeline.plan.kinds import ActionTask
 from pipeline.store.errors import PipelineError
 
@@ -46,6 +47,7 @@ def install_into_doit(runner: Any) -> None:
     a plugin would replace that of every doit project beside which this package is installed. So the
     dodo file's import does it; it can go when DOIT_CONFIG takes a runner.
     """
+    mend_states()
     for name in ("Runner", "MRunner", "MThreadRunner"):
         setattr(cmd_run, name, runner)
     runner.available = staticmethod(lambda: True)

@@ -78,7 +78,8 @@ class RunRecord:
         for counts, problem in filter(None, (report.remote for report in self.reports)):
             total += counts
             problems.append(problem)
-        return {**vars(total), "problem": next(filter(None, [*problems, remote.problem]), "")}
+        problem = next(filter(None, [*problems, remote.problem]), "")
+        return {**vars(total), "believes_all": remote.settings.believes_all, "problem": problem}
 
 
 def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:

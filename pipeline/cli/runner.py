@@ -181,8 +181,9 @@ class BatchRunner(Runner):
         actions = [tasks[0].action for tasks in waiting.values()]
         plan = next(iter(waiting.values()))[0].task.plan
         try:
-            for folder in (plan.workspace.logs, plan.workspace.store.root):
-                with temporary(folder):  # fails now rather than after minutes of compiling
+            logs, store = plan.workspace.logs, plan.workspace.store.root
+            for folder, root in ((logs, plan.workspace.build), (store, store)):
+                with temporary(folder, root):  # fails now rather than after minutes of compiling
                     pass
         except OSError as error:
             for each in (each for tasks in waiting.values() for each in tasks):

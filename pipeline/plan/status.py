@@ -11,6 +11,7 @@ from pipeline.plan.actions import Action, CompileInputs
 from pipeline.plan.key_diff import describe_differences
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
+from pipeline.store.files import is_plain
 
 State = Literal["up-to-date", "hit", "stale", "waiting"]
 _MOST_REASONS = 3
@@ -116,7 +117,8 @@ def find_damage(plan: Plan, package: str, files: Mapping[str, Digest]) -> str:
     """Describe what is wrong with the files that a build left; empty where nothing is."""
     folder = plan.workspace.package(package)
     for name, content in files.items():
-        there = plan.workspace.file_digests.find(folder / name)
+        path = folder / name
+        there = plan.workspace.file_digests.find(path) if is_plain(path) else None
         if there is None:
             return f"{folder.name}/{name} is missing"
         if there != content:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from pipeline.store.files import write_atomically
 from pipeline.store.workspace import Workspace
@@ -64,6 +64,15 @@ class Event(NamedTuple):
     @property
     def title(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+class ActionRecord(TypedDict):
+    """The fields of an action in `run.json` that others read."""
+
+    kind: str
+    package: str | None
+    outcome: str
+    error: str
 
 
 def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:

@@ -17,15 +17,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pipeline.report import packages
 from pipeline.report.charts import draw
 from pipeline.report.elements import MOST_ROWS, Json, ReportSection
-from pipeline.report.events import RUN, TIMELINE
+from pipeline.report.events import RUN, TIMELINE, ActionRecord
 from pipeline.report.excerpts import excerpts, named_files
 from pipeline.report.junit import junit
 from pipeline.report.markdown import markdown, markdown_summary
 from pipeline.report.packages import Entry
-from pipeline.report.records import read_manifest
+from pipeline.report.records import read_fitting, read_manifest
 from pipeline.report.sections import report_sections, run
 from pipeline.store.digest import hash_bytes
 from pipeline.store.files import REPORT, read_record, write_atomically
+from pipeline.store.forms import fits
 from pipeline.store.visible import visible
 from pipeline.store.workspace import Workspace
 
@@ -109,7 +110,8 @@ def _page(template: str, **parts: Any) -> bytes:
 
 def read_run(workspace: Workspace) -> list[dict[str, Any]]:
     """Read the actions of the last run; none where `run.json` can't be read."""
-    return (read_record(workspace.build / RUN) or {}).get("actions", [])
+    actions: Any = (read_record(workspace.build / RUN) or {}).get("actions")
+    return actions if fits(actions, list[ActionRecord], open_fields=True) else []
 
 
 def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
@@ -120,8 +122,8 @@ def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
 
 def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
     """Read the record of the package that is in `build/` now; None where that was not validated."""
-    report = read_record(workspace.package(package) / REPORT)
-    if report is None or "methods" not in report:
+    report = read_fitting(workspace.package(package) / REPORT)
+    if report is None:
         return None
     files = (read_manifest(workspace, package) or {}).get("files", {})
     digests = {name: file["digest"] for name, file in files.items()}
@@ -154,7 +156,7 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     if (report := read_report(workspace, package)) is None:
         return []
     rendered = render_package(workspace.root, report)
-    written = _write(workspace.package(package), rendered)
+    written = _write(workspace, workspace.package(package), rendered)
     state = workspace.state(package)
     digests = state.get("validate", {}).get("files", {})
     if again := {name: hash_bytes(rendered[name]) for name in rendered if name in digests}:
@@ -176,12 +178,12 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
         else Entry(package, read_report(workspace, package))
         for package in packages
     ]
-    return _write(workspace.build, render_all(entries, read_timeline(workspace)))
+    return _write(workspace, workspace.build, render_all(entries, read_timeline(workspace)))
 
 
-def _write(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+def _write(workspace: Workspace, folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
     for name, content in contents.items():
-        write_atomically(folder / name, content)
+        write_atomically(folder / name, content, workspace.build)
     return [folder / name for name in contents]
 
 

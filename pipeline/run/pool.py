@@ -10,6 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from joblib import Parallel, delayed
@@ -20,6 +21,7 @@ from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.worker import Report, log_name, log_path, run
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
+from pipeline.store.files import make_folder, remove
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
@@ -37,7 +39,9 @@ class Pool:
         """Yield the reports of all actions, in the order in which they end."""
         waiting = list(ready)
         for action in waiting:
-            log_path(action, self._workspace).unlink(missing_ok=True)
+            with suppress(OSError):  # its worker says what is wrong
+                make_folder(log_path(action, self._workspace).parent, self._workspace.build)
+                remove(log_path(action, self._workspace))
             CrashLog(self._workspace.logs, str(action.package)).clear()  # only a validation writes
         while waiting:
             done: set[int] = set()

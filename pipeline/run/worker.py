@@ -24,6 +24,7 @@ from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.run.trace.isolated import ChildError, run_isolated
 from pipeline.store.errors import describe_error
+from pipeline.store.files import clear_place, make_folder, remove
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
@@ -69,6 +70,7 @@ def read_progress(action: Action, workspace: Workspace) -> tuple[int, int] | Non
 def _write_progress(path: Path, done: int, total: int) -> None:
     if total > 1:
         with suppress(OSError):
+            clear_place(path)
             path.write_text(f"{done} {total}")
 
 
@@ -86,13 +88,15 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
     if (remote := workspace.store.remote) is not None:
         remote.counts = type(remote.counts)()  # of this action alone
     try:
-        with _worker_process(), _logging_to(log_path(action, workspace)):
+        log = log_path(action, workspace)
+        make_folder(log.parent, workspace.build)
+        with _worker_process(), _logging_to(log):
             outcome, error, usage = _perform(action, workspace, stages, always)
     except OSError as problem:
         outcome, error, usage = "failed", describe_error(problem), {}
     finally:
         with suppress(OSError):
-            steps.unlink(missing_ok=True)
+            remove(steps)
     event = make_event(
         action,
         outcome,
@@ -208,7 +212,7 @@ def _prepare() -> None:
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
     """Send the file descriptors of standard output and error, native code's too, to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_place(path)
     saved = [os.dup(fd) for fd in (1, 2)]
     with open(path, "w", encoding="utf-8", errors="replace") as log:
         try:

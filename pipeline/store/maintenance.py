@@ -37,7 +37,7 @@ def _files(store: Store, folder: str) -> list[_File]:
     with suppress(OSError):  # a folder may vanish meanwhile
         for path in sorted((store.root / folder).glob("*/*")):
             with suppress(OSError):
-                stat = path.stat()
+                stat = path.lstat()
                 # A clock that once stood in the future must not keep a file for ever.
                 used = min(stat.st_mtime, now)
                 digest = Digest(path.parent.name + path.stem)

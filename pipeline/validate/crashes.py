@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.store.files import write_atomically
+from pipeline.store.files import clear_place, read_record, remove, write_atomically
+from pipeline.store.forms import fits
 
 
 class CrashLog:
@@ -38,6 +39,7 @@ class CrashLog:
             self._latest = method, what
             with suppress(OSError):
                 self._step.parent.mkdir(parents=True, exist_ok=True)
+                clear_place(self._step)
                 self._step.write_text(json.dumps([method, what, self._timeout]))
         signal.setitimer(signal.ITIMER_REAL, self._timeout)
         try:
@@ -69,15 +71,12 @@ class CrashLog:
     def crashes(self) -> dict[str, str]:
         """Return the predicate of a sentence about each method that ended its worker in this run;
         that of "" is about the package as a whole, which was opened."""
-        try:
-            found = json.loads(self._crashes.read_text())
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        found = read_record(self._crashes)
+        return found if found and fits(found, dict[str, str]) else {}
 
     def clear(self, crashes: bool = True) -> None:
         """Forget the step, and the crashes unless they are to be kept."""
         with suppress(OSError):
-            self._step.unlink(missing_ok=True)
+            remove(self._step)
             if crashes:
-                self._crashes.unlink(missing_ok=True)
+                remove(self._crashes)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,20 +50,18 @@ class Victim:
         shutil.copytree(self.bench.store / "blobs", self.remote / "blobs")
         for path in self.bench.store.glob("actions/*/*.json"):
             self._write(path.relative_to(self.bench.store), json.loads(path.read_bytes()))
-        public = self._key.public_key().public_bytes(
-            Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-        )
-        (self.folder / "key.pub").write_bytes(public)
+        public = self._key.public_key()
+        pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        (self.folder / "key.pub").write_bytes(pem)
 
     @property
     def environment(self) -> dict[str, str]:
-        trust = {"TRUSTED_KEYS": str(self.folder / "key.pub")}
-        settings = {"": self.remote.as_uri(), "_MODE": "read-only"}
-        found = {f"PTE_PIPELINE_REMOTE{name}": value for name, value in settings.items()}
-        unsigned = {"PTE_PIPELINE_REMOTE_TRUST": "unsigned"}
-        return found | (
-            {f"PTE_PIPELINE_{n}": v for n, v in trust.items()} if self.signed else unsigned
-        )
+        settings = {"REMOTE": self.remote.as_uri(), "REMOTE_MODE": "read-only"}
+        if self.signed:
+            settings["TRUSTED_KEYS"] = str(self.folder / "key.pub")
+        else:
+            settings["REMOTE_TRUST"] = "unsigned"
+        return {f"PTE_PIPELINE_{name}": value for name, value in settings.items()}
 
     def records(self) -> list[tuple[Path, dict[str, Any]]]:
         paths = sorted(self.remote.glob("actions/*/*.json"))
@@ -88,10 +87,8 @@ class Victim:
     def replace(self, path: Path, record: dict[str, Any]) -> None:
         """Put a record into the remote, whose signature, if it had one, is that of the old one."""
         entry = ActionEntry(record["key"], record["result"], record["seconds"])
-        try:
+        with suppress(ValueError, TypeError):  # of what has no canonical form
             record = {**record, "check": entry.checksum}
-        except (ValueError, TypeError):  # what has no canonical form
-            pass
         old = json.loads((self.remote / path).read_bytes())
         (self.remote / path).write_text(json.dumps({**old, "record": record}))
 

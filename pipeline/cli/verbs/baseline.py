@@ -8,9 +8,10 @@ from contextlib import suppress
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import find_damage, link_status
+from pipeline.report.records import read_fitting
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import ConfigErrors, PipelineError
-from pipeline.store.files import MANIFEST, REPORT, read_record, write_atomically
+from pipeline.store.files import MANIFEST, REPORT, write_atomically
 from pipeline.store.sizes import human_size
 from pipeline.store.workspace import BASELINES
 from pipeline.validate.gates.baseline import format_baseline, keep_accepted, read_baseline
@@ -71,7 +72,7 @@ def _present(plan: Plan, package: str) -> Figures:
         raise PipelineError(f"{package}: {damage}; {first}")
     folder = plan.workspace.package(package)
     if not recorded["sound"]:
-        report = read_record(folder / REPORT) or {}
+        report = read_fitting(folder / REPORT) or {}
         failures = "".join(f": {each}" for each in report.get("failures", ())[:1])
         raise PipelineError(f"{package}: is not what its source is{failures}")
     if (build := read_build(folder / MANIFEST)) is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.actions import Action, ValidateInputs
-from pipeline.report.records import FORMAT, GateRecord, read_manifest
+from pipeline.report.records import FORMAT, GateRecord, read_fitting, read_manifest
 from pipeline.report.render import render_package
 from pipeline.run.install import install
 from pipeline.run.prove.measure import check_files, find_measured, measure
@@ -19,7 +19,7 @@ from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import CONTENTS, REPORT, read_record, record_bytes
+from pipeline.store.files import CONTENTS, REPORT, record_bytes
 from pipeline.store.workspace import Workspace
 from pipeline.validate.gates.baseline import read_baseline
 from pipeline.validate.gates.figures import Figures
@@ -134,7 +134,7 @@ def _make_record(
     wrong: list[str],
 ) -> dict[str, Any]:
     """Return the record of the report; `wrong` is in what the package's files don't fit."""
-    contents, places = read_record(folder / CONTENTS), action.inputs.places
+    contents, places = read_fitting(folder / CONTENTS), action.inputs.places
     gates: list[GateRecord] = []
     if manifest:  # to have none is a failure by itself
         held_to = action.key["held_to"]

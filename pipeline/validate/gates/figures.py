@@ -19,8 +19,10 @@ from pydantic import Field
 
 from pipeline.backends.options import Options
 from pipeline.config.fields import DIGEST_PATTERN
+from pipeline.report.records import ManifestRecord, read_fitting
 from pipeline.store.digest import hash_json
 from pipeline.store.files import CONTENTS, REPORT, read_record
+from pipeline.store.forms import fits
 
 Json = Mapping[str, Any]
 # A higher SQNR is float32's own rounding, and differs from one processor to the next.
@@ -89,10 +91,10 @@ class Build:
 
 def read_build(manifest: Path) -> Build | None:
     """Read the build of a manifest and the records beside it; None where it can't be read."""
-    record = read_record(manifest)
-    if record is None or not {"files", "methods", "package"} <= record.keys():
+    record = read_record(manifest)  # which may have another name
+    if record is None or not fits(record, ManifestRecord, open_fields=True):
         return None
-    beside = (read_record(manifest.with_name(name)) for name in (CONTENTS, REPORT))
+    beside = (read_fitting(manifest.with_name(name)) for name in (CONTENTS, REPORT))
     return make_build(record, *beside)
 
 
