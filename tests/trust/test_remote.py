@@ -1,0 +1,291 @@
+"""The remote is an attacker: results that someone forged there."""
+
+import json
+import os
+import random
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from pipeline.plan.actions import Action
+from pipeline.run.install import install
+from pipeline.store.digest import hash_json
+from pipeline.store.errors import PipelineError
+from pipeline.store.forms import Count, FileName, fits
+from pipeline.store.names import is_file_name
+from pipeline.store.remote import Remote, RemoteSettings
+from pipeline.store.results import fits_action
+from pipeline.store.store import ActionEntry, Store
+from pipeline.store.workspace import open_workspace
+from tests.trust.forged import NAMES, Victim, attack, mutate
+
+EXAMPLES = int(os.environ.get("PTE_FORGED", "3"))
+
+
+@pytest.fixture
+def victim(built, tmp_path):
+    """Makes a fresh checkout with a remote that holds what `built` built."""
+
+    def make(**how):
+        folder = tmp_path / f"victim{len(list(tmp_path.glob('victim*')))}"
+        folder.mkdir()
+        return Victim(built, folder, **how)
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["../../../stranger", "{outside}/stranger"])
+def test_no_name_in_a_result_leads_out_of_the_package(victim, name):
+    forged = victim()
+    name = name.format(outside=forged.folder)
+    text = forged.put(b"a stranger's")
+    forged.forge("link", lambda result: result["files"].update({name: text}))
+    before = forged.outside()
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0, forged.checkout.output
+    assert forged.outside() == before
+    assert forged.checkout.outcomes()["link pair"] == "built"
+    assert forged.package() == {"pair.pte": forged.bench.bytes_of("pair", "pair.pte")}
+
+
+def test_names_are_plain_and_those_of_the_action(victim):
+    forged = victim()
+    _, record = forged.find("link")
+    key, files = record["key"], record["result"]["files"]
+    text = "0" * 64
+    assert fits_action(key, record["result"])
+    assert fits_action(key, {"files": files | {"weights.ptd": text}})
+    for name in (*NAMES, "other.pte", "weights.txt", "PAIR.PTD/x", "report.json"):
+        assert not fits_action(key, {"files": files | {name: text}}), name
+    assert not fits_action(key, {"files": files | {"a.ptd": text, "A.ptd": text}})
+    assert not fits_action(key, {"files": {"pair.pte": text}})
+    with pytest.raises(PipelineError, match="is no name of a file in a package"):
+        workspace = open_workspace(forged.checkout.root)
+        install(
+            workspace, Action("link", "pair", "pair", None, key, None), {"files": {"../x": "0"}}
+        )
+
+
+def test_a_refused_result_is_counted(victim):
+    forged = victim()
+    forged.forge("link", lambda result: result["files"].update({"/x": "0" * 64}))
+    path, _ = forged.find("link")
+    store = Store(forged.folder / "s", RemoteSettings(forged.remote.as_uri(), unsigned=True))
+    assert store.get(path.parent.name + path.stem) is None
+    assert store.remote.counts.corrupt == 1 and store.remote.counts.hits == 0
+
+
+def test_a_text_is_no_package_whoever_says_so(victim):
+    forged = victim()
+    text = forged.put(b"this is no package")
+    forged.forge("link", lambda result: result["files"].update({"pair.pte": text}))
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0, forged.checkout.output
+    assert forged.package() == {"pair.pte": forged.bench.bytes_of("pair", "pair.pte")}
+    words = "the store's result of link pair is not used: pair.pte is no .pte file"
+    assert words in forged.checkout.output
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0
+    assert forged.checkout.output.startswith("up to date: 1 package\n")
+
+
+def test_another_package_is_not_this_one(victim):
+    """Its manifest is of other bytes."""
+    forged = victim()
+    changed = bytearray(forged.bench.bytes_of("pair", "pair.pte"))
+    changed[-1] ^= 1
+    other = forged.put(bytes(changed))
+    forged.forge("link", lambda result: result["files"].update({"pair.pte": other}))
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0, forged.checkout.output
+    assert forged.package() == {"pair.pte": forged.bench.bytes_of("pair", "pair.pte")}
+    assert "manifest.json has another files" in forged.checkout.output
+
+
+def test_nobody_is_believed_unless_the_user_says_so(victim):
+    forged = victim()
+    environment = {"PTE_PIPELINE_REMOTE": forged.environment["PTE_PIPELINE_REMOTE"]}
+    assert forged.checkout.doit("lower:pair", **environment) == 3
+    (line,) = forged.checkout.output.splitlines()
+    assert "trusted_keys" in line and "remote_trust = 'unsigned'" in line
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0
+    assert "remote: believed without signatures" in forged.checkout.output
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0
+    assert "remote: believed without signatures" in forged.checkout.output  # at each run
+
+
+def test_an_untrusted_build_goes_by_its_environment(victim):
+    """The remote that a stranger's settings name is not asked, nor the store filled from it."""
+    forged = victim()
+    (forged.checkout.root / "pyproject.toml").write_text(
+        f'[tool.pte-pipeline]\nremote = "{forged.remote.as_uri()}"\nremote_trust = "unsigned"\n'
+        f'store = "{forged.folder / "elsewhere"}"\n'
+    )
+    assert forged.checkout.doit("cache", PTE_PIPELINE_UNTRUSTED="1") == 0, forged.checkout.output
+    assert forged.checkout.doit("plan", PTE_PIPELINE_UNTRUSTED="1") == 0, forged.checkout.output
+    assert "hit" not in forged.checkout.output and "in the store" not in forged.checkout.output
+    assert not (forged.folder / "elsewhere").exists()
+
+
+def test_what_was_believed_unsigned_is_no_result_where_signatures_are_asked_for(tmp_path, folder):
+    """Or one who signs would sign what follows from it."""
+    site, key = folder, {"kind": "test"}
+    Store(tmp_path / "a", site.settings()).put_result(key, {"forged": 1})
+    believer, (private, public) = Store(tmp_path / "b", site.settings()), keys_in(tmp_path)
+    assert believer.get_by_key(key).result == {"forged": 1}
+    assert Store(tmp_path / "b").get_by_key(key) is not None
+    signer = Store(tmp_path / "b", site.settings(signing_key=private, unsigned=False))
+    assert signer.get_by_key(key) is None
+    signer.put_result(key, {"own": 1})
+    doubter = Store(tmp_path / "c", site.settings(trusted_keys=(public,), unsigned=False))
+    assert doubter.get_by_key(key).result == {"own": 1}
+
+
+def keys_in(folder):
+    from cryptography.hazmat.primitives import serialization as to
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    private = (to.Encoding.PEM, to.PrivateFormat.PKCS8, to.NoEncryption())
+    (folder / "key.pem").write_bytes(key.private_bytes(*private))
+    public = (to.Encoding.PEM, to.PublicFormat.SubjectPublicKeyInfo)
+    (folder / "key.pub").write_bytes(key.public_key().public_bytes(*public))
+    return folder / "key.pem", folder / "key.pub"
+
+
+def test_a_signed_result_is_of_its_action_alone(victim):
+    """Under another name, with another signer, or without its signature it is none."""
+    forged = victim(signed=True)
+    settings = RemoteSettings(
+        forged.remote.as_uri(), trusted_keys=(forged.folder / "key.pub",), writable=False
+    )
+    (first, record), (second, _) = forged.find("link"), forged.find("validate")
+    action = first.parent.name + first.stem
+    place = forged.remote / first
+    whole = json.loads(place.read_bytes())
+
+    def found(**changes):
+        place.write_text(json.dumps({**whole, **changes}))
+        return Store(forged.folder / "s" / str(time.time_ns()), settings).get(action)
+
+    assert found().result == record["result"]
+    assert found(signature=None) is found(signer=None) is found(signer="0" * 64) is None
+    assert found(record={**record, "seconds": 0.0}) is None
+    assert found(signer=[], signature={}) is None
+    assert found(**json.loads((forged.remote / second).read_bytes())) is None
+
+
+def test_a_changed_record_is_none_or_of_its_action(_built):
+    """Whatever field changes: with a whole check, what is read has the form of its kind."""
+    stored = [path.read_bytes() for path in sorted(_built.store.glob("actions/*/*.json"))]
+    digests = [path.parent.name + path.name for path in sorted(_built.store.glob("blobs/*/*"))]
+    read = 0
+    for seed in range(EXAMPLES * 100):
+        draw = random.Random(seed)
+        record = json.loads(draw.choice(stored))
+        action = hash_json(record["key"])
+        changed = mutate(record, digests, _built.root, draw)
+        with suppress(KeyError, TypeError, ValueError):
+            given = record["key"], record["result"], record["seconds"]
+            record["check"] = ActionEntry(*given).checksum
+        entry = ActionEntry.from_json(record, action)
+        read += entry is not None
+        assert entry is None or fits_action(entry.key, entry.result), changed
+        for name in entry.result.get("files", ()) if entry else ():
+            assert is_file_name(name), changed
+    assert 0 < read < EXAMPLES * 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_a_remote_of_forged_records_harms_nothing(built, tmp_path, seed, signed):
+    done, wrong = attack(built, tmp_path / "v", seed, signed)
+    assert not wrong, done
+
+
+def test_forms_are_exact():
+    assert fits({"a": 1}, dict[str, Count]) and not fits({"a": -1}, dict[str, Count])
+    assert not fits(True, int) and not fits(float("nan"), float) and not fits("\ud800", str)
+    assert fits(["a", 1], tuple[FileName, int]) and not fits(["a/b", 1], tuple[FileName, int])
+    assert fits(None, int | None) and not fits(10**400, float)
+
+
+# Remotes that never end
+
+
+@contextmanager
+def serving(answer):
+    """A server that gives `answer(connection)` to every request."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                threading.Thread(target=respond, args=(connection,), daemon=True).start()
+
+        def respond(connection):
+            with connection:
+                connection.settimeout(10)
+                try:
+                    connection.recv(1 << 16)
+                    answer(connection)
+                except OSError:
+                    pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def endless(connection):
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
+    for _ in range(1 << 20):
+        connection.sendall(b"[" * (1 << 16))
+
+
+def claims_much(connection):
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000000\r\n\r\n{")
+    time.sleep(5)
+
+
+def drips(connection):
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    for _ in range(100):
+        connection.sendall(b"{")
+        time.sleep(0.1)
+
+
+def redirects(connection):
+    connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n")
+
+
+@pytest.mark.parametrize("answer", [endless, claims_much, drips, redirects])
+def test_an_answer_that_does_not_end_is_a_miss(answer):
+    import resource
+
+    with serving(answer) as url:
+        remote = Remote(RemoteSettings(url, unsigned=True, timeout=1.0))
+        before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+        assert remote.fetch_result("0" * 64) is None
+        assert time.monotonic() - started < 5
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"[" * 100_000, b'{"record":' * 50_000, b"null", b"[]", b'"x"', b"1e999", b"9" * 10_000),
+        *(b"", b"\xff\xfe", b'{"record": {"key": NaN}}', b'{"record": null}'),
+        b'{"record": "\\ud800"}',
+    ],
+)
+def test_what_is_no_record_is_a_miss(folder, content):
+    folder.write(f"actions/00/{'0' * 62}.json", content)
+    remote = folder.remote()
+    assert (
+        remote.fetch_result("0" * 64, lambda record: ActionEntry.from_json(record, "0" * 64))
+        is None
+    )
+    assert remote.counts.corrupt == 1
