@@ -20,6 +20,9 @@ from pipeline.store.signing import INSTALL
 _CHUNK = 1 << 22  # bytes read in a step
 _PART = 1 << 23  # bytes of a part of an upload; S3 wants at least 5 MiB
 
+# Where a server that does not know ranges answers with all that it likes.
+_STREAMED = {"http", "https"}
+
 # Where a file appears when its upload is complete, and a move is a copy.
 _ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a"}
 
@@ -89,6 +92,9 @@ class RemoteFiles:
         Most files are one piece, so the first is asked for outright, and the size only if there may
         be more.
         """
+        if self._protocol in _STREAMED:
+            yield from self._stream(name, limit)
+            return
         position, size = 0, None
         while size is None or position < size:
             end = position + _CHUNK
@@ -109,6 +115,22 @@ class RemoteFiles:
                 return
             if size is None:
                 size = self.size(name)
+
+    def _stream(self, name: str, limit: int) -> Iterator[bytes]:
+        """Yield a file in pieces as it comes, of which never more than one is in memory."""
+        filesystem, root = self._connect()
+        # With any `size`, nobody asks for it first.
+        file = self._step(filesystem.open, f"{root}/{name}", "rb", block_size=0, size=1)
+        position = 0
+        try:
+            while chunk := self._step(_read_chunk, file):
+                position += len(chunk)
+                if position > limit:
+                    raise RemoteError("corrupt")
+                yield chunk
+        finally:
+            with suppress(RemoteError):
+                self._step(file.close)
 
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes; None if there is no such file."""
@@ -215,6 +237,14 @@ class RemoteFiles:
             error = TimeoutError(f"no answer within {self._timeout:g} s")
         count = "misses" if isinstance(error, FileNotFoundError) else "errors"
         raise RemoteError(count, error) from error
+
+
+def _read_chunk(file: Any) -> bytes:
+    """Read a whole chunk, or what is left, so that a step that takes its time is one chunk."""
+    chunk = bytearray()
+    while len(chunk) < _CHUNK and (piece := file.read(_CHUNK - len(chunk))):
+        chunk += piece
+    return bytes(chunk)
 
 
 def _discard(file: Any) -> None:
