@@ -10,6 +10,7 @@ from pipeline.report.render import (
 )
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
+from tests.support import builds
 
 T = 1_700_000_000.0
 
@@ -140,7 +141,7 @@ def test_an_overview_of_what_is_in_build(tmp_path):
 def test_a_report_of_another_build_of_the_package_is_none(tmp_path):
     space = workspace(tmp_path)
     put(space, "pack", "report.json", REPORT)
-    manifest = {"methods": {}, "files": {"model.pte": {"digest": "other", "size": 1}}}
+    manifest = builds.manifest(files={"model.pte": {"digest": "f" * 64, "size": 1}})
     put(space, "pack", "manifest.json", manifest)
     assert read_report(space, "pack") is None
     assert "1 package: 1 not validated" in summary(space, "pack")
