@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.measure import BenchmarkError, Run, run
 from pipeline.plan.plan import Plan
 from pipeline.run.install import install
+from pipeline.store.digest import hash_json
+from pipeline.store.files import CONTENTS, MANIFEST
+from pipeline.store.results import REPORTS
 from pipeline.store.store import Store
 from pipeline.store.usage import read_usage
 from pipeline.store.workspace import Workspace
@@ -171,16 +174,18 @@ def _finish(plan: Plan, package: str) -> None:
     """Records the results of linking and of validating."""
     link = plan.link(package)
     assert link is not None
-    _install(plan, link, {f"{link.model}.pte": package, "manifest.json": '{"files": {}}'})
+    records = dict.fromkeys((MANIFEST, CONTENTS), "{}")
+    _install(plan, link, {f"{link.model}.pte": package, **records})
     validate = plan.validate(package)
     assert validate is not None
-    _install(plan, validate, {"report.json": '{"methods": []}', "report.md": ""}, ok=True)
+    facts = {"ok": True, "sound": True, "measured": hash_json(validate.key["measured"])}
+    _install(plan, validate, dict.fromkeys(REPORTS, "{}"), facts=facts)
 
 
-def _install(plan: Plan, action: Any, contents: Mapping[str, str], **facts: Any) -> None:
+def _install(plan: Plan, action: Any, contents: Mapping[str, str], **more: Any) -> None:
     store = plan.workspace.store
     files = {name: store.put(content.encode()) for name, content in contents.items()}
-    result = {"files": files, "facts": facts}
+    result = {"files": files, **more}
     store.put_result(action.key, result)
     install(plan.workspace, action, result)
 

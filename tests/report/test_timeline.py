@@ -190,11 +190,12 @@ def test_rendering_again_leaves_the_recorded_files_current(tmp_path):
     space = workspace(tmp_path)
     put(space, "pack", "report.json", REPORT)
     (space.build / ".state").mkdir()
-    space.write_state("pack", {"validate": {"files": {"report.md": "old", "x": "y"}}})
+    recorded = {"report.md": "0" * 64, "x": "1" * 64}
+    space.write_state("pack", {"validate": {"action": "2" * 64, "files": recorded}})
     written = write_reports(space, "pack")
     assert {path.name for path in written} == {"report.md", "report.html", "junit.xml"}
     kept = space.state("pack")["validate"]["files"]
-    assert kept == {"report.md": hash_file(space.package("pack") / "report.md"), "x": "y"}
+    assert kept == {"report.md": hash_file(space.package("pack") / "report.md"), "x": "1" * 64}
 
 
 def test_damaged_records_are_none(tmp_path):
