@@ -82,8 +82,9 @@ def _is_float(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Tell whether a value is a text that can be written: one without lone surrogates."""
-    if not isinstance(value, str):
+    """Tell whether a value is a text that can be written, or name a file: one without lone
+    surrogates and NUL."""
+    if not isinstance(value, str) or "\0" in value:
         return False
     try:
         value.encode()

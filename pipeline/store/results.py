@@ -52,9 +52,20 @@ class _ProgramParts(TypedDict):
     outline: _Outline
 
 
+class _Run(TypedDict):
+    files: NotRequired[list[str]]
+    listings: NotRequired[list[str]]
+    links: NotRequired[list[str]]
+    environment: NotRequired[list[str]]
+    modules: NotRequired[list[str]]
+    distributions: NotRequired[list[str]]
+    made: NotRequired[list[str]]
+    unfollowed: NotRequired[list[str]]
+
+
 class _Reads(TypedDict):
-    reads: list[str]
-    distributions: list[str]
+    runs: list[_Run]
+    last: Digest
 
 
 class _ExportedMethod(TypedDict):
