@@ -169,7 +169,8 @@ class Watch:
         flags = given[2] if isinstance(given[2], int) else 0
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND):
             self._changed(path)
-        elif not path.startswith((*self._read, *SYSTEM)):
+        elif "/actions/" not in path and not path.startswith((*self._read, *SYSTEM)):
+            # `/actions/` is the remote that damaged settings name, which may be any folder.
             self.note("opened_outside", path)
 
     def _changed(self, path: str) -> None:
