@@ -19,7 +19,7 @@ from pipeline.program.stored_zip import StoredZip
 from pipeline.store.errors import SourceError
 from pipeline.store.files import stat_file
 
-METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 KINDS = ("weights", "constants")
 
 _LARGEST_TEXT = 1 << 28  # bytes; the program of a model of a billion parameters has some 10 million
@@ -170,8 +170,8 @@ def check_method_name(name: str) -> None:
     """Raises ValueError for a name that no method can have."""
     if not METHOD_NAME.fullmatch(name):
         raise ValueError(
-            f"method name {name!r}; must be letters, digits and underscores, "
-            "and not start with a digit"
+            f"method name {name[:140]!r}; must be letters, digits and underscores, "
+            "at most 128, and not start with a digit"
         )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 _FRAME = re.compile(
-    r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n?(?P<code>[^\n]*)'
+    r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>[^\n]+)\n?(?P<code>[^\n]*)'
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
