@@ -363,7 +363,9 @@ def main(count: int, first: int = 0) -> int:
                 seed, seconds = number + 1, max(seconds, took[0])
                 outcomes[outcome.split(":")[0]] += 1
                 if outcome not in ("read", "refused"):
-                    print(number, outcome)
+                    print(number, outcome, flush=True)
+                if seed % 500 == 0:
+                    print(f"... {seed}: {dict(outcomes)}", flush=True)
         if child.returncode:
             print(seed, f"dies with {child.returncode}")
             outcomes["dies"] += 1
