@@ -672,9 +672,9 @@ def test_example_inputs_are_not_believed(original, tmp_path):
 
 def test_mutated_archives_are_read_or_refused(original, tmp_path):
     """`python -m tests.trust.mutations 5000` tries more."""
-    outcomes = [attempt(mutate(original, seed), tmp_path, ENTRY) for seed in range(60)]
+    outcomes = [attempt(mutate(original, seed), tmp_path, ENTRY) for seed in range(35)]
     assert {each for each in outcomes if each not in ("read", "refused")} == set()
-    assert outcomes.count("refused") > 20
+    assert outcomes.count("refused") > 15
 
 
 # Traces
