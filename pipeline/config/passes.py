@@ -5,8 +5,8 @@ imported. These are the classes and functions of the workspace's `passes/` folde
 installed distribution offers by an entry point of the group `pte_pipeline.passes`: a module
 (`acme.passes`), or one object (`acme.passes:FuseGelu`).
 
-The digests of all the Python files that a pass could import from its folder or package are part of
-keys, so they are found without importing anything; what it takes from other distributions is not.
+The digests of all files in a pass's folder or package are part of keys, so they are found without
+importing anything; `plan/pass_inputs.py` says what else counts.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
     """Find the files whose content decides what a pass (`module:name`) is, by names without paths
     of this machine. Empty for a pass that no config may name; `root` is the workspace's folder."""
     module = reference.partition(":")[0]
-    if _own_file(module, root):
-        return _python_files(root / FOLDER, FOLDER)
+    if is_own(reference, root):
+        return _files(root / FOLDER, FOLDER)
     if not {module, reference} & _offered():
         return {}
     top = module.partition(".")[0]
@@ -50,8 +50,13 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
         return {}
     origin = Path(spec.origin)
     if origin.name == "__init__.py":
-        return _python_files(origin.parent, top)
+        return _files(origin.parent, top)
     return {origin.name: origin}
+
+
+def is_own(reference: str, root: Path) -> bool:
+    """Return whether a pass is one of the workspace's own."""
+    return _own_file(reference.partition(":")[0], root) is not None
 
 
 def _own_file(module: str, root: Path) -> Path | None:
@@ -66,11 +71,15 @@ def _offered() -> set[str]:
     return {point.value.replace(" ", "") for point in entry_points(group=GROUP)}
 
 
-def _python_files(folder: Path, name: str) -> dict[str, Path]:
-    return {
-        f"{name}/{path.relative_to(folder).as_posix()}": path
-        for path in sorted(folder.rglob("*.py"))
-    }
+def _files(folder: Path, name: str) -> dict[str, Path]:
+    """Return all files in a folder but those that Python caches, and hidden ones."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        hidden = any(part[0] == "." or part == "__pycache__" for part in parts)
+        if path.is_file() and not hidden:
+            found["/".join((name, *parts))] = path
+    return found
 
 
 def load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., Any]]:

@@ -113,7 +113,7 @@ def compile_action(
     unit: Sequence[str],
     methods: Mapping[str, MethodSource],
     quantizes: Mapping[str, Action[QuantizeInputs]],
-    passes: Mapping[str, Mapping[str, Digest]],
+    passes: Mapping[str, Mapping[str, str | None]],
     files: Mapping[str, OptionFiles] = NO_FILES,
 ) -> Action[CompileInputs]:
     """Return the action that compiles the methods of a unit.
@@ -122,7 +122,7 @@ def compile_action(
         methods: all methods of the model, in its order.
         quantizes: the quantize actions of the package. The key holds their digests, so whether a
             method was compiled is known without its quantized program.
-        passes, files: the files of each pass, by reference, and those that each method names.
+        passes, files: the inputs of each pass, by reference, and the files that each method names.
     """
     own = {name: quantizes[name] for name in unit if name in quantizes}
     key = {

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.passes import source_files
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
 from pipeline.plan.checks import check_backends, check_config, check_model, find_places
 from pipeline.plan.config_cache import ConfigCache
 from pipeline.plan.models import Models, once
+from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, Problem, SourceError
@@ -85,6 +85,10 @@ class Plan:
         if config is None or document is None:
             return tuple(found)
         found += check_config(config, document, self.workspace)
+        try:
+            self._passes(package)
+        except SourceError as error:
+            found += (document.problem("methods", str(error)),)
         found += self.models.problems(config.model, document)
         if config.model not in self.models.sources:
             return tuple(found)
@@ -184,16 +188,10 @@ class Plan:
             for unit in self.units(package)
         ]
 
-    def _passes(self, package: str) -> dict[str, dict[str, Digest]]:
-        """Hash the files of a config's passes, by reference and name."""
-        summary, digests = self.configs.summary(package), self.workspace.file_digests
-        return {
-            reference: {
-                name: digests.hash(path)
-                for name, path in source_files(reference, self.workspace.root).items()
-            }
-            for reference in (summary.passes if summary else ())
-        }
+    def _passes(self, package: str) -> dict[str, dict[str, str | None]]:
+        """Return the inputs of a config's passes, by reference and name."""
+        summary, inputs = self.configs.summary(package), PassInputs(self.workspace)
+        return {each: inputs.find(each) for each in (summary.passes if summary else ())}
 
     @once
     def link(self, package: str) -> Action | None:
@@ -223,12 +221,12 @@ class Plan:
         if summary is None or summary.model not in self.models.sources:
             return None
         try:
-            methods = self.methods(package)
+            methods, passes = self.methods(package), self._passes(package)
         except SourceError:
             return None
         if (methods is not None) != exported:
             return None
-        inputs = [toolchain(summary.distributions), self._passes(package)]
+        inputs = [toolchain(summary.distributions), passes]
         return self._derived(package, what, methods or {}, inputs, compute)
 
     def validate(self, package: str) -> Action | None:

@@ -12,7 +12,7 @@ from pipeline.backends import BACKENDS
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
 from pipeline.plan.models import Models
-from pipeline.run.build.compile import compile_unit
+from pipeline.run.build.compile import Keep, compile_unit
 from pipeline.run.build.export import export
 from pipeline.run.build.link import link_package
 from pipeline.run.build.quantize import quantize_method
@@ -22,16 +22,19 @@ from pipeline.run.stored import install_stored
 from pipeline.store.workspace import Workspace
 
 
-def perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> bool:
+def perform(
+    action: Action, workspace: Workspace, stages: Stages, always: bool, keep: Keep | None = None
+) -> bool:
     """Perform an action, unless another process did it while this one waited for its turn.
 
-    Return whether there was nothing to do; `always` performs it whatever the store holds. Raises
-    PipelineError for what a user can mend; anything else is a bug.
+    Return whether there was nothing to do; `always` performs it whatever the store holds, and
+    `keep` is given what was compiled, instead of the store. Raises PipelineError for what a user
+    can mend; anything else is a bug.
     """
     verbs: dict[str, Callable[..., Any]] = {
         "export": export,
         "quantize": quantize_method,
-        "compile": partial(compile_unit, always=always),
+        "compile": partial(compile_unit, always=always, keep=keep),
         "link": link_package,
         "validate": partial(validate, always=always),
     }

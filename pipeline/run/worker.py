@@ -119,12 +119,18 @@ def _perform(
     """Return the outcome, the error or "", and what the caches inside the action were asked."""
     try:
         with stages.stage(IMPORT):
+            from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
             from pipeline.run.perform import runs_user_code
         if not runs_user_code(action):
             return _perform_here(action, workspace, stages, always)
+        watch = watch_passes(workspace) if action.key.get("passes") else None
         apart = run_isolated(
-            partial(_perform_apart, action, workspace, stages, always), stages=stages
+            partial(_perform_apart, action, workspace, stages, always), watch, stages
         )
+        for result in apart[-1]:  # what is not kept by now, since nobody knows what it depends on
+            if watch is not None:
+                check_pass_reads(action, workspace, watch)
+            workspace.store.put_result(*result)
     except ChildError as problem:  # whose traceback is in the log
         if problem.signal:  # so this worker's end tells more: it is tried again, alone
             os.kill(os.getpid(), problem.signal)
@@ -132,7 +138,7 @@ def _perform(
     except BaseException as problem:
         traceback.print_exc()
         return "failed", describe_error(problem), {}
-    outcome, error, usage, asked = apart
+    outcome, error, usage, asked, _ = apart
     if (remote := workspace.store.remote) is not None:
         remote.counts, remote.problem = type(remote.counts)(**asked[0]), asked[1]
     return outcome, error, {kind: Usage(**counts) for kind, counts in usage.items()}
@@ -140,21 +146,25 @@ def _perform(
 
 def _perform_apart(action: Action, workspace: Workspace, stages: Stages, always: bool) -> list[Any]:
     """Perform an action in this process, which is its own; return what happened as JSON."""
-    outcome, error, usage = _perform_here(action, workspace, stages, always)
+    compiled: list[Any] = []
+    outcome, error, usage = _perform_here(
+        action, workspace, stages, always, lambda *result: compiled.append(result)
+    )
     remote = workspace.store.remote
     asked = [vars(remote.counts), remote.problem] if remote is not None else None
-    return [outcome, error, {kind: vars(counts) for kind, counts in usage.items()}, asked]
+    counts = {kind: vars(each) for kind, each in usage.items()}
+    return [outcome, error, counts, asked, compiled]
 
 
 def _perform_here(
-    action: Action, workspace: Workspace, stages: Stages, always: bool
+    action: Action, workspace: Workspace, stages: Stages, always: bool, keep: Any = None
 ) -> tuple[Outcome, str, Mapping[str, Usage]]:
     from pipeline.compile.preprocess.cache import counted_preprocess
     from pipeline.run.perform import perform
 
     try:
         with counted_preprocess() as counts:
-            done = perform(action, workspace, stages, always)
+            done = perform(action, workspace, stages, always, keep)
         made = Usage(counts.hits, counts.misses, counts.saved, counts.seconds)
         usage = {"preprocess": made} if counts.hits or counts.misses else {}
         return "hit" if done else "built", "", usage

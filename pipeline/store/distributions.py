@@ -13,7 +13,7 @@ import csv
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import all_suffixes
@@ -53,17 +53,37 @@ def identity(name: str) -> str:
     info = getattr(found, "_path", None)
     if not isinstance(info, Path):  # in an archive, which nobody edits in place
         return found.version
+    return _cached(info, lambda: _identify(found, info))
+
+
+@cache
+def module_identity(name: str) -> str:
+    """Return a digest of all files that a module at the top level is imported from."""
+    return _cached(_NOWHERE / name, lambda: _look(_NOWHERE / name, [name], {}))
+
+
+def find_folders(name: str) -> list[str]:
+    """Return the folders, or the file, that a module at the top level is imported from."""
+    return [path for _, path, _ in _find_places(_NOWHERE / name, [name])]
+
+
+_NOWHERE = Path(os.sep, "nowhere")  # no RECORD vouches for what stands there
+
+
+def _cached(info: Path, compute: Callable[[], dict[str, Any]]) -> str:
+    """Return the `identity` of what is computed, or of the last time where no file that it was
+    computed from is another one since."""
     cached, own = _cache_path(info), _own_stamps(info)
     known = read_record(cached) or {}
     with suppress(LookupError, TypeError, ValueError, AttributeError):  # not written by this
         if (
             known["own"] == own
             and known["places"] == _find_places(info, known["names"])
-            and known["stamp"] == _stamp(info.parent, known["files"].split("\n"))
+            and known["stamp"] == _stamp(known["files"].split("\n"))
         ):
             return str(known["identity"])
     started = time.time_ns()
-    made = {"own": own, **_identify(found, info)}
+    made = {"own": own, **compute()}
     if started - made["stamp"][-1] > RACY_NS:
         with suppress(OSError):  # computed again each time, where nothing can be kept
             write_atomically(cached, canonical_json(made))
@@ -73,18 +93,9 @@ def identity(name: str) -> str:
 def _identify(found: Distribution, info: Path) -> dict[str, Any]:
     """Return what a distribution is, and all that says whether it still is that."""
     listed = _read_listed(found)
-    names = _top_level(found, listed)
-    places = _find_places(info, names)
-    files, folders, changes = _look(info, places, listed)
-    inside = f"{info.parent}{os.sep}"
-    every = [path.removeprefix(inside) for path in [*files, *folders]]
-    return {
-        "names": names,
-        "places": places,
-        "files": "\n".join(every),
-        "stamp": _stamp(info.parent, every),
-        "identity": found.version + (f", changed: {hash_json(changes)[:32]}" if changes else ""),
-    }
+    made = _look(info, _top_level(found, listed), listed)
+    changes = made["identity"]
+    return {**made, "identity": found.version + (f", changed: {changes}" if changes else "")}
 
 
 def _cache_path(info: Path) -> Path:
@@ -95,8 +106,8 @@ def _cache_path(info: Path) -> Path:
 
 
 def _own_stamps(info: Path) -> list[Any]:
-    """Return stamps of the files that say what is installed."""
-    found: list[Any] = []
+    """Return stamps of the files that say what is installed, and the digest of this module."""
+    found: list[Any] = [hash_file(Path(__file__))]
     for name in ("METADATA", "RECORD", "direct_url.json", "top_level.txt", "entry_points.txt"):
         try:
             found.append(read_stamp(info / name))
@@ -125,8 +136,9 @@ def _top_level(found: Distribution, listed: Mapping[str, _Listed]) -> list[str]:
     """Return the names that a distribution is imported by."""
     names = {path.split("/")[0] for path in listed}
     names = {name for name in names if not name.endswith((".dist-info", ".data")) and name != ".."}
-    names |= set((found.read_text("top_level.txt") or "").split())
-    names |= set() if listed else {each.module.split(".")[0] for each in found.entry_points}
+    if not listed:
+        names |= set((found.read_text("top_level.txt") or "").split())
+        names |= {each.module.split(".")[0] for each in found.entry_points}
     return sorted(names or {found.metadata["Name"].replace("-", "_")})
 
 
@@ -153,14 +165,13 @@ def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
     return places
 
 
-def _look(
-    info: Path, places: Iterable[_Place], listed: Mapping[str, _Listed]
-) -> tuple[list[str], list[str], list[list[str | None]]]:
-    """Return all files that count and their folders, and the name and digest of each file that is
-    not as RECORD says; None for one that isn't there."""
+def _look(info: Path, names: Sequence[str], listed: Mapping[str, _Listed]) -> dict[str, Any]:
+    """Look at all files of some modules: `identity` is the digest of those that aren't as RECORD
+    says, or "" where all are; the rest is what `_cached` compares."""
     files: list[str] = []
     folders: list[str] = []
-    doubted: list[tuple[str, str]] = []
+    changes: list[list[str | None]] = []
+    places = _find_places(info, names)
     installed = {name for name, _, is_own in places if is_own}
     missing = {name for name in listed if name.split("/")[0] in installed}
     limits = _limits(info)
@@ -174,9 +185,15 @@ def _look(
             if own is not None:
                 missing.discard(name)
             if own is None or not _is_vouched(path, own, limits):
-                doubted.append((name, path))
-    changes: list[list[str | None]] = [[name, hash_file(Path(path))] for name, path in doubted]
-    return files, folders, sorted([*changes, *([name, None] for name in missing)], key=str)
+                changes.append([name, hash_file(Path(path))])
+    changes += [[name, None] for name in missing]
+    return {
+        "names": names,
+        "places": places,
+        "files": "\n".join([*files, *folders]),
+        "stamp": _stamp([*files, *folders]),
+        "identity": hash_json(sorted(changes, key=str))[:32] if changes else "",
+    }
 
 
 def _walk(top: str) -> Iterator[tuple[str, bool]]:
@@ -237,20 +254,16 @@ def _is_vouched(path: str, listed: _Listed, limits: tuple[int, int]) -> bool:
     return urlsafe_b64encode(digest).rstrip(b"=").decode() == listed.digest
 
 
-def _stamp(base: Path, files: Iterable[str]) -> list[int]:
+def _stamp(files: Iterable[str]) -> list[int]:
     """Return the number of files, the sum of the times of their last changes, and the last one.
 
     The kernel sets such a time with every write, rename or change of mode, whatever a file's mtime
     is set to then.
     """
-    folder, stat = os.open(base, os.O_RDONLY), os.stat
-    times = []
-    try:
-        for name in files:
-            try:
-                times.append(stat(name, dir_fd=folder).st_ctime_ns)
-            except OSError:
-                continue
-    finally:
-        os.close(folder)
+    times, stat = [], os.stat
+    for name in files:
+        try:
+            times.append(stat(name).st_ctime_ns)
+        except OSError:
+            continue
     return [len(times), sum(times), max(times, default=0)]

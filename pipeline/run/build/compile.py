@@ -24,21 +24,22 @@ from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.objects import MethodObject, make_object, parse_object
 from pipeline.config.models import EmitConfig, MethodConfig, PassSpec
-from pipeline.config.passes import load_passes, source_files
+from pipeline.config.passes import load_passes
 from pipeline.plan.actions import Action, CompileInputs
+from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.graphs import NodePlaces, forget_lines
 from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.load import guard_files, guard_sources, load_method, load_quantized
 from pipeline.run.stages import Stages
-from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError, listed
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
+Keep = Callable[[Json, Json, float], object]  # a key, its result and seconds
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,17 @@ class _Method:
 
 
 def compile_unit(
-    action: Action[CompileInputs], workspace: Workspace, stages: Stages, always: bool = False
+    action: Action[CompileInputs],
+    workspace: Workspace,
+    stages: Stages,
+    always: bool = False,
+    keep: Keep | None = None,
 ) -> None:
     """Compile the methods of one action and record the result, a `CompiledUnit`.
 
-    `always` preprocesses every partition, whatever the store holds. Raises SourceError for a
-    program that can't be read, or is not the one that was planned.
+    `always` preprocesses every partition, whatever the store holds; `keep` is called instead of the
+    store's `put_result`. Raises SourceError for a program that can't be read, or is not the one
+    that was planned.
     """
     inputs, store, root = action.inputs, workspace.store, workspace.root
     with stages.stage("load"), guard_sources(inputs.sources.values()):
@@ -133,11 +139,12 @@ def compile_unit(
         for name, program in programs.items():
             instructions = emission.instructions(name, program).to_json()
             described[name] = replace(described[name], instructions=instructions)
-        _check_passes(action.key.get("passes", {}), root)
+        _check_passes(action.key.get("passes", {}), workspace)
     with stages.stage("store"):
         made = make_object(emitted, store, named if len(named) > 1 else {})
         entries = _record_etrecord(emitted, inputs, programs, store)
-        store.put_result(action.key, CompiledUnit(made, described, entries).to_json(), stages.total)
+        result = CompiledUnit(made, described, entries).to_json()
+        (keep or store.put_result)(action.key, result, stages.total)
 
 
 def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:
@@ -213,10 +220,10 @@ def _load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., An
     ]
 
 
-def _check_passes(planned: Mapping[str, Any], root: Path) -> None:
-    for reference, files in planned.items():
-        now = {n: digest.hash_file(path) for n, path in source_files(reference, root).items()}
-        if now != files:
+def _check_passes(planned: Mapping[str, Any], workspace: Workspace) -> None:
+    now = PassInputs(replace(workspace))  # without what it has cached
+    for reference, inputs in planned.items():
+        if now.find(reference) != inputs:
             raise SourceError(f"pass {reference}: changed while the build ran; run again")
 
 

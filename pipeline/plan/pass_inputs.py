@@ -1,0 +1,93 @@
+"""The inputs of passes, which stand in the keys of what they help to compile.
+
+A compile action's key is made before it runs, so what passes read at run time stands in their text:
+`INPUTS` of any module in `passes/`, as exporters have it. What they read beside is an error, which
+`run/build/pass_reads.py` finds.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pipeline.config.passes import FOLDER, is_own, source_files
+from pipeline.plan.declared import Declared, parse_declared, read_declared
+from pipeline.plan.places import Places
+from pipeline.store.digest import Digest, hash_bytes
+from pipeline.store.distributions import module_identity
+from pipeline.store.file_digests import FileDigests
+from pipeline.store.toolchain import CORE, code, version_of
+from pipeline.store.workspace import Workspace
+
+_KNOWN = {*CORE, "pipeline"}  # count in every key
+
+
+class PassInputs:
+    """The inputs of a workspace's passes, as they are now."""
+
+    def __init__(self, workspace: Workspace, digests: FileDigests | None = None) -> None:
+        self._workspace = workspace
+        self._digests = digests or workspace.file_digests
+        self._places = Places(workspace)
+
+    def find(self, reference: str) -> dict[str, str | None]:
+        """Return the digests and versions of all that a pass depends on, by name. Raises
+        SourceError for INPUTS that can't be."""
+        root = self._workspace.root
+        files = source_files(reference, root)
+        found: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
+        for name in self.imports(files.values()):
+            found[f"import {name}"] = module_identity(name)
+        if not is_own(reference, root):
+            return found
+        for where, declared in self.declared():
+            for name in declared.find(self._places, where):
+                found[name] = self._digests.find(Path(self._places.locate(name)))
+            for name in declared.environment:
+                found[f"${name}"] = _digest_of(os.environ.get(name))
+            for name in declared.distributions:
+                found[f"lib:{name}"] = version_of(name)
+        return found
+
+    def modules(self) -> list[Path]:
+        """Return the modules of the workspace's passes."""
+        return sorted((self._workspace.root / FOLDER).rglob("*.py"))
+
+    def declared(self) -> Iterator[tuple[str, Declared]]:
+        """Yield what modules declare, with their names. Raises SourceError."""
+        for path in self.modules():
+            where = path.relative_to(self._workspace.root).as_posix()
+            record = self._digests.cached(path, "inputs", read_declared, code("plan"))
+            if (declared := parse_declared(record, where)) is not None:
+                yield where, declared
+
+    def imports(self, files: Iterable[Path]) -> list[str]:
+        """Return the modules at the top level that these files import, without those that are in
+        the same folder or in every key."""
+        named: set[str] = set()
+        own = set(_KNOWN)
+        for path in files:
+            own |= {path.stem, path.parent.name}
+            if path.suffix == ".py":
+                named |= set(self._digests.cached(path, "imports", _read_imports, code("plan")))
+        return sorted(named - own)
+
+
+def _read_imports(path: Path) -> list[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # loading it says why
+        return []
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return sorted(names)
+
+
+def _digest_of(value: str | None) -> Digest | None:
+    return None if value is None else hash_bytes(os.fsencode(value))

@@ -1,0 +1,126 @@
+"""What passes read: in the key, or an error that names it; nothing stale in either case."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pipeline.plan.pass_inputs import PassInputs
+from pipeline.store import distributions
+from pipeline.store.errors import SourceError
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+from tests.support.lowerable import bench_for, both
+
+# A pass that scales what a method gives by a number that `read()` finds.
+SCALE = """
+import json
+import os
+from pathlib import Path
+
+import torch
+from executorch.exir.dialects._ops import ops
+from torch.fx.passes.infra.pass_base import PassResult
+
+{header}
+
+class Scale:
+    def __call__(self, graph_module):
+        number = read()
+        for node in graph_module.graph.nodes:
+            if "relu" in str(node.target):
+                with graph_module.graph.inserting_after(node):
+                    new = graph_module.graph.call_function(
+                        ops.edge.aten.mul.Scalar, (node, number)
+                    )
+                    new.meta = dict(node.meta)
+                node.replace_all_uses_with(new)
+                new.args = (node, number)
+                break
+        graph_module.recompile()
+        return PassResult(graph_module, True)
+"""
+READS = {
+    "beside": "def read():\n    return json.loads((Path(__file__).parent / 'n.json').read_text())",
+    "outside": "def read():\n    return json.loads(Path('data/n.json').read_text())",
+    "variable": "def read():\n    return float(os.environ.get('LEVEL', '3'))",
+    "absent": "def read():\n    return 2.0 if Path('data/flag').exists() else 1.0",
+}
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "passes").mkdir()
+    (tmp_path / "data").mkdir()
+    return Workspace(tmp_path, Store(tmp_path / "store"), 1)
+
+
+def find(workspace):
+    distributions.module_identity.cache_clear()
+    return PassInputs(replace(workspace)).find("mine:Scale")
+
+
+def test_what_can_be_known_before_a_run_is_in_the_key(workspace, tmp_path, monkeypatch):
+    library = tmp_path / "elsewhere" / "helperlib" / "__init__.py"
+    library.parent.mkdir(parents=True)
+    library.write_text("N = 1\n")
+    monkeypatch.syspath_prepend(library.parents[1])
+    text = "import helperlib\nINPUTS = ['data/*.json', 'env:LEVEL', 'lib:numpy']\nclass Scale: pass\n"
+    files = {
+        tmp_path / "passes/mine.py": text,
+        tmp_path / "passes/other.py": "",
+        tmp_path / "passes/deep/n.json": "1",
+        tmp_path / "data/n.json": "1",
+        library: "N = 1\n",
+    }
+    for path, content in files.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    found = [find(workspace)]
+    for path, content in files.items():
+        path.write_text(f"{content} ")
+        found.append(find(workspace))
+    (tmp_path / "data/more.json").write_text("")
+    found.append(find(workspace))
+    monkeypatch.setenv("LEVEL", "secret")
+    found.append(find(workspace))
+    assert len({json.dumps(each, sort_keys=True) for each in found}) == len(found)
+    assert "secret" not in str(found) and find(workspace) == found[-1]
+    assert find(workspace)["lib:numpy"]
+
+
+@pytest.mark.parametrize("inputs", ["['gone/*.txt']", "7", "['env:']", "['lib:never-heard-of']"])
+def test_inputs_that_can_not_be_are_one_line(workspace, inputs):
+    (workspace.root / "passes/mine.py").write_text(f"INPUTS = {inputs}\nclass Scale: pass\n")
+    with pytest.raises(SourceError, match=r"passes/mine.py:.*INPUTS"):
+        find(workspace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", READS)
+def test_a_pass_never_gives_stale_bytes(how, tmp_path):
+    settings = both(partitioners=[])
+    settings["methods"]["features"] = {"partitioners": [], "edge": {"passes": ["mine:Scale"]}}
+    bench = bench_for(tmp_path / "here", {"p": settings})
+    for folder in ("passes", "data"):
+        (bench.root / folder).mkdir()
+        (bench.root / folder / "n.json").write_text("2.0")
+    path = bench.root / "passes/mine.py"
+    path.write_text(SCALE.format(header=READS[how]))
+    declared = ""
+    if how != "beside":
+        assert bench.doit("lower") == 1
+        name = {"outside": "data/n.json", "variable": "env:LEVEL", "absent": "data/flag"}[how]
+        assert f"passes read what no INPUTS of theirs names: {name}" in bench.output, bench.output
+        pattern = "data/*" if how == "absent" else name
+        declared = f"INPUTS = [{pattern!r}]\n"
+        path.write_text(SCALE.format(header=declared + READS[how]))
+    assert bench.doit("lower") == 0, bench.output
+    before = bench.bytes_of("p", "small.pte")
+    assert bench.doit("lower") == 0 and "built" not in bench.output, bench.output
+    for folder in ("passes", "data"):
+        (bench.root / folder / "n.json").write_text("4.0")
+    (bench.root / "data/flag").write_text("")
+    assert bench.doit("lower", LEVEL="5") == 0, bench.output
+    assert bench.bytes_of("p", "small.pte") != before
