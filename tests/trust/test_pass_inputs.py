@@ -66,7 +66,9 @@ def test_what_can_be_known_before_a_run_is_in_the_key(workspace, tmp_path, monke
     library.parent.mkdir(parents=True)
     library.write_text("N = 1\n")
     monkeypatch.syspath_prepend(library.parents[1])
-    text = "import helperlib\nINPUTS = ['data/*.json', 'env:LEVEL', 'lib:numpy']\nclass Scale: pass\n"
+    text = (
+        "import helperlib\nINPUTS = ['data/*.json', 'env:LEVEL', 'lib:numpy']\nclass Scale: ...\n"
+    )
     files = {
         tmp_path / "passes/mine.py": text,
         tmp_path / "passes/other.py": "",
