@@ -35,7 +35,7 @@ def check_pass_reads(action: Action[CompileInputs], workspace: Workspace, watch:
     beside = set()
     for kind, path in _reads(action, inputs, workspace, watch):
         name = places.spell(path)
-        if not any(each.covers(name, kind != "file") for each in declared):
+        if not any(each.covers(places, path, kind != "file") for each in declared):
             beside.add(name)
     known = {name for each in declared for name in each.environment}
     strings = {text for path in inputs.modules() for text in find_strings(path)}
