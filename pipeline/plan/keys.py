@@ -197,7 +197,7 @@ def validate_action(
     examples: OptionFiles = NO_FILES,
     baseline: Digest | None = None,
     places: Mapping[str, str] = NO_FILES,
-    quotable: Sequence[str] = (),
+    quotable: Mapping[str, Digest] = NO_FILES,
 ) -> Action[ValidateInputs]:
     """Return the action that validates a package.
 
@@ -208,18 +208,23 @@ def validate_action(
         examples: the files that the config names for a method, which replace the model's examples.
         baseline: the file with the accepted figures.
         places: file and line of settings, by their path in the config.
-        quotable: files of the workspace whose lines the report may quote.
+        quotable: the files of the workspace whose lines stand in what is measured, and which the
+            report quotes.
     """
     settings = config.validation.resolved()
     own = settings["methods"].items()
     key = {
         **_common("validate"),
-        "measured": _measure_key(config, files, methods, examples),
+        "measured": {
+            **_measure_key(config, files, methods, examples),
+            "sources": dict(quotable),
+        },
         "held_to": {
             "gates": settings["gates"],
             "methods": {name: {"gates": each["gates"]} for name, each in own},
         },
         "baseline": baseline,
+        "places": dict(places),
     }
     inputs = ValidateInputs(dict(methods), dict(places), tuple(quotable), config)
     return Action("validate", config.model, config.package, None, key, inputs)

@@ -123,15 +123,16 @@ class Models:
         again = self.export(model).inputs.unfollowed
         return not again or model in self._exported or self.trusts_last_exports
 
-    def quotable(self, model: str) -> list[str]:
-        """Return the Python files of the workspace that a model's export read, whose lines reports
-        quote. An archive has none: its traces name what files they please."""
+    def quotable(self, model: str) -> dict[str, Digest]:
+        """Return digests of the Python files of the workspace that a model's export read, whose
+        lines reports quote. An archive has none: its traces name what files they please."""
         if self.sources[model].form != "exporter":
-            return []
+            return {}
         action = self.export(model)
         read = action.key["reads"]["files"]
         exporter = str(self.sources[model].path.relative_to(self.workspace.root))
-        return sorted({exporter, *(n for n in read if n.endswith(".py") and is_inside(n))})
+        own = {n: found for n, found in read.items() if n.endswith(".py") and is_inside(n)}
+        return {**own, exporter: action.key["source"]}
 
     @once
     def methods(self, model: str) -> dict[str, MethodSource] | None:
