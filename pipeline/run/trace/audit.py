@@ -169,6 +169,8 @@ class _Hearer:
         self._watch.unfollow(f"a process ({name})")
 
     def _on_socket__connect(self, own: Any, address: Any) -> None:
+        if address is None:  # of a socket that is connected
+            return
         if isinstance(address, str | bytes):
             self._watch.unfollow(f"another process ({os.fsdecode(address)})")
         else:
