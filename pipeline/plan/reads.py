@@ -38,7 +38,7 @@ class Reads:
         files, listings, links: paths, as `Places` spells them, by what was asked of them.
         environment: names of variables; `*` for the set of all names.
         modules: names at the top level that were imported, or looked for in vain.
-        distributions: those whose modules or files were read.
+        distributions: those whose modules were imported, or whose files were read.
         made: files and folders that the exporter made in folders that it lists, which don't count
             there.
         unfollowed: a line for each thing that can't be followed. With any, the export is not

@@ -6,6 +6,7 @@ key of the action holds what it found.
 
 from __future__ import annotations
 
+import builtins
 import importlib.metadata
 import importlib.util
 import io
@@ -91,6 +92,7 @@ def _warm_up() -> None:
     once for all forks, and what it reads meanwhile is no exporter's input."""
     program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), (torch.ones(1, 1),))
     save_programs({"forward": program}, io.BytesIO())
+    torch.compiler.list_backends()  # control flow asks all distributions for some, once a process
 
 
 def _run_exporter(path: Path, store: Store, shadowed: Collection[str]) -> list[Any]:
@@ -228,13 +230,29 @@ def _importing(root: Path, path: Path) -> Iterator[None]:
 
 
 class _Asked:
-    """A finder that finds nothing and notes what is looked for: modules, by their first names, and
-    distributions. `all_distributions` is whether all were listed."""
+    """Notes what this process imports, whether it was loaded before or not: modules by their first
+    names, and distributions. As a finder it finds nothing."""
 
     def __init__(self) -> None:
         self._modules: set[str] = set()
         self._distributions: set[str] = set()
         self._all_distributions = False
+
+    def begin(self) -> None:
+        """Note from now on."""
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        statement, function = builtins.__import__, importlib.import_module
+
+        def note_statement(name: str, *args: Any, **options: Any) -> ModuleType:
+            if not (args[3] if len(args) > 3 else options.get("level", 0)):
+                self._modules.add(name.partition(".")[0])
+            return statement(name, *args, **options)
+
+        def note_function(name: str, package: str | None = None) -> ModuleType:
+            self._modules.add(name.partition(".")[0])
+            return function(name, package)
+
+        builtins.__import__, importlib.import_module = note_statement, note_function
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         self._modules.add(name.partition(".")[0])
@@ -247,10 +265,9 @@ class _Asked:
         return ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the arguments of `ExportReads.find`. What was loaded before counts too."""
-        loaded = {name.partition(".")[0] for name in sys.modules}
+        """Return the arguments of `ExportReads.find`."""
         return {
-            "modules": sorted(self._modules | loaded),
+            "modules": sorted(self._modules - {""}),
             "distributions": sorted(self._distributions),
             "all_distributions": self._all_distributions,
         }
@@ -261,7 +278,7 @@ def _import_afresh(shadowed: Collection[str]) -> _Asked:
     for name in shadowed:
         sys.modules.pop(name, None)
     asked = _Asked()
-    sys.meta_path.insert(0, asked)  # type: ignore[arg-type]
+    asked.begin()
     return asked
 
 

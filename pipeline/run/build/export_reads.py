@@ -25,6 +25,7 @@ from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
 
 _OWN = "pte-pipeline"  # counts in every key as `code`
+_WITH_TORCH = ("mpmath", "sympy")  # compute sizes in all programs
 _ALWAYS = ("pipeline", "dodo", "__main__", "__mp_main__")
 # What programs and libraries look at on every machine; it counts, and needs no declaring.
 _SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
@@ -57,6 +58,8 @@ class ExportReads:
     def _is_wanted(self, path: str) -> bool:
         if os.path.relpath(path, self._places.root) in self._inputs.surroundings.search:
             return False  # tried as an archive of modules, as hooks of editable installs are
+        if os.path.basename(path).startswith("<"):
+            return False  # the name that Python gives to code without a file
         if self._places.wanted(path):
             return True
         for folder in self._places.installed:
@@ -84,8 +87,7 @@ class ExportReads:
         """Return what the exporter read.
 
         Args:
-            modules: the names at the top level that it imported or looked for, and of those that
-                were loaded before.
+            modules: the names at the top level that it imported or looked for.
             distributions: those that it asked importlib for.
             all_distributions: whether it asked for all of them.
 
@@ -181,7 +183,8 @@ class ExportReads:
         named = {each for name in modules for each in _installed().get(name, ())}
         touched = {each for top in self._touched for each in _owners(top)}
         declared = self._inputs.declared
-        return {*named, *touched, *(declared.distributions if declared else ())} - {_OWN}
+        own = declared.distributions if declared else ()
+        return {*named, *touched, *own, *_WITH_TORCH} - {_OWN}
 
     def _look_beside(self, seen: Seen) -> Iterator[str]:
         """Take, with each file outside the workspace, all that stands beside it: native code reads
