@@ -199,6 +199,7 @@ def test_untrusted_build_reads_and_does_not_write(built, tmp_path):
     bench = colleague(built, tmp_path)
     bench.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
     environment = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_UNTRUSTED": "1"}
+    environment["PTE_PIPELINE_REMOTE_TRUST"] = "unsigned"
     assert bench.doit("lower", **environment) == 0, bench.output
     assert bench.outcomes()["compile pair/encode"] == "hit"
     assert bench.outcomes()["compile pair/decode"] == "built"
@@ -213,6 +214,7 @@ def test_remote_that_never_answers_costs_a_bounded_time(built, tmp_path):
         (built.root / "pyproject.toml").write_text(
             "[tool.pte-pipeline]\n"
             'remote = "s3://bucket/folder"\n'
+            'remote_trust = "unsigned"\n'
             "remote_timeout = 0.5\n"
             'remote_options = {key = "k", secret = "s", '
             f'endpoint_url = "http://127.0.0.1:{port}"}}\n'
