@@ -105,11 +105,12 @@ class LinkInputs:
 class ValidateInputs:
     """The programs that a package is validated against, and its config, by which a method that
     fails is lowered again; `places` are file and line of settings, by their path in it, and
-    `quotable` the files of the workspace that the programs were exported from."""
+    `quotable` digests of the files of the workspace that the programs were exported from and of
+    the configs, whose lines reports quote."""
 
     sources: Mapping[str, MethodSource]
     places: Mapping[str, str]
-    quotable: Sequence[str]
+    quotable: Mapping[str, Digest]
     config: PackageConfig
 
 

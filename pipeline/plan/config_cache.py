@@ -139,6 +139,12 @@ class ConfigCache:
             self._digests[name] = self.workspace.find_data(self.workspace.configs / name)
         return self._digests[name]
 
+    def content(self, file: str) -> Digest:
+        """Return the digest of a file that configs were parsed from, as it was read."""
+        digest = self._folder.read(self.workspace.root / file)[1]
+        assert digest is not None
+        return digest
+
     @cached_property
     def packages(self) -> tuple[str, ...]:
         """All packages that a config asks for, those with mistakes too."""

@@ -198,6 +198,7 @@ def validate_action(
     baseline: Digest | None = None,
     places: Mapping[str, str] = NO_FILES,
     quotable: Mapping[str, Digest] = NO_FILES,
+    configs: Mapping[str, Digest] = NO_FILES,
 ) -> Action[ValidateInputs]:
     """Return the action that validates a package.
 
@@ -210,14 +211,17 @@ def validate_action(
         places: file and line of settings, by their path in the config.
         quotable: the files of the workspace whose lines stand in what is measured, and which the
             report quotes.
+        configs: the files that `places` names, which the report quotes too.
     """
     settings = config.validation.resolved()
     own = settings["methods"].items()
+    # Traces in archives name lines too, of files that aren't here.
+    archives = {s.archive.name: s.content for s in methods.values() if not s.exported}
     key = {
         **_common("validate"),
         "measured": {
             **_measure_key(config, files, methods, examples),
-            "sources": dict(quotable),
+            "sources": {**archives, **quotable},
         },
         "held_to": {
             "gates": settings["gates"],
@@ -226,7 +230,7 @@ def validate_action(
         "baseline": baseline,
         "places": dict(places),
     }
-    inputs = ValidateInputs(dict(methods), dict(places), tuple(quotable), config)
+    inputs = ValidateInputs(dict(methods), dict(places), {**quotable, **configs}, config)
     return Action("validate", config.model, config.package, None, key, inputs)
 
 

@@ -248,7 +248,11 @@ class Plan:
         }
         baseline = self._baseline(package)
         quotable = self.models.quotable(config.model)
-        return keys.validate_action(config, files, methods, examples, baseline, places, quotable)
+        written = {place.rpartition(":")[0] for place in places.values()}
+        configs = {file: self.configs.content(file) for file in sorted(written)}
+        return keys.validate_action(
+            config, files, methods, examples, baseline, places, quotable, configs
+        )
 
     def _baseline(self, package: str) -> Digest | None:
         """Hash the file with a package's accepted figures; None where there is none."""
@@ -260,7 +264,8 @@ class Plan:
         summary = self.configs.summary(package)
         if methods is None or summary is None or not files:
             return None
-        inputs = [files, toolchain(summary.distributions), self._baseline(package)]
+        quotable = self.models.quotable(summary.model)
+        inputs = [files, toolchain(summary.distributions), self._baseline(package), quotable]
         found: Digest | None = self._derived(
             package, "validate", methods, inputs, lambda: _digest(self.validate(package))
         )

@@ -29,11 +29,13 @@ class Excerpt(NamedTuple):
     """Parts of a file of the workspace, between which lines are left out.
 
     `href` leads from the page to the file in its workspace; it is empty for a file outside of it.
+    Of one that is `changed` since the record was made, only what the record quotes is shown.
     """
 
     file: str
     href: str
     parts: Sequence[Sequence[Line]]
+    changed: bool
 
 
 def named_places(report: Json) -> list[Place]:
@@ -48,17 +50,19 @@ def named_places(report: Json) -> list[Place]:
     return [found[key] for key in sorted(found)]
 
 
-def named_files(report: Json) -> list[str]:
-    """Return the files of the workspace that a record names lines of, by their paths there: those
-    of its config, and Python files that its programs were exported from.
+def named_files(report: Json) -> dict[str, str]:
+    """Return the files of the workspace that a record names lines of, by their paths there, with
+    the digests that they had: those of its config, and Python files that its programs were
+    exported from.
 
     A trace can name any file, so what a program names and no export read is not among them.
     """
+    known = report.get("sources", {})
     settings = filter(None, map(parse_place, _settings(report)))
     allowed = {place.file for place in settings}
-    allowed |= {name for name in report.get("sources", ()) if name.endswith(".py")}
+    allowed |= {name for name in known if name.endswith(".py")}
     files = dict.fromkeys(place.file for place in named_places(report))
-    return [file for file in files if file in allowed and _inside(file)]
+    return {f: known[f] for f in files if f in known and f in allowed and _inside(f)}
 
 
 def _settings(report: Json) -> list[str]:
@@ -72,18 +76,19 @@ def _inside(file: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts
 
 
-def excerpts(report: Json, sources: Mapping[str, str]) -> list[Excerpt]:
+def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
     """Return the named lines of each file with those around them.
 
     Args:
-        sources: texts of files by their paths in the workspace. Of others, only the lines that the
-            record quotes are shown.
+        sources: texts of files by their paths in the workspace, None for one that is not what it
+            was. Of these and of others, only what the record quotes is shown.
     """
     made = []
     for file, places in groupby(named_places(report), key=lambda place: place.file):
         named = list(places)
         href = f"../../{quote(file)}#L{named[0].line}" if _inside(file) else ""
-        made.append(Excerpt(file, href, list(_parts(named, sources.get(file, "")))))
+        text = sources.get(file, "")
+        made.append(Excerpt(file, href, list(_parts(named, text or "")), text is None))
     return made
 
 

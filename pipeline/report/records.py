@@ -114,7 +114,7 @@ class FailureRecord(TypedDict):
 class CulpritRecord(TypedDict):
     """The cause of a failure: an operator and its delegate, if it has one, or something else.
 
-    `line` is `file:line` of the model's source as it is now; `what` is a sentence.
+    `line` is `file:line` of the model's source as it was exported; `what` is a sentence.
     """
 
     operator: str
@@ -378,10 +378,10 @@ class ReportRecord(TypedDict):
 
     `failures` has a sentence for each failure, those of methods first; `files` are digests and
     `sizes` bytes by name; `settings` is how it was validated; `places` says where the config sets a
-    value, `file:line` by its path there (`methods.encode`, `validate.atol`); `sources` are the
-    files of the workspace that it was exported from, whose lines pages quote; `left_float` counts
-    operators that a quantized method's control flow keeps in floating point; `seconds` is each
-    method's running time in the package over all calls.
+    value, `file:line` by its path there (`methods.encode`, `validate.atol`); `sources` are
+    digests of the files of the workspace whose lines pages quote, as they were exported from and
+    as the config was read; `left_float` counts operators that a quantized method's control flow
+    keeps in floating point; `seconds` is each method's running time in the package over all calls.
     """
 
     package: str
@@ -395,7 +395,7 @@ class ReportRecord(TypedDict):
     files: NotRequired[dict[str, str]]
     sizes: NotRequired[dict[str, int]]
     places: NotRequired[dict[str, str]]
-    sources: NotRequired[list[str]]
+    sources: NotRequired[dict[str, str]]
     delegation: NotRequired[dict[str, DelegationRecord]]
     left_float: NotRequired[dict[str, int]]
     contents: NotRequired[ContentsRecord | None]

@@ -33,12 +33,12 @@ from pipeline.store.workspace import Workspace
 _LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
 
 
-def render(report: Json, sources: Mapping[str, str] | None = None) -> dict[str, bytes]:
+def render(report: Json, sources: Mapping[str, str | None] | None = None) -> dict[str, bytes]:
     """Render the reports of a package, by file name.
 
     Args:
-        sources: texts of the files of the workspace that `excerpts.named_files` gives. Of others
-            only the lines that the record quotes are shown.
+        sources: texts of the files of the workspace that `excerpts.named_files` gives, None for
+            one that changed. Of these and of others only what the record quotes is shown.
     """
     page = _page(
         "package.html.j2",
@@ -135,15 +135,17 @@ def render_package(root: Path, report: Json) -> dict[str, bytes]:
     return render(report, read_sources(root, report))
 
 
-def read_sources(root: Path, report: Json) -> dict[str, str]:
-    """Read the files below `root` whose lines the reports of a package quote, by their names."""
-    texts = {}
-    for name in named_files(report):
+def read_sources(root: Path, report: Json) -> dict[str, str | None]:
+    """Read the files below `root` whose lines the reports of a package quote, by their names; None
+    for one that is not what it was when the record was made, whose lines may have moved."""
+    texts: dict[str, str | None] = {}
+    for name, digest in named_files(report).items():
         path = root / name
         with suppress(OSError, UnicodeDecodeError):
             is_itself = path.resolve() == root.resolve() / name  # and no link to another file
             if is_itself and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
-                texts[name] = path.read_text(encoding="utf-8")
+                content = path.read_bytes()
+                texts[name] = content.decode() if hash_bytes(content) == digest else None
     return texts
 
 

@@ -263,6 +263,7 @@ def test_of_a_file_that_cannot_be_read_the_quoted_lines_are_shown():
 
 def test_files_outside_of_the_workspace_are_not_asked_for():
     record = {**FULL, "places": {"a": "/etc/passwd:1", "b": "../x:1", "c": "models/y.py:1"}}
+    record["sources"] = dict.fromkeys(("/etc/passwd", "../x", "models/y.py"), "digest")
     assert "models/y.py" in named_files(record)
     assert not [name for name in named_files(record) if name.startswith(("/", ".."))]
 

@@ -29,6 +29,7 @@ from pipeline.program.size_expressions import check_size_expression
 from pipeline.program.sources import describe_archive, find_sources
 from pipeline.report.excerpts import named_files
 from pipeline.report.render import read_sources
+from pipeline.store.digest import hash_file
 from pipeline.store.errors import PipelineError, SourceError
 from tests.trust.mutations import Archive, attempt, mutate
 
@@ -695,11 +696,13 @@ def test_only_lines_of_what_was_exported_are_quoted(tmp_path):
         "methods": [],
         "delegation": {"m": {"left": left}},
     }
-    assert named_files(report) == []
-    report["sources"] = ["models/m.py", "models/link.py", ".env"]
-    assert named_files(report) == ["models/link.py", "models/m.py"]
-    assert named_files({**report, "places": {"methods.m": "partition_configs/p.yaml:1"}})[-1] == (
-        "partition_configs/p.yaml"
-    )
+    assert named_files(report) == {}
+    exported = ("models/m.py", "models/link.py", ".env")
+    report["sources"] = {name: hash_file(tmp_path / name) for name in exported}
+    assert list(named_files(report)) == ["models/link.py", "models/m.py"]
+    report["sources"]["partition_configs/p.yaml"] = "of a config"
+    assert list(named_files(report)) == ["models/link.py", "models/m.py"]
+    placed = {**report, "places": {"methods.m": "partition_configs/p.yaml:1"}}
+    assert named_files(placed)["partition_configs/p.yaml"] == "of a config"
     read = read_sources(tmp_path, report)
     assert read == {"models/m.py": "secret of models/m.py\n"}

@@ -108,7 +108,7 @@ def _make_record(
 ) -> dict[str, Any]:
     """Return a validation's record, with culprits, and what a report shows of the manifest.
 
-    Lines of the source are as they are now.
+    Lines of the source are as they were exported.
     """
     record: dict[str, Any] = validation.to_json()
     for method in record["methods"]:

@@ -162,7 +162,7 @@ class Subject:
 def lines_of_handles(
     methods: Json, programs: Mapping[str, ExportedProgram], root: Path
 ) -> dict[str, dict[int, str]]:
-    """Return the line of the model's source, as it is now, of each instruction of a delegate.
+    """Return the line of the model's source, as now exported, of each instruction of a delegate.
 
     They are by method and debug handle; `methods` are the manifest's facts of each method.
     """

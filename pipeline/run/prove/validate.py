@@ -151,7 +151,7 @@ def _make_record(
         "baseline": baseline and baseline.resolved(),
         "contents": contents,
         "places": places,
-        "sources": list(action.inputs.quotable),
+        "sources": action.inputs.quotable,
     }
 
 
