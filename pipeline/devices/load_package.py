@@ -140,13 +140,13 @@ class LoadedMethod:
         try:
             leaves = self.spec.flat_arguments(args, kwargs)
         except ArgumentError as error:
-            raise ArgumentError(self._message(error)) from None
+            raise ArgumentError(*self._messages(error)) from None
         outputs = self.package._session.run(self.name, self.spec.lay_out(leaves))
         count = len(self.spec.changes)  # inputs, which come first
         try:
             result = self.spec.nested_outputs(leaves, outputs[count:])
         except PipelineError as error:
-            raise PipelineError(self._message(error)) from None
+            raise PipelineError(*self._messages(error)) from None
         for place, value in zip(self.spec.changes, outputs[:count], strict=True):
             leaves[place].copy_(value)
         if not self.has_names and len(result) == 1 and not self.spec.args:
@@ -166,9 +166,9 @@ class LoadedMethod:
         """Describe for people what the device runs."""
         return self.package._session.text(self.name)
 
-    def _message(self, error: Exception) -> str:
+    def _messages(self, error: PipelineError) -> list[str]:
         subject = f"{self.package.name}: method '{self.name}': "
-        return "\n".join(subject + line for line in str(error).splitlines())
+        return [subject + line for line in error.lines]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return operator.getitem, (self.package, self.name)

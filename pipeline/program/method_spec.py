@@ -86,7 +86,7 @@ class MethodSpec:
             pairs += list(pair_trees(tree, value, mistakes))
         mistakes += specs.check_values(pairs)
         if mistakes:
-            raise ArgumentError("\n".join(mistakes))
+            raise ArgumentError(*mistakes)
         return [value for _, value in pairs]
 
     @property

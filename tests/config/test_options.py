@@ -77,8 +77,9 @@ def test_every_misspelt_option_is_reported_with_the_one_that_was_meant(tmp_path,
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_every_wrong_type_is_reported(tmp_path, entry):
+def test_every_wrong_type_is_reported(tmp_path, entry, monkeypatch):
     """Two of them, since no one value is wrong for all."""
+    monkeypatch.setattr("pipeline.config.parser._MOST_PROBLEMS", 1000)
     names = list_options(entry)
     found = reported(
         tmp_path / "configs",

@@ -158,7 +158,7 @@ def test_progress_and_the_table_are_lines_of_ours(name, error):
         for event in events:
             show(event)
     remote = dict.fromkeys(("hits", "misses", "pushed", "unsigned", "corrupt", "errors"), 1)
-    remote |= {"bytes_fetched": 1, "bytes_pushed": 1, "problem": error}
+    remote |= {"bytes_fetched": 1, "bytes_pushed": 1, "believes_all": 1, "problem": error}
     reporter.summarize(_Elsewhere(), events, remote)
     assert not obeyed(stream.getvalue())
     lines = stream.getvalue().split("\n")  # of progress, the table and the sums

@@ -145,7 +145,10 @@ PERFORM = """
 import os, signal
 from pipeline.validate.crashes import CrashLog
 
-def perform(action, workspace, stages, always):
+def runs_user_code(action):
+    return False
+
+def perform(action, workspace, stages, always, keep=None):
     log = CrashLog(workspace.logs, action.package)
     dead = log.crashes()
     for method in action.inputs["fatal"]:
@@ -155,6 +158,10 @@ def perform(action, workspace, stages, always):
     stages.current = "; ".join(f"{name} {how}" for name, how in log.crashes().items())
     log.clear()
     return False
+"""
+TORCH = """
+set_num_threads = set_num_interop_threads = set_default_device = set_default_dtype = print
+float32 = None
 """
 COUNTS = """
 from contextlib import contextmanager
@@ -190,7 +197,7 @@ def test_a_validation_is_tried_again_without_each_method_that_ended_its_worker(t
     all the same is given up."""
     (tmp_path / "performs.py").write_text(PERFORM)
     (tmp_path / "counts.py").write_text(COUNTS)
-    (tmp_path / "threads.py").write_text("set_num_threads = set_num_interop_threads = print\n")
+    (tmp_path / "threads.py").write_text(TORCH)
     hook = "import sys, importlib.util\n" + PREPARE
     (tmp_path / "sitecustomize.py").write_text(hook)
     packages = {

@@ -421,7 +421,7 @@ _OPEN = bindings.Package
 
 def test_what_fails_in_locating_is_told():
     def nothing(method):
-        raise PipelineError("the quantized program is gone\nmore")
+        raise PipelineError("the quantized program is gone", "more")
 
     evidence = dataclasses.replace(portable().evidence(), lowered=nothing)
     located = locate(evidence, "run", [("run", InputSet((X,)))])
