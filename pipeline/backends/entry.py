@@ -120,7 +120,8 @@ class Preprocessing:
         around: a context in which the function gives the same bytes for the same partition, and
             refuses what its runtime can't run; by default it does so anyway.
         make_cache_scope: returns what of a partition the function depends on.
-        names_count: whether what it makes of a method can depend on the names of its values.
+        names_count: whether what it makes of a method can depend on the names of its values, or of
+            modules' classes but for torch's own.
         unreproducible: why its bytes differ from run to run all the same, or "".
     """
 

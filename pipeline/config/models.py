@@ -277,8 +277,8 @@ class PackageConfig(Options):
         yield from (spec.reference for spec in self.emit.passes)
 
     def names_count(self, method: str) -> bool:
-        """Return whether something that makes the method's object may read names of values: a
-        backend, a pass, or a choice of constants by patterns."""
+        """Return whether something that makes the method's object may read names of values or
+        classes: a backend, a pass, or a choice of constants by patterns."""
         emit = self.emit
         by_name = (emit.external_constants, emit.external_files, emit.initialized_buffers)
         backends = self.backends([method])

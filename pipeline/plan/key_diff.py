@@ -73,7 +73,7 @@ def _describe(each: Difference, file: str) -> str:
         case ("compiles", unit):
             return f"the object of {unit} {_verb(each)}"
         case ("methods", method, "names"):
-            return f"names of values in {method} changed"
+            return f"names of values or classes in {method} changed"
         case ("methods", method, "files", place):
             where = f"methods.{method}.{place.removesuffix('[0]')}"
             return f"the file of config {where} {_verb(each)}"

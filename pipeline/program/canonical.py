@@ -2,7 +2,7 @@
 
 Works on the JSON of a PT2 archive (`torch/_export/serde/schema.py`), without torch. Exporting the
 same model again can give its values other names and its symbols other numbers; here values are
-numbered in the order of the graph and symbols in the order of their first use.
+numbered in the order of the graph, symbols and users' classes in the order of their first use.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ _TAKEN = re.compile(r"_(fused|decomposed)_bn")
 # In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key,
 # another one in every process, and `id@1` where a module is called for the second time.
 _OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
+# The type there is a class with its module, and so with the exporter's file. Where names don't count,
+# only ExecuTorch's XNNPACK, torch and this package read it, and compare it with torch's classes or
+# with another of the same program: all others are numbered.
+_TYPE = re.compile(r"(?<=,)[^,;]*+(?=;|\Z)")
+_TOOLCHAIN = ("torch.", "torchao.", "executorch.")
 _SYMBOL = re.compile(r"(?<=Symbol\(')\w+(?=')")
 
 
@@ -55,7 +60,7 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
     if taken := [[number, name] for number, name in enumerate(scope.names) if _TAKEN.search(name)]:
         canonical["names"] = taken
     modules = {path: _short_digest(nodes) for path, nodes in scope.operators.items()}
-    names = [*scope.names, scope.origins]
+    names = [*scope.names, scope.origins, list(scope.classes)]
     return Canonical(_with_numbered_symbols(canonical), names, modules)
 
 
@@ -69,6 +74,7 @@ class _Scope:
     ancestors: dict[tuple[Any, Any], int] = field(default_factory=dict)
     operators: dict[str, list[Any]] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
 
     def graph(self, graph: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +95,8 @@ class _Scope:
         metadata = node.get("metadata") or {}
         kept = {n: value for n, value in metadata.items() if n not in VOLATILE_METADATA}
         if "nn_module_stack" in kept:
-            kept["nn_module_stack"] = _OBJECT.sub(self._object, kept["nn_module_stack"])
+            stack = _OBJECT.sub(self._object, kept["nn_module_stack"])
+            kept["nn_module_stack"] = _TYPE.sub(self._type, stack)
         kept["ancestor"] = self._ancestor(metadata.get("from_node"))
         canonical["metadata"] = kept
         settings = [_map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]]
@@ -114,6 +121,13 @@ class _Scope:
 
     def _object(self, match: re.Match[str]) -> str:
         return self.objects.setdefault(match[0], f"object {len(self.objects)}")
+
+    def _type(self, match: re.Match[str]) -> str:
+        name = match[0]
+        if "." not in name or name.startswith(_TOOLCHAIN):
+            return name
+        # With a dot, so that no type that is kept can be called so.
+        return self.classes.setdefault(name, f"class.{len(self.classes)}")
 
     def _number(self, name: str) -> int:
         if name not in self.numbers:

@@ -96,11 +96,11 @@ def _form(path: Path) -> Form | None:
 class MethodSource:
     """The place of a method's program, and the digest of the program (not of the file).
 
-    `names` is the digest of the names of its values, which the program leaves out, `content` that
-    of the file. `examples` and `calibration` are digests of its input sets: of the pickled sample
-    inputs inside an archive, or of a record in the store for what an exporter gave (`exported`).
-    `batches` are the records of the calibration inputs, one by one; their digest is that of this
-    list.
+    `names` is the digest of the names of its values and classes, which the program leaves out,
+    `content` that of the file. `examples` and `calibration` are digests of its input sets: of the
+    pickled sample inputs inside an archive, or of a record in the store for what an exporter gave
+    (`exported`). `batches` are the records of the calibration inputs, one by one; their digest is
+    that of this list.
     """
 
     archive: Path

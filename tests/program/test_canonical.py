@@ -272,13 +272,71 @@ def test_strict_export_names_objects_by_their_ids_which_do_not_count():
     assert third == "object 1"
 
 
+def reclassed(program, rename):
+    """The program with the type of every module replaced."""
+    other = copy.deepcopy(program)
+    graphs = [other["graph_module"]["graph"]]
+    while graphs:
+        for node in graphs.pop()["nodes"]:
+            if stack := node["metadata"].get("nn_module_stack"):
+                parts = [each.rpartition(",") for each in stack.split(";")]
+                renamed = [f"{head},{rename(kind)}" for head, _, kind in parts]
+                node["metadata"]["nn_module_stack"] = ";".join(renamed)
+            arguments = [each["arg"] for each in node["inputs"]]
+            graphs += [each["as_graph"]["graph"] for each in arguments if "as_graph" in each]
+    return other
+
+
+def _own(kind):
+    return kind if kind.startswith(("torch.", "_empty")) else f"renamed.{kind}s"
+
+
+def test_names_of_classes_but_for_torchs_count_as_names():
+    other = reclassed(PROGRAM, _own)
+    assert "renamed.tests.program.test_canonical.Varieds" in json.dumps(other)
+    assert digest(other) == digest(PROGRAM)
+    assert canonical_program(other).names != canonical_program(PROGRAM).names
+    assert digest(reclassed(PROGRAM, lambda kind: f"{kind}s")) != digest(PROGRAM)  # torch's too
+
+
+@pytest.mark.parametrize("kind", ["torch.nn.modules.linear.Linear", "Linear", "class.0", "class"])
+def test_which_classes_are_one_and_which_are_torchs_counts(kind):
+    """No type that something may look for is taken for another, whatever an archive says."""
+    twins = serialized(export(Twins().eval(), (torch.ones(4),)))
+    here = f"{__name__}."
+    assert digest(reclassed(twins, _own)) == digest(twins)
+    one = reclassed(twins, lambda k: kind if k == f"{here}One" else k)
+    assert (digest(one) == digest(twins)) is (kind == "class.0")
+    same = reclassed(twins, lambda k: f"{here}One" if k == f"{here}Other" else k)
+    assert digest(same) != digest(twins)
+
+
+class One(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+class Other(One):
+    pass
+
+
+class Twins(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = One(), Other()
+
+    def forward(self, x):
+        return self.other(self.one(x))
+
+
 def _rewritten(source, target):
-    """The archive with all names of values replaced."""
+    """The archive with all names of values and of classes but for torch's replaced."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for member in old.namelist():
             data = old.read(member)
             if "/models/" in member:
-                data = json.dumps(renamed(json.loads(data), lambda n: f"zz_{n}_9")).encode()
+                other = renamed(json.loads(data), lambda n: f"zz_{n}_9")
+                data = json.dumps(reclassed(other, _own)).encode()
             new.writestr(member, data)
 
 

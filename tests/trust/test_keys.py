@@ -19,6 +19,7 @@ from pipeline.store import toolchain
 from pipeline.store.digest import hash_json
 from tests.plan.test_actions import SOURCES, changed, config, keys
 from tests.program.test_canonical import archive, serialized
+from tests.support.bench import Bench
 from tests.support.lowerable import bench_for, both
 
 LOOKING = """
@@ -49,6 +50,39 @@ def test_names_of_values_count_where_something_may_read_them(emit):
     given = config(emit=emit)
     assert changed(keys(given), keys(given, other)) == {"encode", "link"}
     assert keys(config()) == keys(config(), other)
+
+
+@pytest.mark.parametrize("backend", ["vulkan", "coreml"])
+def test_names_of_values_and_classes_count_for_backends_that_may_read_them(backend):
+    other = {n: replace(source, names=f"other {n}") for n, source in SOURCES.items()}
+    given = config(methods={name: {"partitioners": [backend]} for name in SOURCES})
+    units = {"+".join(unit) for unit in given.units}
+    assert changed(keys(given), keys(given, other)) == {*units, "link"}
+
+
+@pytest.mark.slow
+def test_a_class_and_a_file_with_other_names_compile_nothing(built, tmp_path):
+    """The export runs again, and the package is what an empty store gives."""
+    made = ("pair.pte", "contents.json")
+    before = {name: built.bytes_of("pair", name) for name in made}
+    models = built.root / "models"
+    built.edit("models/pair.py", "Encode", "Renamed")
+    built.edit("models/pair.py", "Shared", "Held")
+    (models / "pair.py").rename(models / "pear.py")
+    built.edit("partition_configs/pair.yaml", "model: pair", "model: pear")
+    cold = Bench(tmp_path / "cold")
+    shutil.copytree(built.root, cold.root, ignore=shutil.ignore_patterns(".store", "build"))
+    for bench in (built, cold):
+        assert bench.doit() == 0, bench.output
+    found = built.outcomes()
+    assert found["export pear"] == found["link pair"] == "built"
+    assert {found[f"compile pair/{name}"] for name in ("encode", "decode")} <= {"hit", "up-to-date"}
+    assert {cold.outcomes()[f"compile pair/{name}"] for name in ("encode", "decode")} == {"built"}
+    for name in (*made, "manifest.json"):
+        assert built.bytes_of("pair", name) == cold.bytes_of("pair", name)
+    assert before == {name: built.bytes_of("pair", name) for name in made}
+    for name in ("manifest.json", "contents.json", "report.json", "report.html"):
+        assert b"Encode" not in built.bytes_of("pair", name)
 
 
 @pytest.mark.parametrize("emit", [{"emit_stacktrace": True}, {"etrecord": True}], ids=str)
