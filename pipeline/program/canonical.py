@@ -28,8 +28,8 @@ _TAKEN = re.compile(r"_(fused|decomposed)_bn")
 # In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key,
 # another one in every process, and `id@1` where a module is called for the second time.
 _OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
-# The type there is a class with its module, and so with the exporter's file. Where names don't count,
-# only ExecuTorch's XNNPACK, torch and this package read it, and compare it with torch's classes or
+# The type there is a class with its module, so with the exporter's file. Where names don't count,
+# only code of ExecuTorch, torch and this package reads it, and compares it with torch's classes or
 # with another of the same program: all others are numbered.
 _TYPE = re.compile(r"(?<=,)[^,;]*+(?=;|\Z)")
 _TOOLCHAIN = ("torch.", "torchao.", "executorch.")
