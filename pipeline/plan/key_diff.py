@@ -85,7 +85,7 @@ def _describe(each: Difference, file: str) -> str:
             return f"{file}, whose lines the object or the ETRecord holds, {_verb(each)}"
         case ("places", *_):
             return "the config's lines moved"
-        case ("sources", path):
+        case ("sources" | "configs", path):
             return f"{path}, whose lines the report quotes, {_verb(each)}"
         case ("baseline",):
             return f"the baseline {_verb(each)}"

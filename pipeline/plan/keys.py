@@ -229,6 +229,7 @@ def validate_action(
         },
         "baseline": baseline,
         "places": dict(places),
+        "configs": dict(configs),
     }
     inputs = ValidateInputs(dict(methods), dict(places), {**quotable, **configs}, config)
     return Action("validate", config.model, config.package, None, key, inputs)

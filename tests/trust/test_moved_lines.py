@@ -89,3 +89,11 @@ def test_an_archive_whose_traces_name_other_lines_is_measured_again():
 
     assert key("a", exported=False) != key("b", exported=False)
     assert key("a", exported=True) == key("b", exported=True)  # the exporter's files count
+
+
+def test_another_text_of_a_config_is_shown_but_not_measured_again():
+    def action(content):
+        return validate_action(config(), {}, SOURCES, configs={CONFIG: content})
+
+    one, two = action("a"), action("b")
+    assert one.digest != two.digest and one.key["measured"] == two.key["measured"]
