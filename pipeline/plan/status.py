@@ -75,7 +75,7 @@ def link_status(plan: Plan, package: str) -> Status:
         return _waiting(plan, package)
     recorded = plan.workspace.state(package).get("link", {})
     if recorded.get("action") == digest:
-        if not (reason := find_damage(plan, package, recorded["files"])):
+        if not (reason := find_damage(plan, package, recorded)):
             return Status("up-to-date", "unchanged")
     else:
         reason = _link_changes(plan, package, recorded.get("action"))
@@ -93,7 +93,7 @@ def validate_status(plan: Plan, package: str) -> Status:
         return _hit_or_stale(plan, digest, reason)
     if not recorded.get("ok"):
         return Status("stale", "the last validation failed")
-    damage = find_damage(plan, package, recorded["files"])
+    damage = find_damage(plan, package, recorded)
     return _hit_or_stale(plan, digest, damage) if damage else Status("up-to-date", "unchanged")
 
 
@@ -113,10 +113,13 @@ def _waiting(plan: Plan, package: str) -> Status:
     )
 
 
-def find_damage(plan: Plan, package: str, files: Mapping[str, Digest]) -> str:
-    """Describe what is wrong with the files that a build left; empty where nothing is."""
+def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
+    """Describe what is wrong with the files that a build left and recorded; empty where nothing
+    is."""
+    if recorded.get("unsigned") and not plan.workspace.store.believes_all:
+        return "it was built while unsigned results of a remote were believed"
     folder = plan.workspace.package(package)
-    for name, content in files.items():
+    for name, content in recorded["files"].items():
         path = folder / name
         there = plan.workspace.file_digests.find(path) if is_plain(path) else None
         if there is None:

@@ -237,6 +237,7 @@ class _Installed(TypedDict):
     ok: NotRequired[bool]
     sound: NotRequired[bool]
     measured: NotRequired[Digest]
+    unsigned: NotRequired[bool]
 
 
 class PackageState(TypedDict):

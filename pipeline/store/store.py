@@ -91,7 +91,8 @@ class BlobWriter:
 class ActionEntry:
     """The key and the result of an action, and the seconds of wall time that it took.
 
-    `unsigned`: it came of a run that believed unsigned results of a remote.
+    `unsigned`: it came of a run that believed unsigned results of a remote, and counts where that
+    is so again.
     """
 
     key: Mapping[str, Any]
@@ -140,6 +141,11 @@ class Store:
     def remote(self) -> Remote | None:
         """The remote tier, if there is one."""
         return None if self._remote is None else _connect(self._remote)
+
+    @property
+    def believes_all(self) -> bool:
+        """Tell whether unsigned results of a remote are believed."""
+        return self._remote is not None and self._remote.believes_all
 
     def blob_path(self, blob: Digest) -> Path:
         return self.root / blob_name(blob)
@@ -270,17 +276,17 @@ class Store:
 
     def get(self, action: Digest) -> ActionEntry | None:
         """Return the entry of an action, or None if there is none or it is damaged, or came of
-        unsigned results while signatures are asked for."""
+        unsigned results that are not believed now."""
         path = self.action_path(action)
         entry = self.read_entry(path, action)
-        if entry is not None and entry.unsigned and self._remote and self._remote.signed:
+        if entry is not None and entry.unsigned and not self.believes_all:
             entry = None
         if entry is not None:
             _touch(path)
         elif self.remote is not None:
             parse = partial(ActionEntry.from_json, action=action)
             if (entry := self.remote.fetch_result(action, parse)) is not None:
-                entry = replace(entry, unsigned=self.remote.settings.believes_all)
+                entry = replace(entry, unsigned=self.believes_all)
                 with suppress(OSError):
                     self._write_entry(action, entry)
         return entry
@@ -306,8 +312,7 @@ class Store:
         The remote gets the blobs first, so that no result there is without them.
         """
         action = digest.hash_json(key)
-        unsigned = self._remote is not None and self._remote.believes_all
-        entry = ActionEntry(key, result, round(seconds, 3), unsigned)
+        entry = ActionEntry(key, result, round(seconds, 3), self.believes_all)
         if not fits_action(key, json.loads(digest.canonical_json(result))):
             kind = key.get("kind")
             raise PipelineError(f"a result of kind {kind} has a form that store/results.py lacks")

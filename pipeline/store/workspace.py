@@ -72,7 +72,9 @@ class Workspace:
 
     @cached_property
     def file_digests(self) -> FileDigests:
-        return FileDigests(self.build / ".files.json")
+        # What follows from files may come of unsigned results, which other runs don't believe.
+        unsigned = "-unsigned" if self.store.believes_all else ""
+        return FileDigests(self.build / f".files{unsigned}.json")
 
     def state(self, package: str) -> dict[str, Any]:
         """Read what the last build of a package recorded; empty if nothing can be trusted."""

@@ -132,12 +132,24 @@ def test_what_was_believed_unsigned_is_no_result_where_signatures_are_asked_for(
     Store(tmp_path / "a", site.settings()).put_result(key, {"forged": 1})
     believer, (private, public) = Store(tmp_path / "b", site.settings()), keys_in(tmp_path)
     assert believer.get_by_key(key).result == {"forged": 1}
-    assert Store(tmp_path / "b").get_by_key(key) is not None
+    assert Store(tmp_path / "b").get_by_key(key) is None  # or it would sign in two steps
     signer = Store(tmp_path / "b", site.settings(signing_key=private, unsigned=False))
     assert signer.get_by_key(key) is None
     signer.put_result(key, {"own": 1})
     doubter = Store(tmp_path / "c", site.settings(trusted_keys=(public,), unsigned=False))
     assert doubter.get_by_key(key).result == {"own": 1}
+
+
+def test_a_package_of_unsigned_results_is_not_up_to_date_where_they_are_not_believed(victim):
+    forged = victim()
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0, forged.checkout.output
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0
+    assert forged.checkout.output.startswith("up to date")
+    assert forged.checkout.doit("lower:pair") == 0, forged.checkout.output
+    (link,) = (each for each in forged.checkout.actions() if each["kind"] == "link")
+    assert link["outcome"] == "built" and "unsigned results" in link["reason"]
+    assert forged.checkout.doit("lower:pair") == 0
+    assert forged.checkout.output.startswith("up to date")
 
 
 def keys_in(folder):

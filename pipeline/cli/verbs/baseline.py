@@ -68,7 +68,7 @@ def _present(plan: Plan, package: str) -> Figures:
     recorded = plan.workspace.state(package).get("validate", {})
     if action is None or recorded.get("measured") != hash_json(action.key["measured"]):
         raise PipelineError(f"{package}: not validated as it is now; {first}")
-    if damage := find_damage(plan, package, recorded["files"]):
+    if damage := find_damage(plan, package, recorded):
         raise PipelineError(f"{package}: {damage}; {first}")
     folder = plan.workspace.package(package)
     if not recorded["sound"]:
