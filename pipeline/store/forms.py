@@ -7,6 +7,7 @@ takes longer to import than a run with nothing to do may take.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -21,6 +22,7 @@ Size = NewType("Size", int)  # of a file in bytes
 FileName = NewType("FileName", str)
 MethodName = NewType("MethodName", str)
 FilePath = NewType("FilePath", str)  # of file names, with slashes between them
+SystemName = NewType("SystemName", str)  # as `os.fsdecode` gives it, of bytes that need be no UTF-8
 EntryName = NewType("EntryName", str)  # of a zip file
 
 _DEEPEST = 100
@@ -93,6 +95,13 @@ def _is_text(value: Any) -> bool:
     return True
 
 
+def _is_system_name(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+
+
 def _is_shallow(value: Any) -> bool:
     """Tell whether a value is nested no deeper than whatever reads or writes JSON can follow, and
     made of writable texts and sound numbers."""
@@ -125,5 +134,6 @@ _LEAVES: dict[Any, Callable[[Any], bool]] = {
     EntryName: lambda value: isinstance(value, str) and bool(_ENTRY.fullmatch(value)),
     FileName: is_file_name,
     FilePath: is_file_path,
+    SystemName: _is_system_name,
     MethodName: lambda value: isinstance(value, str) and bool(METHOD_NAME.fullmatch(value)),
 }

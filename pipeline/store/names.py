@@ -8,7 +8,6 @@ from collections.abc import Iterable
 METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST = 200  # bytes; filesystems take 255, and temporary files have longer names
 _FORBIDDEN = frozenset('/\\:*?"<>|')
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # of Windows
 
 
 def is_file_name(name: object) -> bool:
@@ -21,7 +20,6 @@ def is_file_name(name: object) -> bool:
         and _FORBIDDEN.isdisjoint(name)
         and name[0] not in ". "
         and name[-1] not in ". "
-        and not _DEVICES.fullmatch(name)
     )
 
 

@@ -11,7 +11,16 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, REPORT
-from pipeline.store.forms import Count, EntryName, FileName, FilePath, MethodName, Size, fits
+from pipeline.store.forms import (
+    Count,
+    EntryName,
+    FileName,
+    FilePath,
+    MethodName,
+    Size,
+    SystemName,
+    fits,
+)
 from pipeline.store.names import are_distinct
 
 REPORTS = frozenset({REPORT, "report.md", "report.html", "junit.xml"})
@@ -53,14 +62,14 @@ class _ProgramParts(TypedDict):
 
 
 class _Run(TypedDict):
-    files: NotRequired[list[str]]
-    listings: NotRequired[list[str]]
-    links: NotRequired[list[str]]
-    environment: NotRequired[list[str]]
-    modules: NotRequired[list[str]]
-    distributions: NotRequired[list[str]]
-    made: NotRequired[list[str]]
-    unfollowed: NotRequired[list[str]]
+    files: NotRequired[list[SystemName]]
+    listings: NotRequired[list[SystemName]]
+    links: NotRequired[list[SystemName]]
+    environment: NotRequired[list[SystemName]]
+    modules: NotRequired[list[SystemName]]
+    distributions: NotRequired[list[SystemName]]
+    made: NotRequired[list[SystemName]]
+    unfollowed: NotRequired[list[SystemName]]
 
 
 class _Reads(TypedDict):

@@ -90,11 +90,8 @@ def read_settings(root: Path) -> WorkspaceSettings:
             unsigned=get("remote_trust") == "unsigned",
         )
         _check_trust(remote)
-        if untrusted and (inside := [key for key in remote.trusted_keys if root in key.parents]):
-            raise PipelineError(
-                f"{VARIABLES['trusted_keys']}: {inside[0].relative_to(root)} is in the workspace, "
-                "which an untrusted build does not believe; name a file outside"
-            )
+        if untrusted:
+            _check_keys_outside(remote, root)
     return WorkspaceSettings(
         jobs=get("jobs", len(os.sched_getaffinity(0))),
         store=get("store", default_root()),
@@ -124,6 +121,18 @@ def _check_trust(remote: RemoteSettings) -> None:
             f"{TABLE}.remote: nothing says whose results are believed; set {both}, which believes "
             "all who can write there (docs/cache.md)"
         )
+
+
+def _check_keys_outside(remote: RemoteSettings, root: Path) -> None:
+    """Raise PipelineError for a key in the workspace, where a stranger could put another."""
+    trusted = [("trusted_keys", key) for key in remote.trusted_keys]
+    for name, key in [*trusted, ("signing_key", remote.signing_key)]:
+        for place in map(Path, (os.path.normpath(key), os.path.realpath(key)) if key else ()):
+            if place.is_relative_to(root):
+                raise PipelineError(
+                    f"{VARIABLES[name]}: {place.relative_to(root)} is in the workspace, which an "
+                    "untrusted build does not believe; name a file outside"
+                )
 
 
 def _parse_jobs(value: Any, _: Path) -> int:

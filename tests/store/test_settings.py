@@ -119,6 +119,12 @@ def test_untrusted_build_goes_by_its_environment_alone(settings, tmp_path, monke
     with pytest.raises(PipelineError, match=r"TRUSTED_KEYS: keys/a\.pub is in the workspace"):
         settings(text)
     monkeypatch.setenv("PTE_PIPELINE_TRUSTED_KEYS", "/etc/keys/a.pub")
+    monkeypatch.setenv("PTE_PIPELINE_SIGNING_KEY", "keys/own.pem")  # which is trusted too
+    with pytest.raises(PipelineError, match=r"SIGNING_KEY: keys/own\.pem is in the workspace"):
+        settings(text)
+    monkeypatch.setenv("PTE_PIPELINE_SIGNING_KEY", "../outside/own.pem")
+    assert settings(text).remote.signed
+    monkeypatch.delenv("PTE_PIPELINE_SIGNING_KEY")
     assert settings(text).remote.url == "s3://ours/c"
     assert not settings(text).remote.writable
     monkeypatch.setenv("PTE_PIPELINE_REMOTE_MODE", "read-write")

@@ -14,7 +14,7 @@ from pipeline.plan.actions import Action
 from pipeline.run.install import install
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
-from pipeline.store.forms import Count, FileName, fits
+from pipeline.store.forms import Count, FileName, SystemName, fits
 from pipeline.store.names import is_file_name
 from pipeline.store.remote import Remote, RemoteSettings
 from pipeline.store.results import fits_action
@@ -61,6 +61,8 @@ def test_names_are_plain_and_those_of_the_action(victim):
         assert not fits_action(key, {"files": files | {name: text}}), name
     assert not fits_action(key, {"files": files | {"a.ptd": text, "A.ptd": text}})
     assert not fits_action(key, {"files": {"pair.pte": text}})
+    aux = {f"aux{n.removeprefix('pair')}" if n == "pair.pte" else n: d for n, d in files.items()}
+    assert fits_action({**key, "model": "aux"}, {"files": aux})  # a model may be called so
     with pytest.raises(PipelineError, match="is no name of a file in a package"):
         workspace = open_workspace(forged.checkout.root)
         install(
@@ -219,6 +221,8 @@ def test_forms_are_exact():
     assert fits({"a": 1}, dict[str, Count]) and not fits({"a": -1}, dict[str, Count])
     assert not fits(True, int) and not fits(float("nan"), float) and not fits("\ud800", str)
     assert fits(["a", 1], tuple[FileName, int]) and not fits(["a/b", 1], tuple[FileName, int])
+    assert fits("\udcff", SystemName) and not fits("\ud800", SystemName)
+    assert not fits("a\0", SystemName)
     assert fits(None, int | None) and not fits(10**400, float)
 
 
