@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.stages import IMPORT, Stages
-from pipeline.run.trace.isolated import ChildError, run_isolated
 from pipeline.store.errors import describe_error
 from pipeline.store.files import clear_place, make_folder, remove
 from pipeline.store.store import MissingBlobError
@@ -117,6 +116,8 @@ def _perform(
     action: Action, workspace: Workspace, stages: Stages, always: bool
 ) -> tuple[Outcome, str, Mapping[str, Usage]]:
     """Return the outcome, the error or "", and what the caches inside the action were asked."""
+    from pipeline.run.trace.isolated import ChildError, run_isolated  # no matter of a no-op run
+
     try:
         with stages.stage(IMPORT):
             from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
@@ -161,6 +162,7 @@ def _perform_here(
 ) -> tuple[Outcome, str, Mapping[str, Usage]]:
     from pipeline.compile.preprocess.cache import counted_preprocess
     from pipeline.run.perform import perform
+    from pipeline.run.trace.isolated import ChildError
 
     try:
         with counted_preprocess() as counts:
