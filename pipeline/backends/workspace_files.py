@@ -19,10 +19,11 @@ from pydantic_core import CoreSchema, core_schema
 
 from pipeline.backends.options import rule
 from pipeline.store.errors import shown
-from pipeline.store.files import inside
+from pipeline.store.files import LINK_OUT, inside
 
 Misfits = Callable[[Any, Path], Iterator[tuple[str, str, str]]]
 _Options = TypeVar("_Options", bound=BaseModel)
+_OUTSIDE = "for one outside make a link, and list the folder that it leads to in the setting `data`"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class WorkspaceFiles:
         for path in self.named_by(value):
             if "\\" in path or {"", ".", ".."} & set(path.split("/")):
                 which = "files by their path" if self.many else "a file by its path"
-                raise rule(f"must be {which} in the workspace")
+                raise rule(f"must be {which} in the workspace; {_OUTSIDE}")
             if not path.endswith(self.suffixes):
                 brought = (f"be {path}" for path in self.brought)
                 raise rule("must " + " or ".join([f"end in {', '.join(self.suffixes)}", *brought]))
@@ -120,7 +121,8 @@ def find_misfits(
             except FileNotFoundError:
                 yield name, f"no file {shown(path)} in the workspace", ""
             except OSError as error:
-                yield name, f"file {shown(path)} cannot be read: {error.strerror}", ""
+                known = _OUTSIDE if error.strerror == LINK_OUT else ""
+                yield name, f"file {shown(path)} cannot be read: {error.strerror}", known
 
 
 def located(options: _Options, root: Path) -> _Options:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,10 +43,7 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
     if not {module, reference} & _offered():
         return {}
     top = module.partition(".")[0]
-    try:
-        spec = find_spec(top)
-    except (ImportError, ValueError):
-        spec = None
+    spec = _find_spec(module)
     if spec is None or spec.origin is None:
         return {}
     origin = Path(spec.origin)
@@ -54,9 +52,28 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
     return {origin.name: origin}
 
 
+def remedy(reference: str) -> str:
+    """Return what makes a pass one that a config may name."""
+    module, _, name = reference.partition(":")
+    if _find_spec(module) is None:
+        return f"write {FOLDER}/{module.replace('.', '/')}.py, or offer it in the group {GROUP}"
+    return (
+        f"import {name} in a file of {FOLDER}/ that lists it in `__all__`, and name that; or offer "
+        f"it in the group {GROUP}"
+    )
+
+
 def is_own(reference: str, root: Path) -> bool:
     """Return whether a pass is one of the workspace's own."""
     return _own_file(reference.partition(":")[0], root) is not None
+
+
+def _find_spec(module: str) -> ModuleSpec | None:
+    """Find the package that a module is in, without importing it."""
+    try:
+        return find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return None
 
 
 def _own_file(module: str, root: Path) -> Path | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config.passes import FOLDER, GROUP, NOT_OFFERED, source_files
+from pipeline.config.passes import NOT_OFFERED, remedy, source_files
 from pipeline.plan import keys
 from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
@@ -76,10 +76,8 @@ def _missing_passes(config: PackageConfig, document: Document, root: Path) -> It
     for path, passes in {**lists, "emit.passes": config.emit.passes}.items():
         for number, each in enumerate(passes):
             if not source_files(each.reference, root):
-                file = each.reference.partition(":")[0].replace(".", "/")
-                known = f"write {FOLDER}/{file}.py, or offer it in the group {GROUP}"
                 what = f"the pass {each.reference} {NOT_OFFERED}"
-                yield document.problem(join(path, number), what, known)
+                yield document.problem(join(path, number), what, remedy(each.reference))
 
 
 def _misfitting_files(

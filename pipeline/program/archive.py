@@ -93,9 +93,11 @@ def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dic
         try:
             return load_tensor_file(data) or None
         except (ValueError, pickle.UnpicklingError) as error:
+            what = str(error).partition(". Please use")[0]  # torch's remedy is none here
             raise SourceError(
-                f"{shown(archive)}: example inputs of '{entry}' cannot be read ({error}); "
-                "they may hold tensors, numbers and containers of them"
+                f"{shown(archive)}: example inputs of '{entry}' cannot be read ({what}); they may "
+                "hold tensors, numbers, lists, tuples and dicts; save the program without them, "
+                "and name files in `examples` of `validate`"
             ) from error
 
 

@@ -124,7 +124,8 @@ class ArchiveReader:
         if pickled:
             raise ValueError(
                 f"'{entry}' stores {', '.join(pickled)} pickled (a tensor "
-                "subclass or a script object), which is not read; export plain tensors"
+                "subclass or a script object), which is not read; export plain tensors (of a model "
+                "of torchao, after torchao.utils.unwrap_tensor_subclass)"
             )
         for name, record in records.items():
             self._check_extent(f"'{entry}': tensor '{name}'", kind, record)
@@ -147,10 +148,14 @@ class ArchiveReader:
         needed, full = (meta["storage_offset"]["as_int"] + last + 1) * element, element
         for size in sizes:
             full *= size
+        if full and not stored and meta["device"]["type"] == "meta":
+            raise ValueError(f"{what} is on the device 'meta'; export the model with its weights")
         if full and needed > stored:
             raise ValueError(f"{what} needs {needed} bytes, of which {stored} are there")
         if full > max(stored, EXPANDED):
-            raise ValueError(f"{what} has {full} bytes, and stores {stored} of them")
+            raise ValueError(
+                f"{what} has {full} bytes, and stores {stored} of them; expand it in `forward`"
+            )
 
     def _json(self, name: str) -> Any:
         text = self.members.read(name, _LARGEST_TEXT)

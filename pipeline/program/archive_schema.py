@@ -296,7 +296,7 @@ def _text(value: Any) -> None:
 def _literal(value: Any) -> None:
     _expect(value, str, "a text")
     if not _LITERAL.fullmatch(value):
-        raise _WrongError(f"is {_short(value)}, must be a text without quotes and backslashes")
+        raise _WrongError(f"is {_short(value)}, must be one line without quotes and backslashes")
 
 
 def _int(value: Any) -> None:
@@ -330,7 +330,10 @@ def _path(value: Any) -> None:
     _expect(value, str, "a qualified name")
     for part in value.split(".") if value else ():
         if not part or not _LITERAL.fullmatch(part) or _DUNDER.fullmatch(part):
-            raise _WrongError(f"is {_short(value)}, no qualified name of a module or tensor")
+            raise _WrongError(
+                f"is {_short(value)}, no qualified name of a module or tensor; rename it, without "
+                "quotes, backslashes, or `__` on both sides"
+            )
 
 
 def _device(value: Any) -> None:
@@ -413,6 +416,8 @@ def _operator(value: Any) -> None:
     _expect(value, str, "an operator")
     if value in OTHER_OPERATORS:
         return
+    if value.startswith("executorch.exir.dialects."):
+        raise _WrongError(f"is {_short(value)}, an edge operator; save the program before to_edge")
     if (match := _OVERLOAD.fullmatch(value)) is None:
         raise _WrongError(f"is {_short(value)}, no operator")
     namespace, name, _ = match.groups()

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from pipeline.store.digest import canonical_json, hash_bytes
 
 TEMPORARY_PREFIX = ".tmp-"
+LINK_OUT = "It is a link out of the workspace"
 
 # The records in a package's folder.
 MANIFEST, CONTENTS, REPORT = "manifest.json", "contents.json", "report.json"
@@ -84,7 +85,7 @@ def inside(path: Path, folders: Iterable[Path]) -> Path:
     except ValueError as error:  # NUL
         raise OSError(errno.EINVAL, "It is no path", str(path)) from error
     if not any(real.is_relative_to(os.path.realpath(folder)) for folder in folders):
-        raise OSError(errno.EACCES, "It is a link out of the workspace", str(path))
+        raise OSError(errno.EACCES, LINK_OUT, str(path))
     return path
 
 

@@ -668,6 +668,19 @@ def test_example_inputs_are_not_believed(original, tmp_path):
         load_example_inputs(tmp_path / "a.pt2", ENTRY)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "remedy"),
+    [
+        ("operator", "executorch.exir.dialects.edge._ops.aten.add.Tensor", "before to_edge"),
+        ("path", "it's.weight", "rename it"),
+        ("path", "__w__.weight", "rename it"),
+    ],
+)
+def test_what_torch_would_load_is_refused_with_a_remedy(kind, value, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        archive_schema.check_document(kind, value)
+
+
 # Mutations
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pipeline.config.models import PassSpec
-from pipeline.config.passes import load_passes, source_files
+from pipeline.config.passes import load_passes, remedy, source_files
 from pipeline.store.errors import PipelineError
 from tests.support.configs import read_configs
 
@@ -189,3 +189,13 @@ def test_a_distribution_offers_passes_by_an_entry_point(root, offered):
     for reference in ("acme.passes:Popen", "acme.other:Popen", "acme.more:fuse", "acme:passes"):
         with pytest.raises(PipelineError, match=f"pass {reference}: is"):
             load_passes([PassSpec(reference=reference)], root)
+
+
+def test_the_remedy_goes_by_what_is_installed(tmp_path):
+    assert remedy("no_such.fusions:Fuse").startswith("write passes/no_such/fusions.py")
+    assert remedy("torch.fx.passes:Fuse").startswith("import Fuse in a file of passes/")
+    (tmp_path / "passes").mkdir()
+    text = "from collections import OrderedDict\n__all__ = ['OrderedDict']\n"
+    (tmp_path / "passes" / "ours.py").write_text(text)
+    with pytest.raises(PipelineError, match="can't be called"):  # named, and made
+        load_passes([PassSpec(reference="ours:OrderedDict")], tmp_path)
