@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -13,7 +14,8 @@ _SAME = 1.0  # seconds in which a second signal means what the first one meant
 class Interrupts:
     """Within the block, a signal raises KeyboardInterrupt until `hold`, and is noted in `status`.
 
-    A signal that was ignored before, as under `nohup`, stays so.
+    A signal that was ignored before, as under `nohup`, stays so. Outside of the main thread, which
+    alone gets signals, all stay as they are.
     """
 
     def __init__(self) -> None:
@@ -23,9 +25,10 @@ class Interrupts:
         self._undo = ExitStack()
 
     def __enter__(self) -> Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        ours = threading.current_thread() is threading.main_thread()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if ours else ():
             before = signal.getsignal(number)
-            if before is not signal.SIG_IGN:
+            if before not in (signal.SIG_IGN, None):  # None: of an embedding program
                 self._undo.callback(signal.signal, number, before)
                 signal.signal(number, self._stop)
         return self

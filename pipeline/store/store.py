@@ -64,8 +64,12 @@ def action_name(action: Digest) -> str:
 
 
 def default_root() -> Path:
-    """Return `$XDG_CACHE_HOME/pte-pipeline`, which all checkouts of a user share."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Return `$XDG_CACHE_HOME/pte-pipeline`, which all checkouts of a user share. Raises
+    PipelineError where that is not set and the user has no home."""
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        raise PipelineError("this user has no home folder; set HOME or XDG_CACHE_HOME") from None
     return Path(cache) / "pte-pipeline"
 
 

@@ -132,3 +132,10 @@ def test_untrusted_build_goes_by_its_environment_alone(settings, tmp_path, monke
     monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "0")
     monkeypatch.delenv("PTE_PIPELINE_TRUSTED_KEYS")
     assert settings(text).remote.url == "s3://ours/c"
+
+
+def test_no_home_is_one_line(settings, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(PipelineError, match=r"no home folder; set HOME or XDG_CACHE_HOME"):
+        settings("")

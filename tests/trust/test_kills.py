@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
+from pipeline.cli.interrupts import Interrupts
 from pipeline.run.worker_group import WorkerGroup
 from tests.support.processes import descendants, gone, wait_for
 from tests.trust import kills
@@ -28,6 +30,18 @@ group = WorkerGroup()
 arguments = str(group.number), str(os.getpid())
 subprocess.run([sys.executable, "-c", {MEMBER!r}, *arguments])
 """
+
+
+def test_signals_stay_as_they_are_outside_of_the_main_thread():
+    def enter():
+        with Interrupts() as interrupts:
+            entered.append(interrupts.status)
+
+    entered = []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered == [0]
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
