@@ -19,6 +19,7 @@ from pipeline.store.workspace import Workspace
 
 Kind = Literal["file", "listing", "link"]
 _KERNEL = ("/proc", "/sys", "/dev")
+_MEMORY = "/dev/shm"  # holds files as any folder does
 _OWN_CODE = str(Path(__file__).resolve().parents[1])  # counts in every key as `code`
 # Folders of a workspace that nobody means to export from, where all of its files are inputs.
 _PASSED_OVER = {".git", ".hg", ".svn", ".jj", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
@@ -30,13 +31,14 @@ def within(path: str, folder: str) -> bool:
 
 
 def environment_folders() -> list[str]:
-    """List the folders of the Python that runs: its library, what is installed, and, of a virtual
-    environment, all of it."""
+    """List the folders of the Python that runs: its library, what is installed, its programs, and
+    what else makes a virtual environment. Data that someone keeps in one are not among them."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     found = {sysconfig.get_path(name) for name in names}
     found.add(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
     if sys.prefix != sys.base_prefix:
-        found.add(sys.prefix)
+        own = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
+        found |= {os.path.join(sys.prefix, name) for name in own}
     return sorted({os.path.normpath(each) for each in found} | set(map(os.path.realpath, found)))
 
 
@@ -67,6 +69,8 @@ class Places:
         path = os.path.normpath(path)
         if "__pycache__" in path or path.startswith(f"{self.root}{os.sep}.doit."):
             return False
+        if within(path, _MEMORY) and path != _MEMORY:
+            return True
         excluded = self._inside if within(path, self.root) else self._outside
         return path in self.installed or not any(within(path, each) for each in excluded)
 

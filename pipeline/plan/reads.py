@@ -22,9 +22,6 @@ from pipeline.store.workspace import Workspace
 
 MOST_RECORDS = 8  # of runs that went different ways
 WHOLE_ENVIRONMENT = "*"
-# Variables that torch reads when it is imported, before any exporter runs.
-_EARLY = ("TORCH", "PYTORCH")
-_NOT_EARLY = "TORCHINDUCTOR_"  # no part of an export; torch sets some of them itself
 # Variables that each shell has, or that say where a build runs; read by name, they count.
 _PASSING = ("_", "OLDPWD", "PWD", "SHLVL", "COLUMNS", "LINES")
 _OURS = "PTE_PIPELINE_"

@@ -11,6 +11,8 @@ import re
 import shutil
 import sqlite3
 import struct
+import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli.verbs.explain import explain
+from pipeline.plan.places import Places
 from pipeline.plan.plan import Plan
 from pipeline.plan.reads import parse_records
 from pipeline.plan.status import export_status
@@ -192,6 +195,11 @@ def distribution(version: str) -> Do:
     return install
 
 
+def entry_point(site: Site) -> None:
+    (info,) = site.library.glob("*.dist-info")
+    (info / "entry_points.txt").write_text("[small]\nx = small_lib\n")
+
+
 def save_safetensors(path: Path, value: float) -> None:
     import torch
     from safetensors.torch import save_file
@@ -245,6 +253,7 @@ VALUE = next(iter(torch.utils.data.DataLoader(Data(), num_workers=1))).item()
 """
 SUM = "sum(float(Path(p).read_text()) for p in {})"
 SHARDS = both(text("shards/1.txt", "1"), text("shards/.x/none.txt", "9"))
+ONE_MORE = variable(None), variable("1")
 SHADOW = "import mpmath; VALUE = getattr(mpmath, 'NUMBER', 1)"
 
 CASES: dict[str, dict[str, Case]] = {
@@ -282,6 +291,11 @@ CASES: dict[str, dict[str, Case]] = {
             "VALUE = c.execute('select x from t').fetchone()[0]",
             "w.db",
             save_sqlite,
+        ),
+        "a temporary file that stays": edit(
+            "import tempfile; f, _ = tempfile.mkstemp(); os.write(f, b'x')\n"
+            "VALUE = open('w.txt').read()",
+            "w.txt",
         ),
         "DataLoader workers": edit(WORKERS, "w.txt"),
     },
@@ -430,6 +444,12 @@ CASES: dict[str, dict[str, Case]] = {
             distribution("1"),
             distribution("2"),
         ),
+        "entry points": Case(
+            "from importlib.metadata import entry_points\n"
+            "VALUE = 2 if entry_points(group='small') else 1",
+            nothing,
+            both(distribution("2"), entry_point),
+        ),
         "not installed": Case(
             "from importlib.metadata import version, PackageNotFoundError\n"
             "try: VALUE = version('small-lib')[0]\nexcept PackageNotFoundError: VALUE = 1",
@@ -447,6 +467,7 @@ CASES: dict[str, dict[str, Case]] = {
         "os.getenv": environment("VALUE = os.getenv('CHECKPOINT')"),
         "os.environb": environment("VALUE = os.environb[b'CHECKPOINT']"),
         "in": Case("VALUE = 2 if 'CHECKPOINT' in os.environ else 1", variable(None), variable("")),
+        "repr": Case("VALUE = 2 if 'CHECKPOINT' in repr(os.environ) else 1", *ONE_MORE),
         "iteration": environment("VALUE = dict(os.environ).get('CHECKPOINT')"),
         "a new one": Case(
             "VALUE = len([k for k in os.environ if k == 'CHECKPOINT']) + 1",
@@ -554,6 +575,33 @@ def test_table_of_the_docs_names_each_kind():
     assert set(rows) - {"---"} == {*CASES, *UNFOLLOWED}
 
 
+@kernel_view
+def test_file_in_shared_memory_counts(site):
+    with tempfile.NamedTemporaryFile("w", dir="/dev/shm") as file:
+        site.write(f"VALUE = open({file.name!r}).read()")
+        for number in "12":
+            file.seek(0)
+            file.write(number)
+            file.flush()
+            assert build(site.workspace())[0] == "stale"
+            assert build(site.workspace())[0] == "up-to-date"
+
+
+def test_data_in_a_virtual_environment_count(site, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(site.outside))
+    places = Places(site.workspace())
+    assert places.wanted(str(site.outside / "share" / "w.txt"))
+    assert not places.wanted(str(site.outside / "bin" / "python"))
+
+
+@kernel_view
+def test_name_that_is_not_utf8_exports_each_time(site):
+    (site.root / os.fsdecode(b"w\xff.txt")).write_text("1")
+    site.write("VALUE = open(b'w\\xff.txt').read()")
+    build(site.workspace())
+    assert build(site.workspace())[0] == "stale"
+
+
 # What can't be followed
 
 UNFOLLOWED = {
@@ -591,6 +639,8 @@ def test_what_cannot_be_followed_exports_each_time(site, kind):
         "from numpy.random import default_rng as r; r(seed=None)",
         "import random; random.Random()",
         "import os; os.urandom(1)",
+        "open('/dev/urandom', 'rb')",
+        "open('/proc/self/environ')",
     ],
 )
 def test_chance_is_found_in_text(tmp_path, code):

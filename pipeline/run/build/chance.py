@@ -57,6 +57,8 @@ _SEEDED = {
     }.items()
     for name in names
 }
+# Files of the kernel, which differ from one moment or machine to the next.
+_FILES = re.compile(r"/dev/u?random$|/proc/|/sys/")
 _FIELDS = {
     **dict.fromkeys([f"st_{name}time{unit}" for name in "mac" for unit in ("", "_ns")], _TIMES),
     **dict.fromkeys(["st_ino", "st_dev", "st_uid", "st_gid"], _MACHINE),
@@ -64,7 +66,8 @@ _FIELDS = {
 _WORDS = re.compile(
     rb"time|uuid|secrets|random|seed|rng|MT19937|PCG64|Philox|SFC64"
     rb"|platform|getpid|getppid|gethost|getfqdn|getuser|getlogin|getuid|getload|uname|cpu_count"
-    rb"|sched_getaffinity|is_available|cuda|get_num_threads|st_ino|st_dev|st_uid|st_gid|today|utcnow"
+    rb"|sched_getaffinity|/proc/|/sys/"
+    rb"|is_available|cuda|get_num_threads|st_ino|st_dev|st_uid|st_gid|today|utcnow"
 )
 # What reads files by native code, which raises no event of Python's.
 _NATIVE = {
@@ -110,6 +113,8 @@ def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
             what = None if _is_seeded(call) else _SEEDED[name]
         if what is None and isinstance(node, ast.Attribute) and node.attr in _FIELDS:
             what, name = _FIELDS[node.attr], node.attr
+        if isinstance(node, ast.Constant) and _FILES.match(place := str(node.value)):
+            what, name = _RANDOM if "random" in place else _MACHINE, place
         if what is not None:
             yield f"{where}:{getattr(node, 'lineno', 0)} reads {what} ({name})"
 

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -53,11 +54,12 @@ class ExportReads:
         self.declared = declared.find(self._places, inputs.path) if declared else []
         self._before: Seen = {("file", n): self.finder.observe("file", n) for n in self.declared}
         if not kernel and declared is None:
-            self._look_around(self._places.root)
+            self._look_around(self._places.root, sys.maxsize - 1)
 
     def _is_wanted(self, path: str) -> bool:
         if os.path.relpath(path, self._places.root) in self._inputs.surroundings.search:
-            return False  # tried as an archive of modules, as hooks of editable installs are
+            # Tried as an archive of modules, as hooks of editable installs are.
+            return os.path.isfile(path)
         if os.path.basename(path).startswith("<"):
             return False  # the name that Python gives to code without a file
         if self._places.wanted(path):
@@ -72,14 +74,23 @@ class ExportReads:
     def _observe(self, kind: Kind, path: str) -> str | None:
         return self.finder.observe(kind, self._places.spell(path))
 
-    def _look_around(self, folder: str, most: int = sys.maxsize) -> bool:
-        """Take all that is in a folder for an input; return whether it is no more than `most`."""
-        for number, (kind, path) in enumerate(self._places.walk(folder)):
-            if number >= most:
-                return False
+    def _look_around(self, folder: str, most: int) -> bool:
+        """Take all that is in a folder for an input, unless it is more than `most`; return whether
+        it was taken."""
+        found = [*islice(self._places.walk(folder), most + 1)]
+        if len(found) > most:
+            return False
+        for kind, path in found:
             name = self._places.spell(path)
+            if not self._can_record(name):
+                continue
             self._before[kind, name] = self.finder.observe(kind, name)
         return True
+
+    def _can_record(self, path: str) -> bool:
+        if not _is_text(path):
+            self.watch.unfollow(f"a name that is not UTF-8 ({path!a})")
+        return _is_text(path)
 
     # After the run
 
@@ -108,13 +119,13 @@ class ExportReads:
                 unfollowed |= dict.fromkeys(find_chance(path, name, native))
             if watch.view != "kernel":
                 unfollowed |= dict.fromkeys(self._look_beside(seen))
-        made = sorted({self._places.spell(each) for each in watch.written if os.path.lexists(each)})
+        made = self._made()
         changed = dict(self._changed(seen, made))
         unfollowed |= dict.fromkeys(filter(None, changed.values()))
         kept = sorted((self._before.keys() | seen.keys()) - changed.keys())
         listed = {name for kind, name in kept if kind == "listing"}
         if all_distributions:
-            listed |= set(map(self._places.spell, self._places.installed))
+            listed |= set(map(self._places.spell, self._installations()))
         return Reads(
             files=tuple(name for kind, name in kept if kind == "file"),
             listings=tuple(sorted(listed)),
@@ -134,12 +145,27 @@ class ExportReads:
         seen: Seen = {}
         for (kind, path), value in self.watch.seen.items():
             above = self._places.is_ancestor(path) or any(within(each, path) for each in searched)
-            if kind == "listing" or not (above or path in running):
+            counts = kind == "listing" or not (above or path in running)
+            if counts and self._can_record(path):
                 seen[kind, self._places.spell(path)] = value
         for place, value in seen.items():
             self.finder.assume(*place, value)
         seen.pop(("file", self._inputs.path), None)
         return seen
+
+    def _made(self) -> list[str]:
+        written = (p for p in self.watch.written if os.path.lexists(p) and _is_text(p))
+        return sorted(set(map(self._places.spell, written)))
+
+    def _installations(self) -> set[str]:
+        """Return the folders outside the workspace that can hold installed distributions."""
+        others = {each for each in self._inputs.surroundings.search if os.path.isabs(each)}
+        wanted = {
+            each
+            for each in map(os.path.normpath, others)
+            if not within(each, self._places.root) and self._places.wanted(each)
+        }
+        return {*self._places.installed, *filter(os.path.isdir, wanted)}
 
     def _sources(self) -> list[Path]:
         """Return the files of the modules that the exporter imported and that are not installed,
@@ -233,6 +259,10 @@ class ExportReads:
         if path in files or (kind == "listing" and path in own):
             return False
         return not declared.covers(self._places, path, listing=kind != "file")
+
+
+def _is_text(name: str) -> bool:
+    return name.isascii() or name == name.encode(errors="replace").decode()
 
 
 def _owners(top: str) -> set[str]:

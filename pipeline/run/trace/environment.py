@@ -47,6 +47,10 @@ class _Recording(os._Environ):  # type: ignore[type-arg]
         self._read_all()
         return super().__len__()
 
+    def __repr__(self) -> str:
+        self._read_all()
+        return super().__repr__()
+
     def _read_all(self) -> None:
         for key, value in self._data.items():  # type: ignore[attr-defined]
             if (name := os.fsdecode(key)) not in self.own:

@@ -4,6 +4,7 @@ that a later run could find changed."""
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -75,7 +76,10 @@ class Watch:
         if (exists and flags & os.O_EXCL) or not _can_write(path, exists, flags & os.O_CREAT):
             self.look(path)  # it fails
             return
-        if flags & os.O_EXCL or (readable and not flags & os.O_TRUNC):
+        # A temporary file has a name that no other run asks for.
+        is_temporary = flags & os.O_EXCL and os.path.dirname(path) == tempfile.gettempdir()
+        asks = flags & os.O_EXCL or (readable and not flags & os.O_TRUNC)
+        if asks and not is_temporary:
             self.look(path)
         elif exists and not flags & os.O_TRUNC:
             self._keep("file", path)
