@@ -125,9 +125,10 @@ def _perform(
         if not runs_user_code(action):
             return _perform_here(action, workspace, stages, always)
         watch = watch_passes(workspace) if action.key.get("passes") else None
-        apart = run_isolated(
-            partial(_perform_apart, action, workspace, stages, always), watch, stages
-        )
+        work = partial(_perform_apart, action, workspace, stages, always, _asked(workspace))
+        apart = run_isolated(work, watch, stages)
+        if workspace.store.remote is not None:
+            workspace.store.remote.join(*apart[3])
         for result in apart[-1]:  # what is not kept by now, since nobody knows what it depends on
             if watch is not None:
                 check_pass_reads(action, workspace, watch)
@@ -139,22 +140,29 @@ def _perform(
     except BaseException as problem:
         traceback.print_exc()
         return "failed", describe_error(problem), {}
-    outcome, error, usage, asked, _ = apart
-    if (remote := workspace.store.remote) is not None:
-        remote.counts, remote.problem = type(remote.counts)(**asked[0]), asked[1]
+    outcome, error, usage, _, _ = apart
     return outcome, error, {kind: Usage(**counts) for kind, counts in usage.items()}
 
 
-def _perform_apart(action: Action, workspace: Workspace, stages: Stages, always: bool) -> list[Any]:
-    """Perform an action in this process, which is its own; return what happened as JSON."""
+def _asked(workspace: Workspace) -> list[Any]:
+    """Return what came of the remote tier in this process; empty where there is none."""
+    remote = workspace.store.remote
+    return [] if remote is None else remote.outcome()
+
+
+def _perform_apart(
+    action: Action, workspace: Workspace, stages: Stages, always: bool, asked: list[Any]
+) -> list[Any]:
+    """Perform an action in this process, which is its own; return what happened as JSON. `asked`
+    came of the remote tier before, in the process that this one is a fork of."""
+    if asked and (remote := workspace.store.remote) is not None:
+        remote.join({}, *asked[1:])
     compiled: list[Any] = []
     outcome, error, usage = _perform_here(
         action, workspace, stages, always, lambda *result: compiled.append(result)
     )
-    remote = workspace.store.remote
-    asked = [vars(remote.counts), remote.problem] if remote is not None else None
     counts = {kind: vars(each) for kind, each in usage.items()}
-    return [outcome, error, counts, asked, compiled]
+    return [outcome, error, counts, _asked(workspace), compiled]
 
 
 def _perform_here(

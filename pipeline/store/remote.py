@@ -209,6 +209,16 @@ class Remote:
 
     # How it ended
 
+    def outcome(self) -> list[Any]:
+        """Return the counts, the problem, and whether it was given up, as JSON."""
+        return [vars(self.counts), self.problem, self._given_up]
+
+    def join(self, counts: Mapping[str, int], problem: str, given_up: bool) -> None:
+        """Add the outcome of another process, so that what was given up there is so here."""
+        self.counts += Counts(**counts)
+        self.problem = self.problem or problem
+        self._given_up = self._given_up or given_up
+
     @contextmanager
     def _transfer(self, name: str, pushing: bool = False) -> Iterator[None]:
         """Count how the block ends. A RemoteError in it is no error to the caller."""

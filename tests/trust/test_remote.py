@@ -289,6 +289,16 @@ def test_an_answer_that_does_not_end_is_a_miss(answer):
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
 
 
+def test_what_another_process_gave_up_is_not_asked_again(folder):
+    other, remote = folder.remote(), folder.remote()
+    other.counts.hits, remote.counts.hits = 1, 2
+    remote.join(*other.outcome())
+    assert remote.counts.hits == 3 and remote._usable()
+    other.problem, other._given_up = "no answer", True
+    remote.join({}, *other.outcome()[1:])
+    assert remote.problem == "no answer" and not remote._usable()
+
+
 @pytest.mark.parametrize(
     "content",
     [
