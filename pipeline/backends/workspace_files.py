@@ -61,7 +61,9 @@ class WorkspaceFiles:
         for path in self.named_by(value):
             if "\\" in path or {"", ".", ".."} & set(path.split("/")):
                 which = "files by their path" if self.many else "a file by its path"
-                raise rule(f"must be {which} in the workspace; {_OUTSIDE}")
+                is_outside = path.startswith("/") or ".." in path.split("/")
+                remark = f"; {_OUTSIDE}" if is_outside else ""
+                raise rule(f"must be {which} in the workspace{remark}")
             if not path.endswith(self.suffixes):
                 brought = (f"be {path}" for path in self.brought)
                 raise rule("must " + " or ".join([f"end in {', '.join(self.suffixes)}", *brought]))

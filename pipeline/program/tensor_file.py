@@ -50,7 +50,7 @@ def load_tensor_file(file: IO[bytes]) -> Any:
     except (ValueError, pickle.UnpicklingError):
         raise
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{error}; torch.save writes zip files since torch 1.6") from error
+        raise ValueError(f"{error}; save it anew with torch.save, as it is by default") from error
     except RecursionError as error:
         raise ValueError("is nested too deep") from error
     except Exception as error:  # the unpickler raises whatever damaged bytes lead it to
