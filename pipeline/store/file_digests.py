@@ -29,6 +29,7 @@ class FileDigests:
         # Older entries, which have a "stamp", hold other things.
         self._entries = {p: e for p, e in found.items() if _is_entry(e)}
         self._changed = False
+        self._new: set[str] = set()
 
     def hash(self, path: Path) -> Digest:
         """Return the digest of a file's content. Raises OSError."""
@@ -66,9 +67,7 @@ class FileDigests:
         if value is not None and unchanged and now - max(before[1:3]) > RACY_NS:
             entry = self._entries.get(str(path))
             if entry is None or entry["stat"] != before:
-                # After power loss no entry may outlive the content that it is of.
-                with suppress(OSError), open(path, "rb") as file:
-                    os.fsync(file.fileno())
+                self._new.add(str(path))
                 entry = self._entries[str(path)] = {"stat": before}
             entry[name] = [given, value]
             self._changed = True
@@ -79,6 +78,10 @@ class FileDigests:
         if not self._changed:
             return
         alive = {path: entry for path, entry in self._entries.items() if os.path.exists(path)}
+        for path in self._new:  # after power loss no entry may outlive the content that it is of
+            with suppress(OSError), open(path, "rb") as file:
+                os.fsync(file.fileno())
+        self._new.clear()
         with suppress(OSError):
             write_atomically(self._path, own_record_bytes(alive), self._path.parent)
             self._changed = False

@@ -107,3 +107,14 @@ def test_cached_value_holds_for_what_is_given(tmp_path, monkeypatch):
     assert digests.cached(path, "none", lambda _: made.append("none")) is None
     assert digests.cached(path, "none", lambda _: made.append("none")) is None
     assert made[3:] == ["none", "none"]
+
+
+def test_files_are_flushed_only_when_the_cache_is_saved(tmp_path, old_file, monkeypatch):
+    _settle(monkeypatch)
+    flushed = []
+    monkeypatch.setattr(file_digests.os, "fsync", flushed.append)
+    digests = FileDigests(tmp_path / "cache.json")
+    digests.hash(old_file)
+    assert not flushed
+    digests.save()
+    assert flushed
