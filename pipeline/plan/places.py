@@ -128,7 +128,11 @@ class Places:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
             return "folder"
-        return self._digests.hash(Path(path)) if stat.S_ISREG(mode) else "special"
+        real = os.path.normpath(path)
+        kernel = any(within(real, each) for each in _KERNEL) and not within(real, _MEMORY)
+        if kernel or not stat.S_ISREG(mode):
+            return "special"  # reading one may never end, and a forged record may name it
+        return self._digests.hash(Path(path))
 
     def names(self, folder: str) -> list[str] | None:
         """Return the sorted names in a folder, without those that can't be inputs; None where it

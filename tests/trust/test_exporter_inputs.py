@@ -766,6 +766,12 @@ def test_forged_record_of_reads_is_none(runs):
     assert parse_records({"runs": runs}) == []
 
 
+def test_forged_record_has_no_kernel_file_read(site):
+    places = Places(site.workspace())
+    for name in ("/proc/kcore", "/proc/self/../version", "../../../../../../../../proc/version"):
+        assert places.observe("file", places.locate(name)) in ("special", None)
+
+
 # What is said
 
 
