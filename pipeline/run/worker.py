@@ -125,9 +125,12 @@ def _perform(
         if not runs_user_code(action):
             return _perform_here(action, workspace, stages, always)
         watch = watch_passes(workspace) if action.key.get("passes") else None
-        work = partial(_perform_apart, action, workspace, stages, always, _asked(workspace))
+        asked = _asked(workspace)
+        if asked and watch is not None:  # or passes would seem to depend on the network
+            asked[2] = True
+        work = partial(_perform_apart, action, workspace, stages, always, asked)
         apart = run_isolated(work, watch, stages)
-        if workspace.store.remote is not None:
+        if workspace.store.remote is not None and watch is None:
             workspace.store.remote.join(*apart[3])
         for result in apart[-1]:  # what is not kept by now, since nobody knows what it depends on
             if watch is not None:
@@ -154,7 +157,8 @@ def _perform_apart(
     action: Action, workspace: Workspace, stages: Stages, always: bool, asked: list[Any]
 ) -> list[Any]:
     """Perform an action in this process, which is its own; return what happened as JSON. `asked`
-    came of the remote tier before, in the process that this one is a fork of."""
+    came of the remote tier before, in the process that this one is a fork of. What only the remote
+    has is lost to one that doesn't ask it, and fetched before it runs again."""
     if asked and (remote := workspace.store.remote) is not None:
         remote.join({}, *asked[1:])
     compiled: list[Any] = []

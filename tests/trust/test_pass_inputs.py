@@ -1,6 +1,9 @@
 """What passes read: in the key, or an error that names it; nothing stale in either case."""
 
 import json
+import socket
+import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -126,3 +129,30 @@ def test_a_pass_never_gives_stale_bytes(how, tmp_path):
     (bench.root / "data/flag").write_text("")
     assert bench.doit("lower", LEVEL="5") == 0, bench.output
     assert bench.bytes_of("p", "small.pte") != before
+
+
+@pytest.mark.slow
+def test_a_remote_is_no_input_of_passes(tmp_path):
+    """Their process does not ask it, so that they don't seem to depend on the network."""
+    settings = both(partitioners=[])
+    settings["methods"]["features"] = {"partitioners": [], "edge": {"passes": ["mine:Scale"]}}
+    bench = bench_for(tmp_path / "here", {"p": settings})
+    (bench.root / "passes").mkdir()
+    header = "def read():\n    return 2.0"
+    (bench.root / "passes/mine.py").write_text(SCALE.format(header=header))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_find_nothing, args=(server,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x"
+        remote = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_REMOTE_TRUST": "unsigned"}
+        code = bench.doit("lower", PTE_PIPELINE_REMOTE_MODE="read-only", **remote)
+    assert code == 0, bench.output
+    assert "not there" in bench.output and "errors" not in bench.output
+
+
+def _find_nothing(server):
+    with suppress(OSError):  # closed
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
