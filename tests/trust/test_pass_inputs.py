@@ -155,4 +155,4 @@ def _find_nothing(server):
             connection, _ = server.accept()
             with connection:
                 connection.recv(1 << 16)
-                connection.sendall(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                connection.sendall(b"HTTP/1.0 404 No\r\nContent-Length: 0\r\n\r\n")
