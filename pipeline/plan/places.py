@@ -147,14 +147,15 @@ class Places:
 
     def walk(self, folder: str) -> Iterator[tuple[Kind, str]]:
         """Yield a folder with all that stands in it and can be an input, without the folders of
-        version control and of caches."""
+        version control and of caches, and other virtual environments."""
         yield "listing", folder
         for name in self.names(folder) or ():
             path = os.path.join(folder, name)
             if os.path.islink(path):
                 yield "link", path
             if os.path.isdir(path) and not os.path.islink(path):
-                if name not in _PASSED_OVER and self.wanted(path):
+                is_python = os.path.lexists(os.path.join(path, "pyvenv.cfg"))
+                if name not in _PASSED_OVER and not is_python and self.wanted(path):
                     yield from self.walk(path)
             elif self.wanted(path):
                 yield "file", path

@@ -594,6 +594,12 @@ def test_data_in_a_virtual_environment_count(site, monkeypatch):
     assert not places.wanted(str(site.outside / "bin" / "python"))
 
 
+def test_other_virtual_environments_are_not_walked(site):
+    both(text(".tox/py/pyvenv.cfg", ""), text(".tox/py/lib/torch.py", ""), text("w.txt", ""))(site)
+    found = [path for _, path in Places(site.workspace()).walk(str(site.root))]
+    assert str(site.root / "w.txt") in found and not any("torch" in each for each in found)
+
+
 @kernel_view
 def test_name_that_is_not_utf8_exports_each_time(site):
     (site.root / os.fsdecode(b"w\xff.txt")).write_text("1")
