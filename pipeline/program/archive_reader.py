@@ -25,13 +25,15 @@ KINDS = ("weights", "constants")
 _LARGEST_TEXT = 1 << 28  # bytes; the program of a model of a billion parameters has some 10 million
 EXPANDED = 1 << 30  # bytes of a tensor that repeats its elements, and stores few of them
 _MOST_DIMENSIONS = 64  # as torch has it
+_BLOB = re.compile(r"[0-9a-f]{64}")
 # torch goes by the file's name for constants, whatever `use_pickle` says.
 _RAW = re.compile(r"(?:weight|tensor)_[0-9]+")
 
 
 def shown(path: Path) -> str:
-    """Return what messages call an archive: `models/<file>`."""
-    return f"{path.parent.name}/{path.name}"
+    """Return what messages call an archive: `models/<file>`. A blob's name says nothing."""
+    is_blob = _BLOB.fullmatch(path.parent.name + path.name)
+    return "the exported program" if is_blob else f"{path.parent.name}/{path.name}"
 
 
 @contextmanager

@@ -105,3 +105,11 @@ def test_example_inputs_that_are_objects_are_refused(archive):
 def test_missing_method_is_a_clear_error(archive):
     with pytest.raises(SourceError, match=r"m\.pt2: holds no program 'c'"):
         load_program(archive, "c")
+
+
+def test_messages_name_no_blob(tmp_path):
+    path = tmp_path / "ab" / ("c" * 62)
+    path.parent.mkdir()
+    path.write_bytes(b"x")
+    with pytest.raises(SourceError, match=r"^the exported program: is not a readable PT2 archive"):
+        load_program(path, "a")
