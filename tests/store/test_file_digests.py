@@ -116,5 +116,6 @@ def test_files_are_flushed_only_when_the_cache_is_saved(tmp_path, old_file, monk
     digests = FileDigests(tmp_path / "cache.json")
     digests.hash(old_file)
     assert not flushed
+    monkeypatch.setattr(file_digests, "write_atomically", lambda *args: None)  # flushes its own
     digests.save()
-    assert flushed
+    assert len(flushed) == 1
