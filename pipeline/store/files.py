@@ -135,7 +135,9 @@ def make_folder(folder: Path, root: Path) -> None:
     inside = folder.relative_to(root)
     for each in [root / parent for parent in (*reversed(inside.parents), inside)][1:]:
         if each.is_symlink() or not each.is_dir():
-            remove(each)
+            # Another process may make the folder meanwhile, which must stay.
+            with suppress(FileNotFoundError, IsADirectoryError):
+                each.unlink()
             each.mkdir(exist_ok=True)
 
 
