@@ -121,7 +121,7 @@ def remove(path: Path) -> None:
 
 def clear_place(path: Path) -> None:
     """Remove what stands in the place of a file and is none. Raises OSError."""
-    if not is_plain(path):
+    if os.path.lexists(path) and not is_plain(path):  # what another process makes meanwhile stays
         remove(path)
 
 
