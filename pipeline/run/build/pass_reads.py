@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +62,9 @@ def _reads(
     for name in inputs.imports(inputs.modules()):
         folders += find_folders(name)
     for (kind, path), value in watch.seen.items():
-        if path in files or any(within(path, folder) for folder in folders):
+        # tracebacks name `<frozen runpy>`, editable installations stand so on sys.path
+        no_file = value is None and os.path.basename(path).startswith(("<", "__editable__."))
+        if no_file or path in files or any(within(path, folder) for folder in folders):
             continue
         inside = within(path, root)
         if kind == "listing":
