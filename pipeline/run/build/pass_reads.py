@@ -16,6 +16,7 @@ from pipeline.run.trace.watch import FOLDER as A_FOLDER
 from pipeline.run.trace.watch import Watch
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
+from pipeline.store.store import default_root
 from pipeline.store.workspace import Workspace
 
 # What programs and libraries look at on every machine.
@@ -54,11 +55,12 @@ def _reads(
     """Yield what was looked at and can have changed what passes do: neither what compiling reads
     itself, nor what every process looks at, nor what keys hold already."""
     root = str(workspace.root)
-    named = (f for c in action.inputs.configs.values() for own in c.files.values() for f in own)
+    named = (f for c in action.inputs.configs.values() for each in c.files.values() for f in each)
     files = {str(source.archive) for source in action.inputs.sources.values()}
     files |= {str(Path(root, name)) for name in named}
     files |= {frame.filename for frame in traceback.extract_stack()}  # torch quotes callers
-    folders = [str(workspace.root / FOLDER), *_SYSTEM]
+    own = str(default_root() / "distributions")  # versions of libraries, which we cache
+    folders = [str(workspace.root / FOLDER), own, *_SYSTEM]
     for name in inputs.imports(inputs.modules()):
         folders += find_folders(name)
     for (kind, path), value in watch.seen.items():
