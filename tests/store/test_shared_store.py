@@ -230,7 +230,10 @@ def test_remote_that_never_answers_costs_a_bounded_time(built, tmp_path):
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"PTE_PIPELINE_REMOTE": "nonsense://x"}, "nonsense"),
+        (
+            {"PTE_PIPELINE_REMOTE": "nonsense://x", "PTE_PIPELINE_REMOTE_TRUST": "unsigned"},
+            "nonsense",
+        ),
         ({"PTE_PIPELINE_REMOTE": "file:///x", "PTE_PIPELINE_TRUSTED_KEYS": "none.pem"}, "none.pem"),
     ],
 )

@@ -134,9 +134,10 @@ class _PoolOfOne:
 
     def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         from pipeline.run.worker import log_path, run
+        from pipeline.store.files import remove
 
         for action in ready:
-            log_path(action, self._workspace).unlink(missing_ok=True)
+            remove(log_path(action, self._workspace))
             yield action, run(action, self._workspace, self._always)
 
     def close(self) -> None:

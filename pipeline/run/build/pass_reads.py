@@ -58,7 +58,8 @@ def _reads(
     named = (f for c in action.inputs.configs.values() for each in c.files.values() for f in each)
     files = {str(source.archive) for source in action.inputs.sources.values()}
     files |= {str(Path(root, name)) for name in named}
-    files |= {frame.filename for frame in traceback.extract_stack()}  # torch quotes callers
+    # torch quotes callers, whose names may be relative.
+    files |= {os.path.abspath(frame.filename) for frame in traceback.extract_stack()}
     own = str(default_root() / "distributions")  # versions of libraries, which we cache
     folders = [str(workspace.root / FOLDER), own, *_SYSTEM]
     for name in inputs.imports(inputs.modules()):
