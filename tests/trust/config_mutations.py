@@ -38,6 +38,7 @@ variables = ["SHARDS"]
 secrets = ["TOKEN"]
 data = ["inputs"]
 remote = "file:///nowhere/at/all"
+remote_trust = "unsigned"
 remote_mode = "read-only"
 remote_timeout = 1.5
 """
