@@ -121,7 +121,7 @@ def load_program(*arguments):
 def test_another_package_is_told_and_fails(built, tmp_path):
     """As if the present one had been compiled from other weights."""
     changes = patched(tmp_path, "pipeline.run.build.load", OTHER_WEIGHTS)
-    assert built.doit("lower", PYTHONPATH=changes["PYTHONPATH"]) == 0  # Python's start is an input
+    assert built.doit("lower", **changes | {"PATCH": ""}) == 0  # Python's start is an input
     assert built.doit("rebuild", "pair", timeout=900, **changes) == 1, built.output
     assert "pair: built again, it is another package" in built.output
     assert "  encode: compiled to another object: constants " in built.output
