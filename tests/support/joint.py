@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails
+from torch.fx import GraphModule
 
 from pipeline.backends import Backend, edge_operators, make_passes
 from pipeline.compile.emit import make_emission_config
@@ -25,6 +26,12 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     methods, root = plan.config(package).methods, plan.workspace.root
     config, sources, store = plan.config(package), plan.methods(package), plan.workspace.store
     programs = {name: load_program(m.archive, m.entry) for name, m in sources.items()}
+    if any(backend.name == "mlx" for backend in config.backends(methods)):
+        # It names its data by a hash of the program's text, in which files and lines stand.
+        for program in programs.values():
+            for module in program.graph_module.modules():
+                for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+                    node.meta.pop("stack_trace", None)
     for name, method in config.methods.items():
         if method.quantize is not None:
             source = sources[name]
