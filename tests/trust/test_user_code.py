@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import BaseTorchDispatchMode
 from pipeline.backends import BACKENDS
 from pipeline.backends.plugins import _complete
 from pipeline.config.models import EdgeConfig, MethodConfig, PassSpec
+from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program
 from pipeline.program.kept_state import _PARTS, _SEEDS, keep_state, kept_state
@@ -214,7 +215,7 @@ def test_parts_of_plugins_keep_the_state():
 
 def test_actions_that_run_user_code(monkeypatch):
     from pipeline.config.models import EmitConfig
-    from pipeline.plan.actions import Action, CompileInputs
+    from pipeline.plan.actions import CompileInputs
 
     def compiles(emit=(), **method):
         config = MethodConfig(partitioners=(), **method)
@@ -231,20 +232,20 @@ def test_what_an_action_asked_comes_back_from_its_process(tmp_path, monkeypatch)
     settings = RemoteSettings(f"file://{tmp_path}/remote")
     workspace = Workspace(tmp_path, Store(tmp_path / "store", settings), jobs=1)
 
-    def perform(action, workspace, stages, always):
+    def perform(action, workspace, stages, always, keep=None):
         with stages.stage("lower"):
             workspace.store.remote.counts.hits += 2
             return False
 
     monkeypatch.setattr("pipeline.run.perform.perform", perform)
     monkeypatch.setattr("pipeline.run.perform.runs_user_code", lambda action: True)
-    stages = Stages()
-    assert worker._perform(None, workspace, stages, False) == ("built", "", {})
+    stages, action = Stages(), Action("validate", "m", "p", None, {}, None)
+    assert worker._perform(action, workspace, stages, False) == ("built", "", {})
     assert workspace.store.remote.counts.hits == 2
     assert "lower" in [name for name, _, _ in stages.spans] and stages.peak_bytes
     fails = SourceError("a.yaml: is wrong")
     monkeypatch.setattr("pipeline.run.perform.perform", Mock(side_effect=fails))
-    outcome, error, _ = worker._perform(None, workspace, stages, False)
+    outcome, error, _ = worker._perform(action, workspace, stages, False)
     assert (outcome, error) == ("failed", "a.yaml: is wrong")
 
 
