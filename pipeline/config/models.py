@@ -221,7 +221,8 @@ class EmitConfig(Options):
 
     @property
     def holds_lines(self) -> bool:
-        """Whether what is made holds lines of the source, which a program's digest leaves out."""
+        """Return whether lines of the source, which a program's digest leaves out, stand in what is
+        made."""
         return self.emit_stacktrace or self.etrecord
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from pipeline.plan.places import Places
 from pipeline.store.errors import SourceError, shown
 
+_MOST_NAMED = 12  # places in an error
 _EXAMPLE = '["weights/**", "env:CHECKPOINT", "lib:mylib"]'
 
 
@@ -68,6 +69,13 @@ class Declared:
         named = [os.path.normpath(places.locate(each)).split(os.sep) for each in self.patterns]
         named += [[*each, "**"] for each in named if not any("*" in part for part in each)]
         return any(_matches(pattern, parts, listing) for pattern in named)
+
+
+def list_beside(names: Iterable[str]) -> str:
+    """Return the text of an error about places that are read and not declared."""
+    listed = sorted(set(names))
+    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
+    return ", ".join(listed[:_MOST_NAMED]) + more
 
 
 def _matches(pattern: Sequence[str], parts: Sequence[str], prefix: bool) -> bool:

@@ -114,7 +114,7 @@ class Models:
 
     @cached_property
     def finder(self) -> Finder:
-        """What is there now at the places that exports look at."""
+        """Finds what is now at the places that exports look at."""
         return Finder(self.workspace, self.surroundings)
 
     def is_current(self, model: str) -> bool:

@@ -18,6 +18,9 @@ from pipeline.store.digest import hash_json
 from pipeline.store.workspace import Workspace
 
 Kind = Literal["file", "listing", "link"]
+FOLDER = "folder"  # the value of a `file` that is a folder
+# What programs and libraries look at on every machine; it counts, and needs no declaring.
+SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
 _KERNEL = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"  # holds files as any folder does
 _OWN_CODE = str(Path(__file__).resolve().parents[1])  # counts in every key as `code`
@@ -28,6 +31,13 @@ _PASSED_OVER = {".git", ".hg", ".svn", ".jj", ".mypy_cache", ".ruff_cache", ".py
 def within(path: str, folder: str) -> bool:
     """Return whether a normal path is a folder or stands in it."""
     return path == folder or path.startswith(f"{folder.rstrip(os.sep)}{os.sep}")
+
+
+def is_no_file(path: str) -> bool:
+    """Return whether a path is a name for what has no file: code of a text, such as `<string>`, or
+    the hook of an editable installation on `sys.path`."""
+    named = os.path.basename(path).startswith(("<", "__editable__."))
+    return named and not os.path.lexists(path)
 
 
 def environment_folders() -> list[str]:
@@ -127,7 +137,7 @@ class Places:
     def _observe_file(self, path: str) -> str:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
-            return "folder"
+            return FOLDER
         real = os.path.normpath(path)
         kernel = any(within(real, each) for each in _KERNEL) and not within(real, _MEMORY)
         if kernel or not stat.S_ISREG(mode):

@@ -1,6 +1,6 @@
-"""What an export took from outside its exporter's own source, and what is there now.
+"""Records the places that an export looked at, and finds what is there now.
 
-It is known only after a run. So a record, named by model and exporter, holds the places that the
+They are known only after a run. So a record, named by model and exporter, holds the places that the
 last runs looked at (ccache calls this its manifest, ninja a depfile); the key of an export holds
 what was found there. The plan looks at the places of each record again, in this checkout and this
 environment, and takes the first whose export is in the store.

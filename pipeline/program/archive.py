@@ -26,8 +26,8 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive import _package
 from torch.utils import _pytree as pytree
 
+from pipeline.program.archive_grammar import OTHER_OPERATORS
 from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive, shown
-from pipeline.program.archive_schema import OTHER_OPERATORS
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.tensor_file import load_storage, load_tensor_file
 from pipeline.store.errors import SourceError

@@ -1,4 +1,4 @@
-"""What installed distributions are: a version, and the content of what no `RECORD` vouches for.
+"""Identifies installed distributions: a version, and the content of what no `RECORD` vouches for.
 
 A version alone doesn't tell that a file was patched in place, that a folder is installed editable,
 or that another folder on the path is imported instead. A file is what its wheel brought where it is

@@ -1,4 +1,4 @@
-"""Whether a JSON value has the form that a type gives.
+"""Checks that a JSON value has the form that a type gives.
 
 Values that others wrote are held against types before they are used. pydantic does this too, and
 takes longer to import than a run with nothing to do may take.

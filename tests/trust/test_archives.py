@@ -21,7 +21,7 @@ from torch._export.serde.union import _Union
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
-from pipeline.program import archive_schema
+from pipeline.program import archive_grammar, archive_schema
 from pipeline.program.archive import load_example_inputs, load_program
 from pipeline.program.archive_schema import ELEMENT_SIZES, SCHEMA, SCHEMA_VERSION
 from pipeline.program.input_files import read_file
@@ -347,7 +347,7 @@ def _spelled(kind):
 
 
 def test_the_table_is_the_schema_of_torch():
-    texts = {n for n in archive_schema._GRAMMARS if n not in ("bool", "int", "float")}
+    texts = {n for n in archive_grammar._GRAMMARS if n not in ("bool", "int", "float")}
 
     def plain(spelled):
         spelled = re.sub(r"{\w+:", "{", spelled).replace("InputArgument", "Argument")
@@ -678,7 +678,7 @@ def test_example_inputs_are_not_believed(original, tmp_path):
 )
 def test_what_torch_would_load_is_refused_with_a_remedy(kind, value, remedy):
     with pytest.raises(ValueError, match=remedy):
-        archive_schema.check_document(kind, value)
+        archive_grammar.check_document(kind, value)
 
 
 # Mutations

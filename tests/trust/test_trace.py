@@ -25,9 +25,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pipeline.plan.places import FOLDER
 from pipeline.run.stages import Stages
 from pipeline.run.trace.isolated import ChildError, has_kernel_view, run_isolated
-from pipeline.run.trace.watch import FOLDER, Watch
+from pipeline.run.trace.watch import Watch
 from pipeline.store.errors import ConfigErrors, DeviceError, PipelineError, Problem, SourceError
 from pipeline.store.store import MissingBlobError
 from tests.support.processes import gone

@@ -10,7 +10,6 @@ import importlib.metadata
 import json
 import os
 import sys
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
@@ -18,20 +17,18 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pipeline.plan.actions import ExportInputs
-from pipeline.plan.places import Kind, within
+from pipeline.plan.declared import list_beside
+from pipeline.plan.places import FOLDER, SYSTEM, Kind, is_no_file, within
 from pipeline.plan.reads import WHOLE_ENVIRONMENT, Finder, Reads, is_inside
 from pipeline.run.build.chance import find_chance, find_strings
-from pipeline.run.trace.watch import FOLDER, Watch
+from pipeline.run.trace.watch import Watch, running_files
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
 
 _OWN = "pte-pipeline"  # counts in every key as `code`
 _WITH_TORCH = ("mpmath", "sympy")  # compute sizes in all programs
 _ALWAYS = ("pipeline", "dodo", "__main__", "__mp_main__")
-# What programs and libraries look at on every machine; it counts, and needs no declaring.
-_SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
 _MOST_BESIDE = 1000  # entries beside a file outside the workspace, where only Python can be asked
-_MOST_NAMED = 12  # places in an error
 Seen = dict[tuple[Kind, str], str | None]
 
 
@@ -60,8 +57,8 @@ class ExportReads:
         if os.path.relpath(path, self._places.root) in self._inputs.surroundings.search:
             # Tried as an archive of modules, as hooks of editable installs are.
             return os.path.isfile(path)
-        if os.path.basename(path).startswith("<"):
-            return False  # the name that Python gives to code without a file
+        if is_no_file(path):
+            return False
         if self._places.wanted(path):
             return True
         for folder in self._places.installed:
@@ -141,7 +138,7 @@ class ExportReads:
         """Return what was seen, as records spell it. Folders above the workspace are looked at
         whenever a path is resolved, those of modules for each import."""
         searched = [*self._inputs.surroundings.search, *self._places.installed]
-        running = {frame.filename for frame in traceback.extract_stack()}  # torch quotes callers
+        running = running_files()
         seen: Seen = {}
         for (kind, path), value in self.watch.seen.items():
             above = self._places.is_ancestor(path) or any(within(each, path) for each in searched)
@@ -222,7 +219,7 @@ class ExportReads:
         }
         modules = {os.path.dirname(path) for path in self.watch.modules.values()}
         for folder in sorted(outside - modules):
-            system = any(within(folder, each) for each in _SYSTEM)
+            system = any(within(folder, each) for each in SYSTEM)
             if not system and not self._look_around(folder, _MOST_BESIDE):
                 yield f"{self._inputs.path} reads in {self._places.spell(folder)}, a large folder"
 
@@ -239,10 +236,8 @@ class ExportReads:
         unknown = self.watch.environment.keys() - {*self._inputs.declared.environment, "HOME"}
         beside += [f"env:{name}" for name in sorted(unknown & strings)]
         if beside:
-            names = sorted(dict.fromkeys(beside))
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            text = ", ".join(names[:_MOST_NAMED]) + more
-            raise SourceError(f"{self._inputs.path}: reads what INPUTS does not name: {text}")
+            what = f"reads what INPUTS does not name: {list_beside(beside)}"
+            raise SourceError(f"{self._inputs.path}: {what}")
 
     def _is_beside(self, kind: Kind, name: str, value: str | None) -> bool:
         declared, path = self._inputs.declared, self._places.locate(name)
@@ -250,7 +245,7 @@ class ExportReads:
         if (kind == "file" and value == FOLDER) or (kind == "link" and value is None):
             return False  # looked at on the way to something
         if not is_inside(name):
-            known = (*_SYSTEM, *self._places.installed, *_folders_of(declared.distributions))
+            known = (*SYSTEM, *self._places.installed, *_folders_of(declared.distributions))
             if value is None or any(within(path, each) for each in known):
                 return False
         files = set(self.watch.modules.values())

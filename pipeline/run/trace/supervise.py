@@ -9,9 +9,10 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pipeline.plan.places import FOLDER
 from pipeline.run.trace.paths import Folders, absolute, join
 from pipeline.run.trace.seccomp import Call
-from pipeline.run.trace.watch import FOLDER, Watch
+from pipeline.run.trace.watch import Watch
 
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _O_PATH = 0o10000000
@@ -19,7 +20,7 @@ _LONGEST = 4096  # bytes of a path, and of a page
 
 
 class _At(NamedTuple):
-    """Which arguments name a file: the folder's descriptor (None: the working folder), the path."""
+    """The arguments that name a file: a folder's descriptor (None: the working one), its path."""
 
     folder: int | None
     path: int

@@ -1,20 +1,21 @@
-"""What user code touched, whichever view saw it: files with what was there at first sight, and all
-that a later run could find changed."""
+"""Gathers what user code touches, whichever view sees it: files with what was there at first sight,
+and all that a later run could find changed."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-Kind = Literal["file", "listing", "link"]
+from pipeline.plan.places import Kind
+
 Value = str | None
-FOLDER = "folder"  # the value of a `file` that is a folder
 
 
 class Watch:
-    """What a child process touched. Its maker says what counts, and what a value is.
+    """Gathers what a child process touches. Its maker says what counts, and what a value is.
 
     Attributes:
         view: "kernel" where system calls were seen, of processes that the child started too;
@@ -209,3 +210,9 @@ def _with_parents(path: str) -> Iterator[str]:
         if parent == path:
             return
         path = parent
+
+
+def running_files() -> set[str]:
+    """Return the files whose code calls this function: torch quotes them in traces, and so reads
+    them, also by relative names."""
+    return {os.path.abspath(frame.filename) for frame in traceback.extract_stack()}

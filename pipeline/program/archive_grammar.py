@@ -1,0 +1,341 @@
+"""Checks an archive's JSON against the table of `archive_schema.py`, with a grammar for each text.
+
+torch reads these texts in surprising ways: names of values and of arguments are pasted into source
+code that it runs (`torch/fx/graph.py`), operators are looked up as attributes of the module `torch`
+(`torch.os.system` is one), trees of inputs name modules to import, sizes are evaluated. So each has
+a grammar here, and an archive is refused before torch sees it. No torch is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from keyword import iskeyword
+from typing import Any
+
+from pipeline.program.archive_schema import ENUMS, SCHEMA
+from pipeline.program.size_expressions import check_size_expression, is_symbol, words
+
+_LONGEST_NAME = 1000
+_DUNDER = re.compile(r"__\w*__")
+_DEVICE = re.compile(r"[a-z][a-z0-9_]{0,31}")
+# A text, or a part of a qualified name, that torch pastes between quotes into source code.
+_LITERAL = re.compile(r"[^\x00-\x1f\x7f\"'\\\ud800-\udfff]{0,999}")
+
+
+def check_document(cls: str, value: Any) -> None:
+    """Raises ValueError, with the place, for a JSON value that is not of a class of the schema."""
+    try:
+        _check(cls, value)
+    except _WrongError as error:
+        place = "".join(reversed(error.place)).removeprefix(".")
+        raise ValueError(f"{place}: {error.what}" if place else error.what) from None
+
+
+class _WrongError(Exception):
+    """Something wrong; the parts of its place are added on the way up."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.place: list[str] = []
+
+
+def _check(kind: str, value: Any) -> None:
+    if kind[-1] == "?":
+        if value is not None:
+            _check(kind[:-1], value)
+    elif kind[0] == "[":
+        _expect(value, list, "a list")
+        for number, each in enumerate(value):
+            _check_at(f"[{number}]", kind[1:-1], each)
+    elif kind[0] == "{":
+        _expect(value, dict, "a mapping")
+        keys, _, values = kind[1:-1].partition(":")
+        for key, each in value.items():
+            _check(keys, key)
+            _check_at(f"[{_short(key)}]", values, each)
+    elif kind in _GRAMMARS:
+        _GRAMMARS[kind](value)
+    elif kind in ENUMS:
+        if type(value) is not int or value not in ENUMS[kind]:
+            raise _WrongError(f"is {_short(value)}, no {kind}")
+    elif f"|{kind}" in SCHEMA:
+        _check_union(SCHEMA[f"|{kind}"], value)
+    else:
+        _check_record(SCHEMA[kind], value)
+
+
+def _check_at(place: str, kind: str, value: Any) -> None:
+    try:
+        _check(kind, value)
+    except _WrongError as error:
+        error.place.append(place)
+        raise
+
+
+def _check_union(fields: Mapping[str, str], value: Any) -> None:
+    _expect(value, dict, "a mapping")
+    if len(value) != 1 or (name := next(iter(value))) not in fields:
+        raise _WrongError(f"has {_short(list(value))}, must have one of {', '.join(fields)}")
+    _check_at(f".{name}", fields[name], value[name])
+
+
+def _check_record(fields: Mapping[str, str], value: Any) -> None:
+    """Check the fields of a record. torch passes over others, so that newer minor versions load."""
+    _expect(value, dict, "a mapping")
+    for field, kind in fields.items():
+        name = field.removesuffix("?")
+        if name in value:
+            _check_at(f".{name}", kind, value[name])
+        elif name == field:
+            raise _WrongError(f"has no '{name}'")
+
+
+def _expect(value: Any, kind: type, words: str) -> None:
+    if type(value) is not kind:
+        raise _WrongError(f"is {_short(value)}, must be {words}")
+
+
+def _short(value: Any) -> str:
+    """Return a value for a message of one line."""
+    text = ascii(value) if isinstance(value, (str, int, float, type(None))) else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+# Grammars
+
+
+def _text(value: Any) -> None:
+    _expect(value, str, "a text")
+    if not value.isascii() and re.search(r"[\ud800-\udfff]", value):
+        raise _WrongError(f"is {_short(value)}, half of a character")
+
+
+def _literal(value: Any) -> None:
+    _expect(value, str, "a text")
+    if not _LITERAL.fullmatch(value):
+        raise _WrongError(f"is {_short(value)}, must be one line without quotes and backslashes")
+
+
+def _int(value: Any) -> None:
+    _expect(value, int, "an integer")
+    if not -(1 << 63) <= value < 1 << 64:
+        raise _WrongError("is an integer of more than 64 bits")
+
+
+def _float(value: Any) -> None:
+    # torch writes `Infinity` as a text, and a float without a fraction may be written as integer.
+    if type(value) not in (int, float) and value not in ("Infinity", "-Infinity", "NaN"):
+        raise _WrongError(f"is {_short(value)}, must be a number")
+    if type(value) is int:
+        _int(value)
+
+
+def _name(value: Any) -> None:
+    _expect(value, str, "a name")
+    if not value.isidentifier() or iskeyword(value) or len(value) > _LONGEST_NAME:
+        raise _WrongError(f"is {_short(value)}, must be a name of letters, digits and underscores")
+
+
+def _parameter(value: Any) -> None:
+    """Check the name of an operator's argument; "" for one that goes by its place."""
+    if value != "" and not (isinstance(value, str) and iskeyword(value)):
+        _name(value)
+
+
+def _path(value: Any) -> None:
+    """Check a qualified name of a module or tensor; "" for the whole."""
+    _expect(value, str, "a qualified name")
+    for part in value.split(".") if value else ():
+        if not part or not _LITERAL.fullmatch(part) or _DUNDER.fullmatch(part):
+            raise _WrongError(
+                f"is {_short(value)}, no qualified name of a module or tensor; rename it, without "
+                "quotes, backslashes, or `__` on both sides"
+            )
+
+
+def _device(value: Any) -> None:
+    _expect(value, str, "a device")
+    if not _DEVICE.fullmatch(value):
+        raise _WrongError(f"is {_short(value)}, no device")
+
+
+def _object(value: Any) -> None:
+    raise _WrongError("is a custom object, which would be unpickled; export plain tensors")
+
+
+def _size(value: Any) -> None:
+    _expect(value, str, "a size expression")
+    try:
+        check_size_expression(value)
+    except ValueError as error:
+        raise _WrongError(f"is {_short(value)}, no size expression: it {error}") from None
+
+
+def _range(value: Any) -> None:
+    """Check what has a range: a symbol, or an expression (`2*s69`) of a derived dimension."""
+    if not (isinstance(value, str) and is_symbol(value)):
+        _size(value)
+
+
+# Operators
+
+_OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
+_ATEN_DUNDERS = frozenset(
+    f"__{place}{name}__" for place in ("", "i") for name in ("and", "or", "xor", "lshift", "rshift")
+)
+# They reach files, other processes or memory that is no tensor's, or are parts of compilers.
+_CLOSED_NAMESPACES = words(
+    "_c10d_functional _c10d_functional_autograd _dtensor _inductor_test _native _test c10d "
+    "c10d_functional cplib debug_mode_ops debugprims fsdp inductor inductor_prims onnx "
+    "onnx_symbolic prim profiler static_runtime streams symm_mem"
+)
+_CLOSED = frozenset({"aten.from_file", "aten.save", "aten._print", "aten.warn"})
+_HIGHER_ORDER = words(
+    "_export_tracepoint associative_scan auto_functionalized auto_functionalized_v2 cond "
+    "control_deps flex_attention foreach_map hints_wrapper invoke_subgraph map_impl out_dtype scan "
+    "strict_mode while_loop while_loop_stack_output with_effects wrap_with_autocast "
+    "wrap_with_set_grad_enabled"
+)
+OTHER_OPERATORS = frozenset(
+    [
+        *(f"torch.ops.higher_order.{name}" for name in _HIGHER_ORDER),
+        *(
+            f"_operator.{name}"
+            for name in words(
+                "abs add and_ eq floordiv ge getitem gt le lshift lt mod mul ne neg not_ "
+                "or_ pos pow rshift sub truediv xor"
+            )
+        ),
+        *(f"math.{name}" for name in words("ceil floor pow sqrt trunc")),
+        *(
+            f"torch.{name}"
+            for name in words(
+                "sym_float sym_fresh_size sym_int sym_ite sym_max sym_min sym_not sym_sqrt sym_sum"
+            )
+        ),
+        *(
+            f"torch._sym_{name}"
+            for name in words("acos asin atan cos cosh exp log log2 sin sinh sqrt tan tanh")
+        ),
+        *(
+            f"torch._functorch.predispatch.{name}"
+            for name in words(
+                "_add_batch_dim _enter_dual_level _exit_dual_level _jvp_decrement_nesting "
+                "_jvp_increment_nesting _make_dual _remove_batch_dim _unpack_dual _unwrap_for_grad "
+                "_vmap_decrement_nesting _vmap_increment_nesting lazy_load_decompositions"
+            )
+        ),
+    ]
+)
+
+
+def _operator(value: Any) -> None:
+    _expect(value, str, "an operator")
+    if value in OTHER_OPERATORS:
+        return
+    if value.startswith("executorch.exir.dialects."):
+        raise _WrongError(f"is {_short(value)}, an edge operator; save the program before to_edge")
+    if (match := _OVERLOAD.fullmatch(value)) is None:
+        raise _WrongError(f"is {_short(value)}, no operator")
+    namespace, name, _ = match.groups()
+    hidden = [part for part in match.groups() if _DUNDER.fullmatch(part)]
+    if hidden and not (namespace == "aten" and hidden == [name] and name in _ATEN_DUNDERS):
+        raise _WrongError(f"is {_short(value)}, no operator")
+    if namespace in _CLOSED_NAMESPACES or f"{namespace}.{name}" in _CLOSED:
+        raise _WrongError(f"is {_short(value)}, which does more than to compute tensors")
+
+
+# Trees of arguments (torch/utils/_pytree.py)
+
+_FACTORIES = frozenset({"bool", "dict", "float", "int", "list", "set", "str", "tuple"})
+
+
+def _tree(value: Any) -> None:
+    _check_tree(_parse_tree(value))
+
+
+def _in_tree(value: Any) -> None:
+    """Check the tree of a call's arguments, whose keywords become names in source code."""
+    tree = _parse_tree(value)
+    _check_tree(tree)
+    children = tree["children_spec"]
+    if tree["type"] == "builtins.tuple" and len(children) == 2:
+        keywords = children[1]
+        names = json.loads(keywords["context"]) if keywords["type"] == "builtins.dict" else []
+        _check("[name]", names)
+
+
+def _parse_tree(value: Any) -> Any:
+    _expect(value, str, "a tree")
+    try:
+        protocol, tree = json.loads(value)
+    except (ValueError, TypeError):
+        raise _WrongError(f"is {_short(value)}, no tree") from None
+    if protocol != 1:
+        raise _WrongError(f"is a tree of protocol {_short(protocol)}, must be 1")
+    return tree
+
+
+def _check_tree(tree: Any) -> None:
+    _expect(tree, dict, "a tree")
+    if not {"type", "context", "children_spec"} <= tree.keys():
+        raise _WrongError("is a tree without type, context or children")
+    kind, context = tree["type"], tree["context"]
+    _check("text?", kind)
+    _check_context(kind, context)
+    _expect(tree["children_spec"], list, "a list of trees")
+    for child in tree["children_spec"]:
+        _check_tree(child)
+
+
+def _check_context(kind: str | None, context: Any) -> None:
+    """Check what makes a container, of which torch imports the class of an enumeration and the
+    factory of a defaultdict."""
+    if kind == "collections.defaultdict":
+        _expect(context, dict, "a mapping")
+        factory = context.get("default_factory_module"), context.get("default_factory_name")
+        if factory[0] != "builtins" or factory[1] not in _FACTORIES:
+            raise _WrongError(
+                f"has a defaultdict of {_short(list(factory))}, which is not imported"
+            )
+    if isinstance(context, str):
+        try:
+            context = json.loads(context)
+        except ValueError:
+            return  # as a namedtuple's, which is a name
+    _check_keys(context)
+
+
+def _check_keys(value: Any) -> None:
+    """Check what is said of a container, for a dict its keys."""
+    if isinstance(value, dict):
+        if "__enum__" in value:
+            raise _WrongError("has a member of an enumeration, whose module is not imported")
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for each in value:
+            _check_keys(each)
+    elif isinstance(value, str):
+        _literal(value)
+
+
+_GRAMMARS: dict[str, Callable[[Any], None]] = {
+    "bool": lambda value: _expect(value, bool, "true or false"),
+    "device": _device,
+    "float": _float,
+    "in_tree": _in_tree,
+    "literal": _literal,
+    "int": _int,
+    "name": _name,
+    "object": _object,
+    "operator": _operator,
+    "parameter": _parameter,
+    "path": _path,
+    "range": _range,
+    "size": _size,
+    "text": _text,
+    "tree": _tree,
+}
