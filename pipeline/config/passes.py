@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pipeline.program.fresh_imports import importing_from_text
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -150,8 +151,10 @@ def _importing(folder: Path) -> Iterator[None]:
     another workspace's next, or this one's after an edit."""
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
+    inside = (str(folder), f"{folder}{os.sep}")
     try:
-        yield
+        with importing_from_text(lambda path: path == inside[0] or path.startswith(inside[1])):
+            yield
     finally:
         sys.path.remove(str(folder))
         for name, module in list(sys.modules.items()):

@@ -188,6 +188,7 @@ class Plan:
             for unit in self.units(package)
         ]
 
+    @once
     def _passes(self, package: str) -> dict[str, dict[str, str | None]]:
         """Return the inputs of a config's passes, by reference and name."""
         summary, inputs = self.configs.summary(package), PassInputs(self.workspace)

@@ -18,8 +18,8 @@ from pipeline.program.archive_schema import ELEMENT_SIZES, SCHEMA_VERSION, STRID
 from pipeline.program.stored_zip import StoredZip
 from pipeline.store.errors import SourceError
 from pipeline.store.files import stat_file
+from pipeline.store.names import METHOD_NAME
 
-METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 KINDS = ("weights", "constants")
 
 _LARGEST_TEXT = 1 << 28  # bytes; the program of a model of a billion parameters has some 10 million

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _LONGEST = 200  # bytes; filesystems take 255, and temporary files have longer names
 _FORBIDDEN = frozenset('/\\:*?"<>|')
 

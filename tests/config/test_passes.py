@@ -63,7 +63,9 @@ def test_classes_are_made_and_functions_given_their_options(root):
     assert function(None) is None
 
 
-def test_modules_are_loaded_anew(root):
+def test_modules_are_loaded_anew(root, monkeypatch):
+    """Also where Python wrote bytecode of a text of this size in this second."""
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
     spec = PassSpec(reference="scale:Scale")
     (first,) = load_passes([spec], root)
     (root / "passes" / "scale.py").write_text(SCALE.replace("times=1", "times=5"))

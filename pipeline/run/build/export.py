@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from importlib.machinery import FileFinder, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from pipeline.plan.places import environment_folders, within
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
-from pipeline.program.archive_reader import METHOD_NAME
+from pipeline.program.fresh_imports import FromText, importing_from_text
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.program.signature import check_inputs
 from pipeline.run.build.export_reads import ExportReads
@@ -39,6 +39,7 @@ from pipeline.run.trace.isolated import has_kernel_view, run_isolated
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
+from pipeline.store.names import METHOD_NAME
 from pipeline.store.store import Store
 from pipeline.store.toolchain import CORE
 from pipeline.store.workspace import Workspace
@@ -114,7 +115,8 @@ def _run_exporter(path: Path, store: Store, shadowed: Collection[str]) -> list[A
 
 
 def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loader = FromText(path.stem, str(path))
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
@@ -217,14 +219,12 @@ def _importing(root: Path, path: Path) -> Iterator[None]:
     before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
     installed = environment_folders()
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    for folder, finder in sys.path_importer_cache.items():
-        if isinstance(finder, FileFinder) and not any(within(folder, e) for e in installed):
-            finder.invalidate_caches()
-    # Folders of modules are listed now, so that their names are no inputs by that.
-    PathFinder.find_spec("_")
-    list(importlib.metadata.distributions(name="_"))
     try:
-        yield
+        with importing_from_text(lambda path: not any(within(path, e) for e in installed)):
+            # Folders of modules are listed now, so that their names are no inputs by that.
+            PathFinder.find_spec("_")
+            list(importlib.metadata.distributions(name="_"))
+            yield
     finally:
         sys.path[:], sys.dont_write_bytecode = before, writing
 
