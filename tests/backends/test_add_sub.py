@@ -402,6 +402,7 @@ def test_it_computes_what_eager_mode_does(expression):
         assert same(actual, expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, phases=[Phase.explicit, Phase.generate])
 @given(
     st.sampled_from(BROADCAST), st.sampled_from(BROADCAST), st.sampled_from(DTYPES),

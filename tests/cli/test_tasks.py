@@ -230,7 +230,8 @@ def test_forced_run_builds_the_same_bytes(built, tmp_path):
     assert {name: built.bytes_of("pair", name) for name in before} == before
 
 
-@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "3"])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "3"])
 def test_bytes_do_not_depend_on_workers_or_hash_seed(built, jobs):
     before = {name: built.bytes_of("pair", name) for name in ("pair.pte", "manifest.json")}
     shutil.rmtree(built.root / "build")

@@ -150,6 +150,7 @@ def test_the_package_stays_the_same(made, tmp_path):
     assert Store(tmp_path).read(bare.digest) == made.pte
 
 
+@pytest.mark.slow
 def test_it_holds_what_the_joint_calls_holds(made):
     ours, theirs = entries(made.record), entries(made.joint_record)
     assert sorted(ours) == sorted(theirs)  # it goes through a set of methods
@@ -185,6 +186,7 @@ def same(one, other):
     return str(one) == str(other)
 
 
+@pytest.mark.slow
 def test_nothing_in_it_is_of_this_machine_or_run(made, tmp_path):
     found = entries(made.record)
     text = b"".join(v for n, v in found.items() if not n.endswith(PARTS)).decode()
@@ -222,6 +224,7 @@ def dump(handles):
     return ETDumpFlatCC(0, [RunData("run", -1, [], [Event(e, None, None) for e in events])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["features", "step"])
 def test_the_inspector_tells_lines_and_modules_of_each_method(path, method, monkeypatch):
     from executorch.devtools.inspector import Inspector, _inspector
@@ -239,6 +242,7 @@ def test_the_inspector_tells_lines_and_modules_of_each_method(path, method, monk
     assert "Conv2d" in str([event.module_hierarchy for event in block.events])
 
 
+@pytest.mark.slow
 def test_executorch_reads_all_methods(path):
     from executorch.devtools.etrecord import parse_etrecord
 
@@ -250,6 +254,7 @@ def test_executorch_reads_all_methods(path):
         load_etrecord(path, "decode")
 
 
+@pytest.mark.slow
 def test_the_wheels_runtime_writes_no_dump(made, tmp_path):
     """Else `docs/reports.md` should say so."""
     from executorch.extension.pybindings import _portable_lib

@@ -151,6 +151,7 @@ def damage_states(path: Path, what: str, outside: Path) -> None:
         connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [*WRONG, "truncated", "journal", "schema", "json", "list"])
 def test_a_damaged_file_of_doit_is_made_anew(built, outside, what):
     path = built.root / ".doit.sqlite3"
@@ -162,6 +163,7 @@ def test_a_damaged_file_of_doit_is_made_anew(built, outside, what):
     assert built.doit("list") == 0 and "sqlite3" not in built.output
 
 
+@pytest.mark.slow
 def test_a_file_of_doit_that_another_one_uses_stays(built):
     path = built.root / ".doit.sqlite3"
     with sqlite3.connect(path) as connection:

@@ -37,6 +37,7 @@ def test_every_input_is_perturbed():
     assert len(set(contents)) == len(contents)
 
 
+@pytest.mark.slow
 def test_a_few_states(tmp_path):
     def states(prover):
         return sample(list(perturb(prover.base)), 1, 3, ["py", "gone", "folder"])
