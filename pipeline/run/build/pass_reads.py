@@ -11,7 +11,7 @@ from pipeline.plan.declared import list_beside
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
 from pipeline.run.build.chance import find_strings
-from pipeline.run.trace.watch import Watch, running_files
+from pipeline.run.trace.watch import Watch, loaded_files, running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
 from pipeline.store.store import default_root
@@ -52,7 +52,7 @@ def _reads(
     named = (f for c in action.inputs.configs.values() for each in c.files.values() for f in each)
     files = {str(source.archive) for source in action.inputs.sources.values()}
     files |= {str(Path(root, name)) for name in named}
-    files |= running_files()
+    files |= running_files() | loaded_files()
     own = str(default_root() / "distributions")  # versions of libraries, which we cache
     folders = [str(workspace.root / PASSES), own, *SYSTEM]
     for name in inputs.imports(inputs.modules()):

@@ -4,6 +4,7 @@ and all that a later run could find changed."""
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -216,3 +217,10 @@ def running_files() -> set[str]:
     """Return the files whose code calls this function: torch quotes them in traces, and so reads
     them, also by relative names."""
     return {os.path.abspath(frame.filename) for frame in traceback.extract_stack()}
+
+
+def loaded_files() -> set[str]:
+    """Return the files of the modules that this process has loaded: `inspect.getmodule`, which
+    torch calls to name the source of a function, asks for every one of them."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {os.path.abspath(file) for file in files if isinstance(file, str)}
