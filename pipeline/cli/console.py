@@ -133,12 +133,14 @@ def _show_calibrations(
                 progress.update(bar, visible=False)
 
 
+_DONE = ("built", "hit", "up-to-date")
 HEADINGS = ("package", "method", "lower", "validate", "delegated", "size", "max error", "seconds")
 
 
 def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
     """Yield for each package a row of its own, then one for each method."""
     # This imports typing_extensions, which a no-op run does without.
+    from pipeline.report.packages import outcome
     from pipeline.report.records import delegated_share, read_fitting, read_manifest
 
     blank = dict.fromkeys(HEADINGS, "")
@@ -149,11 +151,14 @@ def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
         report = read_fitting(plan.workspace.package(package) / REPORT) or {}
         spent = sum(event.seconds for event in own if event.kind not in ("compile", "quantize"))
         size = sum(file["size"] for file in manifest.get("files", {}).values())
-        linked = outcomes.get("link") in ("built", "hit", "up-to-date")
+        linked = outcomes.get("link") in _DONE
+        validated = outcomes.get("validate", "")
+        if report and validated in _DONE and (verdict := outcome(report)) != "passed":
+            validated = verdict
         yield blank | {
             "package": package,
             "lower": outcomes.get("link", ""),
-            "validate": outcomes.get("validate", ""),
+            "validate": validated,
             "size": human_size(size) if linked else "",
             "seconds": f"{spent:.1f}",
         }
@@ -173,9 +178,11 @@ def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
 
 
 def _error(method: Mapping[str, Any]) -> str:
-    if method.get("not_run"):
+    if method["not_run"] and method["ok"]:
         return "not run"
-    return f"{method['max_abs']:.1e}" if isinstance(method["max_abs"], float) else ""
+    if not method["runs"]:
+        return ""  # it failed before it could
+    return f"{method['max_abs']:.1e}" if isinstance(method["max_abs"], float) else method["max_abs"]
 
 
 def _remote_line(counts: Mapping[str, Any]) -> str:

@@ -34,10 +34,11 @@ def figure(
     return Cell(style(value), sort_key(value), **more)
 
 
-def verdict(ok: bool, not_run: bool = False) -> Cell:
+def verdict(ok: bool, instead: str = "") -> Cell:
+    """Return the cell of a verdict; `instead` of having passed, where that was not seen."""
     if not ok:
         return Cell("failed", kind="bad")
-    return Cell("not run", kind="soft") if not_run else Cell("passed", kind="good")
+    return Cell(instead, kind="soft") if instead else Cell("passed", kind="good")
 
 
 def source(recorded: str | None) -> Cell:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as Xml
 
 from pipeline.report.elements import Json
-from pipeline.report.sections.failures import describe_failure, package_failures
+from pipeline.report.records import is_unchecked
+from pipeline.report.sections.failures import failed_by_check, package_failures
 from pipeline.store.visible import visible
 
 
@@ -50,16 +51,17 @@ def _add_report(suite: Xml.Element, package: str, report: Json) -> None:
     for gate in report.get("gates") or ():
         classname = f"{package}.{gate['method']}" if gate["method"] else package
         failures = [] if gate["ok"] else [gate["sentence"]]
+        skipped = gate["sentence"] or "not checked" if is_unchecked(gate) else ""
         output = f"{gate['sentence']}\n{gate.get('place', '')}".strip()
-        _add_case(suite, classname, gate["gate"], failures, output=output)
+        _add_case(suite, classname, gate["gate"], failures, skipped, output)
     _add_case(suite, package, "package", package_failures(report))
 
 
 def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float) -> None:
     """Add that a method has the interface of its source, and that it computes the same."""
-    own = [failure["what"] for failure in method["failures"] if not failure["inputs"]]
+    failed = failed_by_check(method)
+    own, wrong = failed.get("interface", []), failed.get("numerics", [])
     _add_case(suite, classname, "interface", own)
-    wrong = [describe_failure(failure) for failure in method["failures"] if failure["inputs"]]
     for culprit in method.get("culprits", ()) if wrong else ():
         where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
         line = f"\n  {culprit['line']}" if culprit["line"] else ""

@@ -18,9 +18,9 @@ _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS = 900_000, 10, 400
 
 def markdown(report: Mapping[str, Any]) -> str:
     """Render the report of a package; the verdict is its first line. Charts are left out."""
-    figures = packages.known_figures(report).items()
+    figures, verdict = packages.known_figures(report).items(), packages.outcome(report)
     parts = [
-        f"# {_escape(report['package'])}: {'passed' if report['ok'] else 'FAILED'}",
+        f"# {_escape(report['package'])}: {verdict if report['ok'] else verdict.upper()}",
         _escape(packages.about(report)),
         packages.lead(report),
         "\n".join(f"- {title[0].upper()}{title[1:]}: {_cell(cell)}" for title, cell in figures),

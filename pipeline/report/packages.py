@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, sort_key
-from pipeline.report.records import delegated_share
+from pipeline.report.records import delegated_share, is_unchecked
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
@@ -31,9 +31,7 @@ class Entry(NamedTuple):
     def outcome(self) -> str:
         if self.error:
             return "not built"
-        if self.report is None:
-            return "not validated"
-        return "passed" if self.report["ok"] else "failed"
+        return "not validated" if self.report is None else outcome(self.report)
 
     @property
     def failures(self) -> list[str]:
@@ -47,6 +45,23 @@ class Entry(NamedTuple):
         return f"{quote(os.fsencode(self.package))}/report.html" if self.report is not None else ""
 
 
+def outcome(report: Json) -> str:
+    """Return the verdict on a package: what failed has failed; what no method of a program was run
+    of has not passed."""
+    if not report["ok"]:
+        return "failed"
+    ran = [bool(each["runs"]) for each in report["methods"] if each["kind"] == "program"]
+    if all(ran):
+        return "passed"
+    return "passed in part" if any(ran) else "not run"
+
+
+def outcome_kind(verdict: str) -> str:
+    """Return the class of the style that a verdict is shown in."""
+    kinds = {"passed": "good", "failed": "bad", "not built": "bad"}
+    return kinds.get(verdict, "soft")
+
+
 def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Sort failed packages first, then those not validated, then by name."""
     return sorted(entries, key=lambda e: (not e.failed, e.report is not None, e.package))
@@ -55,7 +70,7 @@ def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
 def overall_verdict(entries: Iterable[Entry]) -> str:
     """Return how many packages there are, and how many of each outcome."""
     outcomes = [entry.outcome for entry in entries]
-    known = ("failed", "not built", "not validated", "passed")
+    known = ("failed", "not built", "not validated", "not run", "passed in part", "passed")
     counts = (f"{outcomes.count(outcome)} {outcome}" for outcome in known if outcome in outcomes)
     return f"{plural(len(outcomes), 'package')}: {', '.join(counts)}" if outcomes else "no packages"
 
@@ -67,37 +82,57 @@ def table(entries: Iterable[Entry]) -> DataTable:
 
 def _row(entry: Entry) -> Row:
     report = entry.report or {"methods": []}
-    kind = "bad" if entry.failed else "good" if entry.report is not None else "soft"
     gates = report.get("gates") or ()
-    met = sum(gate["ok"] for gate in gates)
+    failed = sum(not gate["ok"] for gate in gates)
+    unchecked = sum(is_unchecked(gate) for gate in gates)
+    met = len(gates) - failed - unchecked
     return {
         "package": name(entry.package, href=entry.page),
-        "verdict": Cell(entry.outcome, kind=kind),
+        "verdict": Cell(entry.outcome, kind=outcome_kind(entry.outcome)),
         "target": text(report.get("target"), kind="whole"),
         **key_figures(report),
         "gates": figure(
-            len(gates) - met if gates else None,
+            failed if gates else None,
             lambda _: f"{met} of {len(gates)}",
-            kind="" if met == len(gates) else "bad",
+            kind="bad" if failed else "",
+            note=f"{unchecked} not checked" if unchecked else "",
         ),
         "methods": figure(len(report["methods"]) if entry.report else None),
     }
 
 
 def lead(report: Json) -> str:
-    """Return the sentence that says whether the package is its source, or what is wrong."""
+    """Return the sentences that say what was seen of the package, or how much of it is wrong."""
     methods = report["methods"]
-    number = plural(len(methods), "method")
     if not report["ok"]:
         failed = sum(not method["ok"] for method in methods)
         gates = sum(not gate["ok"] for gate in report.get("gates") or ())
-        wrong = [f"{failed} of {number} differ from the source"] if failed else []
+        wrong = [f"{failed} of {plural(len(methods), 'method')} failed"] if failed else []
         wrong += [f"{plural(gates, 'gate')} not met"] if gates else []
         return f"{'; '.join(wrong) or plural(len(report['failures']), 'failure')}."
-    unrun = sum(bool(method["not_run"]) for method in methods)
-    rest = f" {unrun} of them could not be run on this machine." if unrun else ""
-    one, more = "is the same function as its source", "are the same functions as their sources"
-    return f"{number} {one if len(methods) == 1 else more}, within the limits.{rest}"
+    ran = [method for method in methods if method["runs"] and method["kind"] == "program"]
+    unrun = [method for method in methods if method["not_run"]]
+    said = [_describe_ran(ran, total=len(methods))] if ran else []
+    said += [_describe_unrun(unrun, total=len(methods), none=not ran)] if unrun else []
+    return " ".join(said)
+
+
+def _describe_ran(ran: Sequence[Json], total: int) -> str:
+    calls = plural(sum(len(method["runs"]) for method in ran), "call")
+    who = ran[0]["method"] if len(ran) == 1 and total > 1 else plural(len(ran), "method")
+    verb = "gives what its source gives" if len(ran) == 1 else "give what their sources give"
+    return f"{who} {verb}, within the limits, in {calls}."
+
+
+def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
+    who = unrun[0]["method"] if len(unrun) == 1 and total > 1 else plural(len(unrun), "method")
+    where = "could not be run on this machine."
+    if not none:
+        return f"{who} {where}"
+    declare = "it declares is what its source declares"
+    if len(unrun) > 1:
+        declare = "they declare is what their sources declare"
+    return f"Nothing was run: {who} {where} What {declare}."
 
 
 def about(report: Json) -> str:

@@ -58,13 +58,18 @@ def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
     return inside / nodes if nodes else None
 
 
+def is_unchecked(gate: Mapping[str, Any]) -> bool:
+    """Return whether a gate holds only since nothing was there to hold it to."""
+    return bool(gate["ok"] and gate["figure"] is None)
+
+
 class OutputErrorRecord(TypedDict):
     """The error of one output of one call, compared with that of the source program.
 
     Greatest, mean and 99.9th percentile of the absolute error; `relative` to the signal; signal to
     noise ratio in dB; cosine; `agreement`, the share of rows whose greatest value has the same
-    place; `nonfinite`, the places where both are the same infinity or NaN, and `disagreeing`, those
-    where one alone is; `mismatch` of kind, dtype or shape.
+    place, `agreeing` of `rows`; `nonfinite`, the places where both are the same infinity or NaN,
+    and `disagreeing`, those where one alone is; `mismatch` of kind, dtype or shape.
     """
 
     max_abs: Figure
@@ -74,6 +79,8 @@ class OutputErrorRecord(TypedDict):
     sqnr_db: Figure
     cosine: NotRequired[Figure]
     agreement: NotRequired[Figure]
+    agreeing: NotRequired[int]
+    rows: NotRequired[int]
     nonfinite: NotRequired[int]
     disagreeing: NotRequired[int]
     mismatch: NotRequired[str | None]
@@ -95,7 +102,7 @@ class CallRecord(TypedDict):
 
 
 class SkipRecord(TypedDict):
-    """A generated input set on which the source program itself fails, or a case that is not in the
+    """A generated input set, or a sequence of calls, that was not run, or a case that is not in the
     bundled program, and why; `origin` is empty for all of a method."""
 
     origin: str
@@ -150,14 +157,15 @@ class LatencyRecord(TypedDict):
 class MethodRecord(TypedDict):
     """The outcome of one method, with the worst figures over all outputs of all calls.
 
-    `kind` is `program`, `constant` or `unknown`; `limits` are those of its outputs; `not_run` says
-    why this machine can't run it.
+    `kind` is `program`, `constant` or `unknown`; `outputs` are the names of its outputs, `limits`
+    what these were held to; `not_run` says why this machine can't run it.
     """
 
     method: str
     kind: str
     ok: bool
     state: list[str]
+    outputs: NotRequired[list[str]]
     limits: dict[str, float | None]
     max_abs: Figure
     mean_abs: Figure

@@ -43,7 +43,8 @@ def render(report: Json, sources: Mapping[str, str | None] | None = None) -> dic
     page = _page(
         "package.html.j2",
         name=report["package"],
-        ok=report["ok"],
+        verdict=packages.outcome(report),
+        kind=packages.outcome_kind(packages.outcome(report)),
         lead=packages.lead(report),
         about=packages.about(report),
         facts=packages.known_figures(report),
@@ -65,13 +66,15 @@ def render_all(entries: Iterable[Entry], timeline: Json | None = None) -> dict[s
     """
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
+    all_passed = bool(entries) and all(entry.outcome == "passed" for entry in entries)
     sections = [
         ReportSection("packages", "All packages", packages.table(entries)),
         run.section(timeline, {entry.package: entry.page for entry in entries}),
     ]
     page = _page(
         "index.html.j2",
-        ok=not failed,
+        word="failed" if failed else "all passed" if all_passed else "none failed",
+        kind="bad" if failed else "good" if all_passed else "soft",
         verdict=packages.overall_verdict(entries),
         failures=[(entry.package, entry.page, entry.failures) for entry in failed],
         sections=[section for section in sections if section.parts],

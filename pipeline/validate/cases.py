@@ -106,7 +106,7 @@ class CaseMaker:
         try:
             self._add_large(number)
         except Exception as error:  # whatever an operator raises
-            reason = f"{type(error).__name__}: {first_line(error)}"
+            reason = describe_source_error(error)
             self.skipped.append((f"generated {number}: large", reason))
 
     def _add_large(self, number: int) -> None:
@@ -132,7 +132,7 @@ class CaseMaker:
             self.add(infinite[0], "large", infinite[1])
             return
         origin = f"generated {number} (seed {self.seed}): large"
-        reason = "rounding the inputs alone moves its outputs beyond the limits"
+        reason = "rounding the inputs alone moves the source's outputs beyond the limits"
         self.skipped.append((origin, reason))
 
     def _holds(self, inputs: InputSet, outputs: list[Any], growth: Sequence[float]) -> bool:
@@ -164,6 +164,11 @@ class CaseMaker:
         what += f", values of {base.origin}" if self.examples else ""
         origin = f"generated {self.number} (seed {self.seed}): {what}"
         self.add(InputSet(args, kwargs, origin), case)
+
+
+def describe_source_error(error: Exception) -> str:
+    """Describe what an operator of the source program raised."""
+    return f"the source program itself fails: {type(error).__name__}: {first_line(error)}"
 
 
 def _zeros(

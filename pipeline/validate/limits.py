@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pipeline.config.validation import Limits
+from pipeline.store.errors import plural
 from pipeline.validate.metrics import OutputError, find_worst_place, greatest_magnitude
 
 LIMITS = tuple(Limits.model_fields)
@@ -65,6 +66,8 @@ def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits)
         if found is None or limit is None:
             continue
         shown, unit = (f"{found:.1f}", " dB") if name == "min_sqnr" else (f"{found:.6g}", "")
+        if name == "min_agreement" and error.rows:
+            shown = f"in {error.agreeing} of {plural(error.rows, 'row')}"
         if name.startswith("max_") and found > limit:
             yield f"{words} {shown} exceeds {limit:g}"
         elif name.startswith("min_") and found < limit:

@@ -23,7 +23,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import bounds, check_inputs, expression, flatten, signature
 from pipeline.store.errors import PipelineError, first_line
-from pipeline.validate.cases import CaseMaker, InputCase
+from pipeline.validate.cases import CaseMaker, InputCase, describe_source_error
 from pipeline.validate.limits import LIMITS, check_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.results import MethodValidation, Run
@@ -82,6 +82,7 @@ class MethodValidator:
     def _validate(self, examples: Sequence[InputSet]) -> None:
         self.source = Source(self.program)
         self.result.state = self.source.state
+        self.result.outputs = tuple(name for name, _ in self.source.outputs)
         self.package = Session(self.files)
         if self.result.not_run:
             if self._declares_the_same():
@@ -175,7 +176,7 @@ class MethodValidator:
             expected = self._expected(inputs, as_it_lies)
         except DeviceError as error:
             if inputs in self.examples:
-                self.result.fail(f"the source program itself fails: {error.reason}", where)
+                self.result.fail(error.reason, where)
             else:
                 self.result.skipped.append((where, error.reason))
             return False
@@ -204,8 +205,7 @@ class MethodValidator:
         try:
             return self.source.run(inputs, as_it_lies)
         except Exception as error:  # whatever an operator raises
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            raise DeviceError(f"{self.result.method}: ", reason) from error
+            raise DeviceError(f"{self.result.method}: ", describe_source_error(error)) from error
 
     def _check(
         self, actual: list[Any], expected: list[Any], inputs: InputSet, run: Run, where: str

@@ -39,6 +39,7 @@ class OutputError:
         agreement: the share of rows along the last dimension whose greatest value stands at the
             same place, from 0 to 1; a row whose expected values have several greatest takes any
             of them. None for what is no floating-point tensor with at least two values in a row.
+        rows: the number of those rows; 0 where nothing was counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
         disagreeing: places where one is NaN or infinite and the other is something else. With
             any such, or a mismatch, the errors are infinite.
@@ -52,14 +53,20 @@ class OutputError:
     relative: float | None = 0.0
     cosine: float | None = 1.0
     agreement: float | None = None
+    rows: int = 0
     nonfinite: int = 0
     disagreeing: int = 0
     mismatch: str | None = None
 
+    @property
+    def agreeing(self) -> int:
+        """Return the number of rows that agree."""
+        return round((self.agreement or 0.0) * self.rows)
+
     def to_json(self) -> OutputErrorRecord:
         """Return the figures as strict JSON (`json_number`)."""
         figures = {n: json_number(v) if isinstance(v, float) else v for n, v in vars(self).items()}
-        return cast(OutputErrorRecord, figures)
+        return cast(OutputErrorRecord, {**figures, "agreeing": self.agreeing})
 
 
 # The error of an output that can't be compared.
@@ -126,9 +133,9 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
         distances.append(distance)
     if disagreeing:
         return replace(INFINITE, nonfinite=nonfinite, disagreeing=disagreeing)
-    agreement, distance = _agreement(actual, expected), torch.cat(distances)
+    (agreement, rows), distance = _agreement(actual, expected), torch.cat(distances)
     if not distance.any():
-        return OutputError(0.0, 0.0, math.inf, agreement=agreement, nonfinite=nonfinite)
+        return OutputError(0.0, 0.0, math.inf, agreement=agreement, rows=rows, nonfinite=nonfinite)
     cosine = (product / (signal.sqrt() * power.sqrt())).clamp(-1, 1).nan_to_num()
     return OutputError(
         float(distance.max()),
@@ -138,19 +145,21 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
         relative=float(distance.sum() / scale / magnitude) if magnitude else None,
         cosine=float(cosine) if signal else None,
         agreement=agreement,
+        rows=rows,
         nonfinite=nonfinite,
     )
 
 
-def _agreement(actual: Tensor, expected: Tensor) -> float | None:
+def _agreement(actual: Tensor, expected: Tensor) -> tuple[float | None, int]:
+    """Return the share of rows that agree, and their number."""
     last = expected.shape[-1] if expected.ndim else 0
     if not expected.dtype.is_floating_point or last < 2 or expected.numel() == 0:
-        return None
+        return None, 0
     rows, given = (t.detach().cpu().double().reshape(-1, last) for t in (expected, actual))
     chosen = rows.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
     greatest = rows.amax(1)
     same = (chosen == greatest) | (chosen.isnan() & greatest.isnan())
-    return float(same.double().mean())
+    return float(same.double().mean()), len(same)
 
 
 def greatest_magnitude(value: Any) -> float:

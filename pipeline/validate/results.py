@@ -53,8 +53,10 @@ class MethodValidation:
     Attributes:
         kind: `program`, `constant` or `unknown`.
         state: the buffers that it changes.
+        outputs: the names of its outputs.
         limits: those that its outputs were held to.
-        skipped: the generated input sets on which the source program itself fails, and why.
+        skipped: the generated input sets, and sequences, that were not run or count for nothing,
+            and why, in words that stand alone.
         not_run: why this machine can't run it; then only its declarations were compared.
         seconds: the package's running time over all runs.
         failing: the calls of the first sequence that failed.
@@ -63,6 +65,7 @@ class MethodValidation:
     method: str
     kind: str = "program"
     state: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     limits: Mapping[str, float | None] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -99,6 +102,7 @@ class MethodValidation:
             "kind": self.kind,
             "ok": self.ok,
             "state": list(self.state),
+            "outputs": list(self.outputs),
             "limits": dict(self.limits),
             **{name: json_number(value) for name, value in self.worst().items()},
             "runs": [run.to_json() for run in self.runs],

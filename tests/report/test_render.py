@@ -282,7 +282,7 @@ def test_cases_of_a_package_that_failed():
     )
     assert "models/seq2seq.py:32" in failure.text
     assert cases["seq2seq-int8.decode", "numerics"].time == FULL["seconds"]["decode"]
-    failed = {key for key, case in cases.items() if case.result}
+    failed = {key for key, case in cases.items() if case.result and not case.is_skipped}
     assert failed == {
         ("seq2seq-int8.decode", "numerics"),
         ("seq2seq-int8.decode", "min_delegated_nodes"),
@@ -296,6 +296,7 @@ def test_each_failure_is_reported_once():
         sentence
         for case in next(iter(junit_of(FULL)))
         for result in case.result
+        if isinstance(result, Failure)
         for sentence in result.text.splitlines()
     ]
     for sentence in FULL["failures"]:
@@ -377,7 +378,8 @@ def test_what_failed_comes_first_everywhere():
     for text in (page[page.index("<tbody>") :], summary):
         places = [text.index(name) for name in ("tcn-vulkan", "seq2seq-int8", "wav2vec", "vision")]
         assert places == sorted(places)
-    assert summary.startswith("# FAILED: 5 packages: 1 failed, 1 not built, 1 not validated, 2 p")
+    counts = "1 failed, 1 not built, 1 not validated, 1 passed in part, 1 passed"
+    assert summary.startswith(f"# FAILED: 5 packages: {counts}\n")
 
 
 def test_a_summary_fits_where_github_takes_it():

@@ -122,7 +122,7 @@ def test_a_source_that_rounding_moves_is_not_held_to_large_values():
     assert found.skipped == [
         (
             "generated 3 (seed 0): large",
-            "rounding the inputs alone moves its outputs beyond the limits",
+            "rounding the inputs alone moves the source's outputs beyond the limits",
         )
     ]
 
@@ -151,6 +151,7 @@ def test_what_the_source_raises_on_large_values_is_told():
     assert found.sets == []
     ((origin, reason),) = found.skipped
     assert (origin, "singular" in reason) == ("generated 3: large", True)
+    assert reason.startswith("the source program itself fails: ")
 
 
 IMAGE = torch.arange(24.0).reshape(1, 2, 3, 4)

@@ -152,7 +152,7 @@ def test_the_limits_decide():
         ("max_p999_abs", "p999_abs", "99.9th percentile of the absolute error {} exceeds {}"),
         ("max_relative", "relative", "relative error {} exceeds {}"),
         ("min_cosine", "cosine", "cosine {} is below {}"),
-        ("min_agreement", "agreement", "agreement of the greatest values {} is below {}"),
+        ("min_agreement", "agreement", "agreement of the greatest values in {} is below {}"),
     ],
 )
 def test_every_figure_has_a_limit_that_decides(limit, figure, words):
@@ -166,7 +166,8 @@ def test_every_figure_has_a_limit_that_decides(limit, figure, words):
     assert validate(pte, program, atol=100.0, inputs=1, **{limit: worst * looser}).ok
     wanted = worst * stricter if worst else 0.25
     (sentence, *_) = validate(pte, program, atol=100.0, inputs=1, **{limit: wanted}).failures
-    assert sentence.endswith(words.format(f"{worst:.6g}", f"{wanted:g}"))
+    shown = f"{2 * worst:g} of 2 rows" if figure == "agreement" else f"{worst:.6g}"
+    assert sentence.endswith(words.format(shown, f"{wanted:g}"))
 
 
 def test_a_method_has_limits_of_its_own():

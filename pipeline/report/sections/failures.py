@@ -40,6 +40,25 @@ def describe_failure(failure: Json) -> str:
     return f"{where}: {failure['what']}" if where else failure["what"]
 
 
+def failed_by_check(method: Json) -> dict[str, list[str]]:
+    """Return the failures of a method by check: of its interface, that is all that it declares and
+    whether it can be run, or of its numerics, the values that it gives."""
+    found: dict[str, list[str]] = {}
+    for failure in method["failures"]:
+        is_value = failure["inputs"] or (method["kind"] == "constant" and method["runs"])
+        check = "numerics" if is_value else "interface"
+        found.setdefault(check, []).append(describe_failure(failure))
+    return found
+
+
+def failed_checks(report: Json) -> list[str]:
+    """Return the names of the checks that a package failed, as JUnit's cases have them."""
+    failed = ["package"] if package_failures(report) else []
+    failed += [check for method in report["methods"] for check in failed_by_check(method)]
+    failed += [f"gate {gate['gate']}" for gate in report.get("gates") or () if not gate["ok"]]
+    return list(dict.fromkeys(failed))
+
+
 def package_failures(report: Json) -> list[str]:
     """Return the failures that are neither of a method nor of a gate."""
     known = {gate["sentence"] for gate in report.get("gates") or ()}

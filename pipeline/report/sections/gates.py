@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.report.cells import code, figure, source, verdict
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import decibel, percent
-from pipeline.report.records import delegated_share
+from pipeline.report.records import delegated_share, is_unchecked
 from pipeline.store.sizes import human_size
 
 _UNITS: dict[str, Callable[[Any], str]] = {
@@ -35,7 +35,7 @@ def _gate(gate: Json) -> Row:
     bound = "at least" if gate["gate"].startswith("min") else "at most"
     return {
         "gate": code(gate["gate"]),
-        "verdict": verdict(gate["ok"]),
+        "verdict": verdict(gate["ok"], "not checked" if is_unchecked(gate) else ""),
         "of": gate["method"] or "package",
         "figure": figure(gate["figure"], style),
         "limit": figure(gate["limit"], lambda limit: f"{bound} {style(limit)}"),

@@ -29,6 +29,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "cosine": ("cosine", ratio),
     "agreement": ("agreement", percent),
 }
+_FEW_ROWS = 100  # from which on a share says more than it hides
 _MOST_SETS = 16  # of one output in the chart of errors; the worst
 
 
@@ -50,11 +51,13 @@ def _outputs(report: Json) -> Iterator[Output]:
         for run in method["runs"]:
             step = f" (call {run['step']} from {run['sequence']})" if run.get("step") else ""
             where = f"{run['origin']}{step}"
-            for index, errors in enumerate(run["outputs"]):
-                suffix = f", output {index}" if len(run["outputs"]) > 1 else ""
+            count = len(run["outputs"])
+            names = method.get("outputs") or [f"output[{n}]" for n in range(count)]
+            for output, errors in zip(names, run["outputs"], strict=False):
+                suffix = f", {output}" if count > 1 else ""
                 failed = any(
                     failure["inputs"] in (where, run["origin"])
-                    and failure["output"] in ("", f"output[{index}]")
+                    and failure["output"] in ("", output)
                     for failure in method["failures"]
                 )
                 yield Output(method, run, errors, suffix, where, not failed)
@@ -116,22 +119,46 @@ def _method(method: Json, places: Mapping[str, str]) -> Row:
     href = source(places.get(f"methods.{method['method']}")).href
     return {
         "method": name(method["method"], note, href),
-        "verdict": verdict(method["ok"], bool(method["not_run"])),
+        "verdict": verdict(method["ok"], "not run" if method["not_run"] else ""),
         "calls": figure(len(method["runs"])),
         **_figures(method if method["runs"] else {}),
+        "agreement": _agreement(method),
     }
 
 
 def _figures(record: Json) -> Row:
-    return {title: figure(record.get(key), style) for title, (key, style) in _FIGURES.items()}
+    cells = {title: figure(record.get(key), style) for title, (key, style) in _FIGURES.items()}
+    if record.get("rows"):
+        cells["agreement"] = _count(record["agreeing"], record["rows"])
+    return cells
+
+
+def _agreement(method: Json) -> Cell:
+    """Return how many rows of the output that is worst by it agree, over all calls that count as
+    usual (`MethodValidation.worst`); of a record without their numbers, the worst share."""
+    runs = [run for run in method["runs"] if not run.get("case")] or method["runs"]
+    counts: dict[int, list[int]] = {}
+    for run in runs:
+        for place, errors in enumerate(run["outputs"]):
+            own = counts.setdefault(place, [0, 0])
+            own[0] += errors.get("agreeing", 0)
+            own[1] += errors.get("rows", 0)
+    known = [(agreeing, rows) for agreeing, rows in counts.values() if rows]
+    if not known:
+        return figure(method.get("agreement") if runs else None, percent)
+    return _count(*min(known, key=lambda own: own[0] / own[1]))
+
+
+def _count(agreeing: int, rows: int) -> Cell:
+    share = agreeing / rows
+    note = percent(share) if rows >= _FEW_ROWS else ""
+    return figure(share, lambda _: f"{agreeing:,} of {rows:,}", note=note)
 
 
 def _skipped(methods: Sequence[Json]) -> list[Row]:
     found = [(method, "all", method["not_run"]) for method in methods if method["not_run"]]
     found += [
-        (method, skip["origin"], f"the source program itself fails: {skip['reason']}")
-        for method in methods
-        for skip in method["skipped"]
+        (method, skip["origin"], skip["reason"]) for method in methods for skip in method["skipped"]
     ]
     return [
         {"method": name(method["method"]), "input set": inputs, "why": Cell(why, kind="wide")}

@@ -1,0 +1,157 @@
+"""No report says more than was seen: what never ran is not run, in every format."""
+
+import re
+
+import pytest
+
+from pipeline.report.packages import Entry, lead, outcome
+from pipeline.report.render import render, render_all
+from pipeline.report.sections.failures import failed_checks
+from tests.report.test_markdown import method, rows, validation
+
+WHY = "VulkanBackend: the runtime in ExecuTorch's wheel has no Vulkan delegate"
+LENGTH = method("get_length", kind="constant", runs=[{"origin": "constant", "outputs": []}])
+
+
+def unrun(name, **changes):
+    return method(name, runs=[], not_run=WHY, **changes)
+
+
+NONE = validation(unrun("encode"), unrun("decode"))
+SOME = validation(unrun("encode"), method("decode"))
+CONSTANTS = validation(unrun("encode"), LENGTH)
+UNCHECKED = {
+    "gate": "max_latency_ratio",
+    "method": "encode",
+    "unit": "times",
+    "figure": None,
+    "limit": 5.0,
+    "ok": True,
+    "sentence": f"encode: max_latency_ratio was not checked, since it did not run: {WHY}",
+}
+CLAIMS = re.compile(r"\bpassed\b|same function|the functions|gives what|give what", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("report", [NONE, CONSTANTS, {**NONE, "gates": [UNCHECKED]}])
+def test_a_package_that_never_ran_is_not_run_and_nothing_says_that_it_passed(report):
+    made = render(report)
+    for name in ("report.md", "report.html"):
+        text = made[name].decode()
+        assert "not run" in text
+        if report is not CONSTANTS:  # whose constant did pass
+            assert not CLAIMS.search(
+                re.sub(r"<style>.*?</style>|<script>.*?</script>", "", text, flags=re.S)
+            )
+    assert outcome(report) == "not run"
+    assert made["report.md"].decode().startswith("# seq2seq.pte: not run\n")
+    overview = render_all([Entry("seq2seq", report)])
+    for name in ("summary.md", "index.html"):
+        text = overview[name].decode()
+        assert "1 package: 1 not run" in text
+        assert not re.search(r"\bpassed\b", text)
+
+
+def test_what_ran_in_part_says_which_part():
+    assert outcome(SOME) == "passed in part"
+    assert lead(SOME) == (
+        "decode gives what its source gives, within the limits, in 2 calls. "
+        "encode could not be run on this machine."
+    )
+    assert lead(NONE) == (
+        "Nothing was run: 2 methods could not be run on this machine. "
+        "What they declare is what their sources declare."
+    )
+    both = render_all([Entry("a", SOME), Entry("b", validation(method("decode")))])
+    assert "2 packages: 1 passed in part, 1 passed" in both["summary.md"].decode()
+    assert "all passed" not in both["index.html"].decode()
+
+
+def test_a_method_that_failed_is_not_said_to_differ_from_its_source():
+    broken = method(
+        "encode",
+        ok=False,
+        runs=[],
+        failures=[{"method": "encode", "inputs": "", "output": "", "what": "does not load"}],
+    )
+    report = validation(broken, method("decode"))
+    assert lead(report) == "1 of 2 methods failed."
+
+
+def test_a_gate_that_was_not_checked_has_not_been_met():
+    report = {
+        **SOME,
+        "gates": [UNCHECKED, {**UNCHECKED, "gate": "max_size", "figure": 1.0, "sentence": ""}],
+    }
+    (unchecked, met) = rows(render(report)["report.md"].decode(), "Limits that the config sets")
+    assert unchecked[1] == "not checked" and met[1] == "passed"
+    summary = render_all([Entry("seq2seq", report)])["summary.md"].decode()
+    assert "1 of 2 (1 not checked)" in summary
+    xml = render(report)["junit.xml"].decode()
+    case = xml.split('name="max_latency_ratio"')[1].split("</testcase>")[0]
+    assert "<skipped" in case and "was not checked" in case
+
+
+def test_outputs_that_failed_are_not_shown_as_passed():
+    outputs = [{"max_abs": 0.5, "mean_abs": 0.1, "sqnr_db": 1.0}] * 2
+    for names, failing in ((["output"], "output"), (["out['a']", "out['b']"], "out['b']")):
+        run = {"origin": "example 0", "outputs": outputs[: len(names)]}
+        failure = {"method": "m", "inputs": "example 0", "output": failing, "what": "wrong"}
+        own = method("m", ok=False, runs=[run], outputs=names, failures=[failure])
+        page = render(validation(own))["report.html"].decode()
+        calls = page.split('id="calls"')[1].split("</table>")[0]
+        assert calls.count(">failed<") == 1
+        assert calls.count(">passed<") == len(names) - 1
+
+
+def test_a_constant_that_is_wrong_fails_the_numbers_and_not_the_interface():
+    failure = {"method": "get_length", "inputs": "", "output": "", "what": "returns 3, must be 4"}
+    report = validation({**LENGTH, "ok": False, "failures": [failure]})
+    xml = render(report)["junit.xml"].decode()
+    numerics = xml.split('name="numerics"')[1].split("</testcase>")[0]
+    assert "returns 3" in numerics
+    assert "returns 3" not in xml.split('name="interface"')[1].split("<testcase")[0]
+
+
+def agreeing(*counts):
+    runs = [
+        {
+            "origin": f"example {n}",
+            "outputs": [
+                {
+                    "max_abs": 0.1,
+                    "mean_abs": 0.1,
+                    "sqnr_db": 9.0,
+                    "agreement": a / b,
+                    "agreeing": a,
+                    "rows": b,
+                }
+            ],
+        }
+        for n, (a, b) in enumerate(counts)
+    ]
+    return validation(method("classify", runs=runs, agreement=min(a / b for a, b in counts)))
+
+
+def test_agreement_of_few_examples_is_a_count():
+    def shown(report):
+        text = render(report)["report.md"].decode()
+        return rows(text, "Worst figures of each method")[0][-1]
+
+    assert shown(agreeing((1, 1), (0, 1), (1, 1), (1, 1))) == "3 of 4"
+    assert shown(agreeing((1, 1))) == "1 of 1"
+    assert shown(agreeing((990, 1000), (1000, 1000))) == "1,990 of 2,000 (99.5 %)"
+    large = agreeing((1, 1), (1, 1), (0, 1))
+    large["methods"][0]["runs"][-1]["case"] = "large"
+    assert shown(large) == "2 of 2"
+
+
+def test_what_failed_is_named_by_its_check():
+    output = {"method": "m", "inputs": "example 0", "output": "output", "what": "wrong"}
+    whole = {"method": "n", "inputs": "", "output": "", "what": "does not load"}
+    gate = {**UNCHECKED, "gate": "max_size", "ok": False, "figure": 9.0, "sentence": "too large"}
+    first = method("m", ok=False, failures=[output])
+    second = method("n", ok=False, failures=[whole], runs=[])
+    report = {**validation(first, second), "gates": [gate, UNCHECKED]}
+    report["failures"] = ["m.pte has 3 bytes", "m: example 0, output: wrong", "n: does not load"]
+    report["failures"] += ["too large"]
+    assert failed_checks(report) == ["package", "numerics", "interface", "gate max_size"]
