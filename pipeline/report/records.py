@@ -121,7 +121,8 @@ class FailureRecord(TypedDict):
 class CulpritRecord(TypedDict):
     """The cause of a failure: an operator and its delegate, if it has one, or something else.
 
-    `line` is `file:line` of the model's source as it was exported; `what` is a sentence.
+    `line` is `file:line` of the model's source as it was exported; `kernel` is that of an operator
+    outside of delegates, such as `aten::add.out`; `what` is a sentence.
     """
 
     operator: str
@@ -129,6 +130,7 @@ class CulpritRecord(TypedDict):
     line: str
     backend: str | None
     partition: int | None
+    kernel: NotRequired[str]
     kind: CulpritKind
     what: str
     error: OutputErrorRecord | None

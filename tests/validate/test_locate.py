@@ -18,9 +18,11 @@ from pipeline.devices import bindings
 from pipeline.devices.interpreter import prims
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
+from pipeline.validate.locate import locate as locating
 from pipeline.validate.locate.case import Located
 from pipeline.validate.locate.locate import locate
 from pipeline.validate.locate.walk import Tolerance
+from pipeline.validate.results import LACKS, MethodValidation, Run, Validation
 from tests.devices.test_bindings import Counter, exported
 from tests.devices.test_interpreter import Branches
 from tests.support.configs import parse_config
@@ -181,6 +183,8 @@ def test_a_kernel_that_computes_something_else(monkeypatch):
     assert (culprit["operator"], culprit["module"]) == ("aten.sigmoid.default", "")
     assert culprit["kind"] == "operator"
     assert culprit["error"]["sqnr_db"] == pytest.approx(40, abs=0.1)
+    assert (culprit["kernel"], culprit["backend"]) == ("aten::sigmoid.out", None)
+    assert "all that it is given agrees" in culprit["what"]
 
 
 def test_a_kernel_in_a_branch(monkeypatch):
@@ -286,6 +290,8 @@ def test_a_quantization_that_is_too_coarse():
     assert (first["operator"], first["module"]) == ("aten.linear.default", "first")
     assert first["line"] == line_of("return self.second(torch.sigmoid(")
     assert first["what"].startswith("the quantization itself departs from floating point, most in")
+    assert (first["backend"], first["partition"], first["kernel"]) == ("XnnpackBackend", 0, "")
+    assert "in XnnpackBackend's delegate 0: error" in first["what"]
     assert first["error"]["sqnr_db"] < 40
     assert all(c["error"]["sqnr_db"] > first["error"]["sqnr_db"] for c in others)
 
@@ -300,6 +306,67 @@ def test_a_quantized_package_that_is_damaged():
     assert culprit["operator"] == "aten.linear.default"
     assert culprit["module"] in ("first", "second")
     assert "1 of 128 bytes differ" in culprit["what"]
+
+
+def test_a_limit_on_noise_alone_is_one_that_is_looked_into(monkeypatch):
+    """Where `atol` is wide enough for the error, no line says that what is computed agrees."""
+    monkeypatch.setitem(prims.OWN, "sigmoid.out", wrong_sigmoid)
+    culprit = only(portable().located("run", [X], atol=1.0, min_sqnr=60.0))
+    assert culprit["operator"] == "aten.sigmoid.default"
+
+
+def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch):
+    looked = {}
+    monkeypatch.setattr(
+        locating,
+        "locate",
+        lambda evidence, name, failing, examples, may_run: looked.setdefault(name, may_run),
+    )
+    methods = [MethodValidation(f"m{n}") for n in range(10)]
+    methods[0].not_run = "ends the process that runs it"  # so it is compared, and not run
+    methods[1].runs = [Run("example 0", ())]
+    methods += [MethodValidation("size", kind="constant"), MethodValidation("x", kind="unknown")]
+    for each in methods:
+        each.fail("wrong")
+    methods.append(MethodValidation("lost"))
+    methods[-1].fail(f"{LACKS}; it has none")
+    methods.append(MethodValidation("fine"))
+    sources = dict.fromkeys([*(f"m{n}" for n in range(10)), "lost", "fine"])
+    evidence = dataclasses.replace(portable().evidence(), sources=sources)
+    validation = Validation("p.pte", tuple(methods), (), {})
+    found = locating.locate_failures(evidence, validation, {})
+    assert found.keys() == {each.method for each in methods if not each.ok}
+    assert list(looked) == [f"m{n}" for n in range(8)]
+    assert (looked["m0"], looked["m1"]) == (False, True)
+    notes = {name: each.notes for name, each in found.items() if name not in looked}
+    limit = "8 methods are, of 13 that failed"
+    assert notes == {
+        "m8": (f"m8: not looked into: {limit}",),
+        "m9": (f"m9: not looked into: {limit}",),
+        "size": ("size: not looked into: no operator computes a constant",),
+        "x": ("x: not looked into: its source has no such method",),
+        "lost": ("lost: not looked into: the package lacks it",),
+    }
+
+
+@pytest.mark.slow
+def test_a_gelu_that_is_computed_by_another_formula_is_no_other_method():
+    """XNNPACK computes both as erf; their outputs are alike, and what departs is the operator."""
+
+    class Gelu(Net):
+        def __init__(self, formula):
+            super().__init__()
+            self.formula = formula
+
+        def forward(self, x):
+            return nn.functional.gelu(self.first(x), approximate=self.formula)
+
+    sources = {name: exported(Gelu(name), X) for name in ("tanh", "none")}
+    built = build(sources, {name: [XnnpackPartitioner()] for name in sources})
+    culprit = only(built.located("tanh", [X], atol=1e-6, rtol=1e-6))
+    assert culprit["what"].startswith("first departs: aten.gelu.default, tests/validate/")
+    assert (culprit["operator"], culprit["partition"]) == ("aten.gelu.default", 0)
+    assert culprit["line"] == line_of("return nn.functional.gelu(self.first(x)")
 
 
 @cache

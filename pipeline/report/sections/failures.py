@@ -68,7 +68,7 @@ def package_failures(report: Json) -> list[str]:
 
 
 def _culprit(method: Json, culprit: Json) -> Row:
-    runs_in = "on a portable kernel" if culprit["kind"] == "operator" else ""
+    runs_in = f"not delegated, kernel {culprit['kernel']}" if culprit.get("kernel") else ""
     if culprit["backend"]:
         number = "" if culprit["partition"] is None else f" {culprit['partition']}"
         runs_in = f"in delegate{number} of {culprit['backend']}"

@@ -137,7 +137,7 @@ def _check(
 def _size(package: Subject, limit: int) -> Measured:
     size = package.now.size
     if package.before is not None:
-        more = _growth(package) or "it was so in the baseline"
+        more = _growth(package) or "no part of it grew since the baseline"
     else:
         parts = sorted(package.now.segments.items(), key=lambda pair: -pair[1])
         more = ", ".join(f"{kind} {n}" for kind, n in parts)

@@ -67,7 +67,7 @@ def bisect_delegate(
 
     low, high = 0, len(cuts) - 1  # the first diverging one is among these
     if run(high) == "refused":
-        return None, None, "its backend does not preprocess the partition alone"
+        return None, None, "the partition can't be preprocessed and run by itself"
     if run(high) == "agrees":
         return None, None, "lowered again by itself, the partition agrees"
     deadline = time.monotonic() + MOST_SECONDS

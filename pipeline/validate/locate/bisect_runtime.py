@@ -31,7 +31,8 @@ from pipeline.validate.metrics import OutputError
 
 def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
     """Look for what ExecuTorch's runtime alone computes otherwise than the source."""
-    about = "the interpreter computes from its bytes what the source computes"
+    lowered = "the source" if case.floor is None else "the quantized program"
+    about = f"in these calls, the interpreter computes from its bytes what {lowered} computes"
     if Session(case.evidence.files).choose_device(case.method) != EXECUTORCH:
         case.note(about)
         return
@@ -60,7 +61,9 @@ def _bisect(case: FailureCase) -> tuple[int, OutputError, int] | None:
     """Return the instruction that diverges, its error, and how many beginnings were run."""
     plan, (_, inputs) = case.data.plans[case.method], case.sequence[0]
     cuts = list(_cuts(plan))
-    for share in CLOSER if cuts else ():
+    if not cuts:
+        raise ValueError("it has no instruction behind which it can be cut")
+    for share in CLOSER:
         tolerance = Tolerance(case.limits, find_scale(inputs), share)
         run = cache(partial(_run_beginning, case, plan, inputs, tolerance))
         if run(cuts[-1]) is None:

@@ -61,11 +61,12 @@ class LoweredMethod:
 
 @dataclass(frozen=True)
 class Spot:
-    """A spot in a method: the place of a node, and the delegate that runs it."""
+    """A spot in a method: the place of a node, and the delegate or the kernel that runs it."""
 
     place: int | None = None
     backend: str | None = None
     delegate: int | None = None
+    kernel: str = ""
 
     @property
     def kind(self) -> CulpritKind:
@@ -176,28 +177,42 @@ class FailureCase:
             sources[method].call(inputs, ())
         return sources[self.method]
 
-    def all_agree(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
-        """Return whether outputs are as near as the tolerances of the method ask."""
-        limits = Limits(atol=self.limits.atol, rtol=self.limits.rtol)
+    def all_agree(
+        self, actual: Sequence[Any], expected: Sequence[Any], limits: Limits | None = None
+    ) -> bool:
+        """Return whether outputs keep to limits, by default those of the method."""
         return len(actual) == len(expected) and not any(
-            any(check_limits(compare(a, e), a, e, limits))
+            any(check_limits(compare(a, e), a, e, limits or self.limits))
             for a, e in zip(actual, expected, strict=True)
         )
 
     def matches_lowered(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
         """Return whether outputs are those of the program that was lowered."""
-        if not self.all_agree(actual, expected):
-            return False
-        return self.floor is None or least_sqnr(actual, expected) >= self.floor
+        if self.floor is None:
+            return self.all_agree(actual, expected)
+        tolerances = Limits(atol=self.limits.atol, rtol=self.limits.rtol)
+        near = self.all_agree(actual, expected, tolerances)
+        return near and least_sqnr(actual, expected) >= self.floor
 
     def find(self, index: int, data: PackageData | None = None) -> Spot:
-        """Find the node that an instruction is part of, or the delegate that it calls."""
+        """Find the node that an instruction is part of, and the delegate or kernel it calls."""
         plan = (data or self.data).plans[self.method]
         calls = get_instructions(plan)
         call = calls[index].instr_args if index < len(calls) else None
         if isinstance(call, schema.DelegateCall):
             return Spot(None, plan.delegates[call.delegate_index].id, call.delegate_index)
-        return Spot(dict(self.lowered.instructions.nodes).get(index))
+        kernel = ""
+        if isinstance(call, schema.KernelCall):
+            operator = plan.operators[call.op_index]
+            kernel = ".".join(filter(None, (operator.name, operator.overload)))
+        return Spot(dict(self.lowered.instructions.nodes).get(index), kernel=kernel)
+
+    def find_runner(self, place: int) -> Spot:
+        """Find the delegate that runs the node at a place, or any of it, else the kernel."""
+        instructions = self.lowered.instructions
+        inside = [call.index for call in instructions.delegates if place in call.places]
+        runs = inside or [index for index, own in instructions.nodes if own == place][-1:]
+        return replace(self.find(runs[0]), place=place) if runs else Spot(place)
 
     def facts(self, place: int | None) -> tuple[str, str, str]:
         """Return the operator at a place, its module and its line in the model's source."""
@@ -231,6 +246,7 @@ class FailureCase:
             line=line,
             backend=spot.backend,
             partition=spot.delegate,
+            kernel=spot.kernel,
             kind=kind,
             what=what,
             error=None if error is None else error.to_json(),

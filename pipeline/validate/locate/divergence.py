@@ -14,17 +14,20 @@ from pipeline.devices.interpreter.load import Method, get_instructions, named_by
 from pipeline.program.graphs import NodePlaces
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.store.errors import first_line
+from pipeline.store.sizes import human_size
 from pipeline.validate.locate.bisect_delegate import bisect_delegate
 from pipeline.validate.locate.bisect_runtime import locate_in_runtime
 from pipeline.validate.locate.case import FailureCase, Spot, describe_error, load_methods, run_until
-from pipeline.validate.locate.node_values import NodeValues
+from pipeline.validate.locate.node_values import MOST_BYTES, MOST_VISITS, NodeValues
 from pipeline.validate.locate.plan_diff import diff_named_data, find_reader
 from pipeline.validate.locate.walk import (
     CLOSER,
+    ROUNDING,
     Compared,
     Tolerance,
     find_scale,
     first_divergence,
+    inputs_agree,
     walk,
 )
 from pipeline.validate.metrics import OutputError
@@ -58,7 +61,8 @@ def _check_call(
     where; None where it doesn't."""
     walked = walk(loaded, source, case.lowered.instructions, inputs)
     if source.left_out:
-        case.note(f"{len(source.left_out)} values were too large to be compared")
+        kept = f"{human_size(MOST_BYTES)}, and {MOST_VISITS} passes through a loop"
+        case.note(f"{len(source.left_out)} values were not all compared: {kept} are held")
     if walked.stopped:
         spot = case.find(walked.stopped_at or 0)
         sentence = f"stops at {case.describe(spot)}: {walked.stopped}"
@@ -68,7 +72,9 @@ def _check_call(
     closer = CLOSER if wrong or buffers else CLOSER[:1]
     divergence = first_divergence(walked, source, case.limits, closer)
     if divergence is not None and (wrong or buffers or number + 1 < len(case.sequence)):
-        return [_describe_divergence(case, *divergence, number)]
+        compared, tolerance = divergence
+        agrees = inputs_agree(walked, source, compared, tolerance)
+        return [_describe_divergence(case, compared, tolerance, number, agrees)]
     if buffers:
         sentence = (
             f"the package's method '{case.method}' leaves {buffers} with other values than its "
@@ -77,7 +83,8 @@ def _check_call(
         return [case.culprit(Spot(), "state", sentence)]
     exact = Tolerance(Limits(atol=0, rtol=0), 1.0)  # but for rounding
     if wrong and exact.first_error(walked.outputs, walked.expected) is None:
-        case.note("what departs is rounding: the limits are closer than its dtype computes")
+        units = f"{ROUNDING} units in the last place of the greatest value"
+        case.note(f"what departs is within {units}, as of rounding: the limits are closer")
     elif wrong:
         case.note("its outputs depart, and no value before them that could be compared")
     return [] if wrong else None
@@ -98,10 +105,13 @@ def _differing_state(case: FailureCase, loaded: Method, source: NodeValues) -> s
 
 
 def _describe_divergence(
-    case: FailureCase, compared: Compared, tolerance: Tolerance, call: int
+    case: FailureCase, compared: Compared, tolerance: Tolerance, call: int, inputs_agree: bool
 ) -> Culprit:
     case.first[call] = compared
-    place, error, more = compared.place, compared.error, "all that it is given agrees"
+    more = "all that it is given agrees"
+    if not inputs_agree:
+        more = "what it is given could not all be compared"
+    place, error = compared.place, compared.error
     spot = case.find(compared.index)
     if spot.delegate is not None:
         place, error, more = _look_into_delegate(case, compared, tolerance, call, spot.delegate)

@@ -33,7 +33,7 @@ from pipeline.validate.locate.plan_diff import diff_method, find_reader
 from pipeline.validate.locate.quantization_noise import locate_quantization
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.quantization import MARGIN_DB, MOST_DB
-from pipeline.validate.results import LACKS, Validation
+from pipeline.validate.results import LACKS, MethodValidation, Validation
 
 MOST_METHODS = 8
 _log = logging.getLogger(__name__)
@@ -42,21 +42,33 @@ _log = logging.getLogger(__name__)
 def locate_failures(
     evidence: Evidence, validation: Validation, examples: Mapping[str, Sequence[InputSet]]
 ) -> dict[str, Located]:
-    """Locate, by method, the failures of those that this machine can run."""
-    failed = [each for each in validation.methods if not each.ok and not each.not_run]
+    """Locate the failures of each method that failed, or note why it got no look."""
+    failed = [each for each in validation.methods if not each.ok]
     located: dict[str, Located] = {}
+    looks = 0
     for each in failed:
         name = each.method
-        if name not in evidence.sources or each.failures[0].what.startswith(LACKS):
+        why = _why_no_look(evidence, each)
+        if not why and looks == MOST_METHODS:
+            why = f"{MOST_METHODS} methods are, of {len(failed)} that failed"
+        if why:
+            located[name] = Located(notes=(f"{name}: not looked into: {why}",))
             continue
-        if len(located) == MOST_METHODS:
-            limit = f"{MOST_METHODS} methods are, of {len(failed)} that failed"
-            located[name] = Located(notes=(f"{name}: not looked into: {limit}",))
-            break
+        looks += 1
         declares = any("declare" in failure.what for failure in each.failures)
-        may_run = bool(each.runs or each.failing or declares)
+        may_run = bool(each.runs or each.failing or declares) and not each.not_run
         located[name] = locate(evidence, name, each.failing, examples.get(name, ()), may_run)
     return located
+
+
+def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
+    """Return why there is nothing to look into; "" where there is."""
+    if failed.failures[0].what.startswith(LACKS):
+        return "the package lacks it"
+    if failed.method not in evidence.sources:
+        known = failed.kind == "constant"
+        return "no operator computes a constant" if known else "its source has no such method"
+    return ""
 
 
 def locate(
@@ -88,7 +100,10 @@ def locate(
                 culprits += _locate_computation(case)
         if not culprits and not case.notes:
             what = "nothing that could be compared departs"
-            case.note(what if may_run else "the package is what its build gives, and does not run")
+            same = (
+                "the package is what its build gives; no values were compared, since it did not run"
+            )
+            case.note(what if may_run else same)
     except Exception as error:  # a failure here must not hide the one that is looked into
         _log.debug("locating %s", method, exc_info=True)
         what = f"{type(error).__name__}: {first_line(error)}"

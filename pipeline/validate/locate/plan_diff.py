@@ -74,7 +74,8 @@ def diff_method(
     for name, other in built.plans.items() if found else ():
         if not _diff_plans(mine, _Method(built, other), None):
             return [Difference(None, "order", f"is what the build gives as '{name}'")]
-    ordered = sorted(found, key=lambda d: -1 if d.index is None else d.index)
+    # Those that name an operator and its line come first.
+    ordered = sorted(found, key=lambda d: (d.index is None, d.index or 0))
     return list(dict.fromkeys(ordered))[:MOST]
 
 

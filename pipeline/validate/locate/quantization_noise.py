@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from pipeline.program.operators import base_name, control_flow_name, node_label
 from pipeline.report.records import CulpritRecord as Culprit
-from pipeline.validate.locate.case import FailureCase, Spot, describe_error
+from pipeline.validate.locate.case import FailureCase, describe_error
 from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.locate.walk import changes_state, comparable
 from pipeline.validate.metrics import OutputError, compare
@@ -40,7 +40,7 @@ def locate_quantization(case: FailureCase, origins: Mapping[int, int]) -> Iterat
     places = {origin: place for place, origin in origins.items()}
     lead = "the quantization itself departs from floating point, most in"
     for place, own, total in layers[:MOST]:
-        spot, operator = Spot(places[place]), node_label(source.nodes[place])
+        spot, operator = case.find_runner(places[place]), node_label(source.nodes[place])
         where, error = case.describe(spot, operator), describe_error(own)
         rest = f"{describe_error(total)} with what comes before it"
         sentence = f"{lead} {where}: {error} by itself, {rest}"

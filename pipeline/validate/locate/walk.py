@@ -198,6 +198,26 @@ def first_divergence(
     return None
 
 
+def inputs_agree(
+    walked: Walk, source: NodeValues, compared: Compared, tolerance: Tolerance
+) -> bool:
+    """Return whether all that a diverging value's node is given was compared, and agrees.
+
+    Inputs and constants of the method are given to both alike.
+    """
+    agreeing = {
+        source.nodes[each.place]
+        for each in walked.compared
+        if each.visit == compared.visit
+        and not tolerance.departs(each.error, each.actual, each.expected, source.nodes[each.place])
+    }
+    return all(
+        each in agreeing
+        or (each.op in ("placeholder", "get_attr") and each.graph is source.program.graph)
+        for each in source.nodes[compared.place].all_input_nodes
+    )
+
+
 def _leading(diverging: Sequence[Compared], walked: Walk, source: NodeValues) -> Compared | None:
     """Find the first from which diverging nodes, or such as were not compared, lead to an output.
 
