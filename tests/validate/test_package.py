@@ -443,7 +443,7 @@ def test_generated_sets_that_the_source_refuses_are_left_out_and_told():
     ]
     ((origin, reason),) = method(validation, "run").skipped
     assert origin.endswith("x.shape[0]=1")
-    assert reason.startswith("RuntimeError: ")
+    assert reason.startswith("the source program itself fails: RuntimeError: ")
 
 
 def test_an_example_that_the_source_refuses_fails():
