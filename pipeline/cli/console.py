@@ -64,7 +64,8 @@ class Reporter(ConsoleReporter):
             counts = Counter[str](event.outcome for event in events)
             known = ("built", "hit", "up-to-date", "failed", "not-run")
             counted = ", ".join(f"{counts[each]} {each}" for each in known if counts[each])
-            lines = ["", *table, f"{plural(len(events), 'action')}: {counted}"]
+            lines = ["", *table, *_narrowed(plan, events)]
+            lines.append(f"{plural(len(events), 'action')}: {counted}")
         if any(remote.values()):  # it was asked something, can't be, or everyone is believed
             lines.append(_remote_line(remote))
         self.write("".join(f"{line}\n" for line in lines))
@@ -175,6 +176,27 @@ def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
                     row["delegated"] = "" if share is None else f"{100 * share:.0f} %"
                     row["max error"] = errors.get(method, "")
                 yield blank | row
+
+
+def _narrowed(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
+    """Yield a line for each size that a package of this run is lowered for less of than its source
+    takes."""
+    from pipeline.report.formatting import size_range
+    from pipeline.report.records import read_manifest
+
+    linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in _DONE}
+    for package in sorted(linked):
+        methods = (read_manifest(plan.workspace, package) or {}).get("methods", {})
+        for method, facts in sorted(methods.items()):
+            keeps = facts["lowering"].get("edge", {}).get("keep_ranges")
+            for each in facts.get("narrowed", ()):
+                by = " in ".join(filter(None, (each["operator"], each["module"])))
+                yield one_line(
+                    f"{package}/{method}: {each['size']} is lowered for "
+                    f"{size_range(each['lowered'])}, its source takes {size_range(each['source'])}"
+                    + (f"; narrowed by {by}" if by else "")
+                    + ("" if keeps else "; `edge: {keep_ranges: true}` may keep them")
+                )
 
 
 def _error(method: Mapping[str, Any]) -> str:

@@ -77,6 +77,9 @@ class EdgeConfig(Options):
     """Operators that are not decomposed, such as aten.linear.default."""
     core_aten_ops_exceptions: Distinct[Operator] | None = None
     """Operators that may be left though they are not core ATen."""
+    keep_ranges: bool = False
+    """Lower without oneDNN, by which torch narrows the ranges of dynamic sizes that go through
+    convolutions. It is the joint call under torch.backends.mkldnn.flags(enabled=False)."""
     passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
     """Passes over the edge program, in this order, as module:name of what passes/ defines, or an
     installed distribution offers."""

@@ -44,6 +44,7 @@ def named_places(report: Json) -> list[Place]:
     texts = [
         *_settings(report),
         *(c["line"] for method in report["methods"] for c in method.get("culprits") or ()),
+        *(n["line"] for own in (report.get("narrowed") or {}).values() for n in own),
         *(call.get("line", "") for each in counts for call in each.get("left", ())),
     ]
     found = {(p.file, p.line): p for p in map(parse_place, texts) if p is not None}

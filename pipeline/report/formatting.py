@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 NOTHING = "–"
@@ -64,6 +65,14 @@ def ratio(value: float | str | None) -> str:
 
 def milliseconds(value: float) -> str:
     return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
+
+
+def size_range(limits: Sequence[int | None]) -> str:
+    """Format the least and the greatest of a size; None is no limit."""
+    least, greatest = limits
+    if greatest is None:
+        return f"{least:,} or more"
+    return f"{least:,}" if least == greatest else f"{least:,} to {greatest:,}"
 
 
 def sort_key(value: float | str | None) -> float:

@@ -17,7 +17,7 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 from pipeline.store.digest import Digest
 from pipeline.store.files import CONTENTS, MANIFEST, REPORT, read_record
 from pipeline.store.forms import Count, FileName, Size, fits
-from pipeline.store.results import Instructions, Signature
+from pipeline.store.results import Instructions, Narrowed, Signature
 from pipeline.store.workspace import Workspace
 
 FORMAT = 1  # of report.json
@@ -383,6 +383,19 @@ class BundleRecord(TypedDict):
     methods: dict[str, SuiteRecord]
 
 
+class NarrowedRecord(TypedDict):
+    """A size of an input that is lowered for a smaller range than its source takes: both, from
+    least to greatest, where None is no limit; the operator that narrowed it, where it is known,
+    its module, and its line in the model's source."""
+
+    size: str
+    source: tuple[int, int | None]
+    lowered: tuple[int, int | None]
+    operator: str
+    module: str
+    line: str
+
+
 class ReportRecord(TypedDict):
     """The record of a validated package.
 
@@ -391,7 +404,8 @@ class ReportRecord(TypedDict):
     value, `file:line` by its path there (`methods.encode`, `validate.atol`); `sources` are
     digests of the files of the workspace whose lines pages quote, as they were exported from and
     as the config was read; `left_float` counts operators that a quantized method's control flow
-    keeps in floating point; `seconds` is each method's running time in the package over all calls.
+    keeps in floating point; `narrowed` has, by method, sizes whose range lowering narrowed;
+    `seconds` is each method's running time in the package over all calls.
     """
 
     package: str
@@ -408,6 +422,7 @@ class ReportRecord(TypedDict):
     sources: NotRequired[dict[str, str]]
     delegation: NotRequired[dict[str, DelegationRecord]]
     left_float: NotRequired[dict[str, int]]
+    narrowed: NotRequired[dict[str, list[NarrowedRecord]]]
     contents: NotRequired[ContentsRecord | None]
     gates: NotRequired[list[GateRecord]]
     baseline: NotRequired[dict[str, Any] | None]
@@ -435,6 +450,7 @@ class MethodManifest(TypedDict):
     instructions: NotRequired[Instructions]
     debug_handles: NotRequired[list[tuple[Count, Count]]]
     left_float: NotRequired[Count]
+    narrowed: NotRequired[list[Narrowed]]
 
 
 class ManifestRecord(TypedDict):

@@ -204,12 +204,24 @@ class _Constants(TypedDict):
     consumed: dict[Digest, list[Count]]
 
 
+class Narrowed(TypedDict):
+    """A size of an input that is lowered for a smaller range than its source takes."""
+
+    size: str
+    source: tuple[Count, Count | None]
+    lowered: tuple[Count, Count | None]
+    operator: str
+    module: str
+    place: Count | None
+
+
 class _CompiledMethod(TypedDict):
     delegation: Delegation
     signature: Signature
     instructions: Instructions
     debug_handles: list[tuple[Count, Count]]
     left_float: Count
+    narrowed: list[Narrowed]
     constants: _Constants
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import ExitStack
 
+import torch
 from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails
 from torch.fx import GraphModule
@@ -49,6 +50,8 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     # ExecuTorch knows classes only. They live as long as this call.
     classes = [_as_class(b) for b in used if b.preprocessing.function]
     with ExitStack() as contexts:
+        if next(iter(methods.values())).edge.keep_ranges:
+            contexts.enter_context(torch.backends.mkldnn.flags(enabled=False))
         for backend in used:
             contexts.enter_context(backend.preprocessing.around())
         edge = to_edge_transform_and_lower(

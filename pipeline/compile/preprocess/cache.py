@@ -19,6 +19,7 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
+import torch
 from executorch.exir.backend import backend_api
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -37,6 +38,7 @@ from pipeline.compile.preprocess.registry import (
     make_unknown_backend_error,
     reference,
 )
+from pipeline.compile.ranges import copy_ranges
 from pipeline.program.kept_state import kept_state
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError
@@ -214,17 +216,20 @@ class _Backend:
         """Return results of partitions in one call; `make_key` makes their part of its key."""
         place = self._locate(given, make_key)
         if place is None:
-            return self._make(make)
+            return self._make(given, make)
         found = place.find(self._cache.counts)
         if found is None:
             with place.store.lock(digest.hash_json(place.key)):  # others may be making it
-                found = place.find(self._cache.counts) or self._make(make, place)
+                found = place.find(self._cache.counts) or self._make(given, make, place)
         return found
 
-    def _make(self, make: _Make, place: _Place | None = None) -> list[PreprocessResult]:
-        """Make results, and keep them where they have a place."""
+    def _make(
+        self, given: Sequence[_Given], make: _Make, place: _Place | None = None
+    ) -> list[PreprocessResult]:
+        """Make results, and keep them where they have a place, and are all that came of it."""
         entry, counts, started = self._entry, self._cache.counts, time.perf_counter()
         plugin = f"plugin {entry.plugin}" if entry is not None and entry.plugin else ""
+        before = copy_ranges(program for program, _ in given)
         with (
             entry.preprocessing.around() if entry is not None else nullcontext(),
             kept_state(plugin) if plugin else nullcontext(),
@@ -232,7 +237,9 @@ class _Backend:
             results = make()
         seconds = time.perf_counter() - started
         counts.seconds += seconds
-        if place is None:
+        # A result that is found would not narrow the method's sizes as making it does.
+        narrows = copy_ranges(program for program, _ in given) != before
+        if place is None or narrows:
             counts.uncached += len(results)
             return results
         counts.misses += len(results)
@@ -263,6 +270,7 @@ class _Backend:
             "toolchain": toolchain(entry.host.distributions),
             "facts": entry.machine.get("facts", {}),
             "code": code(),
+            **({} if torch.backends.mkldnn.enabled else {"keep_ranges": True}),
             **make_key(partitions),
         }
         return _Place(store, key, partitions, scope)

@@ -6,11 +6,21 @@
 from __future__ import annotations
 
 from pipeline.report.elements import Json, ReportSection
-from pipeline.report.sections import contents, delegation, failures, files, gates, latency, numerics
+from pipeline.report.sections import (
+    contents,
+    delegation,
+    failures,
+    files,
+    gates,
+    latency,
+    numerics,
+    ranges,
+)
 
 SECTIONS = (
     failures.section,
     gates.section,
+    ranges.section,
     numerics.section,
     delegation.section,
     contents.section,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from torch.export import ExportedProgram
 
 from pipeline.backends import edge_operators, make_passes
@@ -23,6 +24,7 @@ from pipeline.compile.inspect.delegation import describe_delegation, find_debug_
 from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.objects import MethodObject, make_object, parse_object
+from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
 from pipeline.config.models import EmitConfig, MethodConfig, PassSpec
 from pipeline.config.passes import load_passes
 from pipeline.plan.actions import Action, CompileInputs
@@ -54,6 +56,7 @@ class CompiledMethod:
         debug_handles: of what Python runtimes run, each with the place of its node in the source
             program. A place, as the line of the source may change where the program doesn't.
         left_float: the operators in control flow of a quantized method that are not quantized.
+        narrowed: each size whose range is smaller than in the source, as a `NarrowedSize`.
         constants: the names of constants, as `describe_constants` gives them.
     """
 
@@ -63,11 +66,12 @@ class CompiledMethod:
     debug_handles: Sequence[tuple[int, int]]
     left_float: int
     constants: Json
+    narrowed: Sequence[Json] = ()
 
     def manifest(self) -> dict[str, Any]:
         """Return what a manifest says of the method."""
         facts = {name: value for name, value in vars(self).items() if name != "constants"}
-        optional = ("debug_handles", "left_float")
+        optional = ("debug_handles", "left_float", "narrowed")
         return {name: each for name, each in facts.items() if each or name not in optional}
 
 
@@ -125,26 +129,52 @@ def compile_unit(
     for name, program in programs.items():
         if action.key["methods"][name]["names"] and not inputs.emit.holds_lines:
             forget_lines(program)  # the key doesn't hold them, and code that we don't know may look
-    with stages.stage("lower"), guard_files(action, inputs.configs, root):
+    with watch_ranges(programs, keep=_keeps_ranges(inputs.configs)) as ranges:
         kept = None if always else store
-        lowered = lower_methods(programs, inputs.configs, root, kept, inputs.emit.etrecord)
-    with stages.stage("describe"):
-        described = {
-            name: _describe(method, lowered.exported_program(name), inputs.configs[name])
-            for name, method in methods.items()
-        }
-        named = {name: collect_named_data(lowered.exported_program(name)) for name in methods}
-    with stages.stage("emit"):
-        emitted, emission = emit_methods(lowered, inputs.emit, root)
-        for name, program in programs.items():
-            instructions = emission.instructions(name, program).to_json()
-            described[name] = replace(described[name], instructions=instructions)
+        emitted, named, described = _emit(action, methods, ranges, kept, root, stages)
         _check_passes(action.key.get("passes", {}), workspace)
     with stages.stage("store"):
         made = make_object(emitted, store, named if len(named) > 1 else {})
         entries = _record_etrecord(emitted, inputs, programs, store)
         result = CompiledUnit(made, described, entries).to_json()
         (keep or store.put_result)(action.key, result, stages.total)
+
+
+def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
+    return next(iter(configs.values())).edge.keep_ranges  # those of a unit agree
+
+
+def _emit(
+    action: Action[CompileInputs],
+    methods: Mapping[str, _Method],
+    ranges: RangeWatch,
+    store: Store | None,
+    root: Path,
+    stages: Stages,
+) -> tuple[ExecutorchProgramManager, dict[str, NamedDataStoreOutput], dict[str, CompiledMethod]]:
+    """Lower and emit a unit; return what was emitted, and of each method its named data and what
+    is known of it."""
+    inputs = action.inputs
+    programs = {name: method.program for name, method in methods.items()}
+    with stages.stage("lower"), guard_files(action, inputs.configs, root):
+        lowered = lower_methods(programs, inputs.configs, root, store, inputs.emit.etrecord)
+    with stages.stage("describe"):
+        described = {
+            name: _describe(method, lowered.exported_program(name), inputs.configs[name])
+            for name, method in methods.items()
+        }
+        named = {name: collect_named_data(lowered.exported_program(name)) for name in methods}
+        sizes = {name: InputSizes(lowered.exported_program(name)) for name in methods}
+    with stages.stage("emit"):
+        emitted, emission = emit_methods(lowered, inputs.emit, root)
+        for name, method in methods.items():
+            narrowed = ranges.find_narrowed(name, sizes[name], method.places)
+            described[name] = replace(
+                described[name],
+                instructions=emission.instructions(name, method.program).to_json(),
+                narrowed=[each.to_json() for each in narrowed],
+            )
+    return emitted, named, described
 
 
 def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.compile.inspect.delegation import add_source_lines
+from pipeline.compile.ranges import trace_narrowed
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
@@ -127,6 +128,11 @@ def _make_record(
         },
         "left_float": {
             name: facts["left_float"] for name, facts in methods.items() if "left_float" in facts
+        },
+        "narrowed": {
+            name: trace_narrowed(facts["narrowed"], programs[name], subject.workspace.root)
+            for name, facts in methods.items()
+            if "narrowed" in facts and name in programs
         },
         "sizes": {n: file["size"] for n, file in subject.manifest.get("files", {}).items()},
     }

@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from pipeline.compile.emit_trace import Instructions
 from pipeline.compile.link import link
 from pipeline.compile.objects import parse_object
+from pipeline.compile.ranges import watch_ranges
 from pipeline.devices.interface import PackageFiles
 from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.program.graphs import iter_nodes, map_places
@@ -154,8 +155,9 @@ class Subject:
         names = [name for name in inputs.sources if self._facts(name)["unit"] == unit]
         programs = {name: lowered(name).program for name in names}
         configs = {name: inputs.config.methods[name] for name in names}
-        edge = lower_methods(programs, configs, self.workspace.root, None)
-        _, emission = emit_methods(edge, inputs.config.emit, self.workspace.root)
+        with watch_ranges(programs, keep=configs[method].edge.keep_ranges):
+            edge = lower_methods(programs, configs, self.workspace.root, None)
+            _, emission = emit_methods(edge, inputs.config.emit, self.workspace.root)
         return emission.delegates(method)
 
 

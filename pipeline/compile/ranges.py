@@ -1,0 +1,199 @@
+"""Ranges of dynamic sizes: those that lowering narrows, and the operator that did.
+
+torch narrows the range of a size where it has to decide something by it. Retracing a convolution
+asks whether oneDNN would run it, which depends on the number of elements; XNNPACK's passes retrace
+each Conv1d as a Conv2d, and the method is emitted for the sizes that are left.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from pipeline.backends.patching import wrapped
+from pipeline.program.graphs import NodePlaces, iter_nodes
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import node_label
+from pipeline.program.signature import signature
+from pipeline.program.source_lines import source_line
+
+if TYPE_CHECKING:  # shapes, which change nothing that is done
+    from pipeline.report.records import NarrowedRecord
+
+Range = tuple[int, int | None]  # the least and the greatest size; None is no limit
+# The node that narrowed a symbol's range last; None where that was not in a graph.
+Narrowing = Mapping[tuple[ShapeEnv, sympy.Symbol], Node | None]
+
+
+@dataclass(frozen=True)
+class NarrowedSize:
+    """A size of an input that is lowered for a smaller range than its source takes.
+
+    Attributes:
+        size: such as `x.shape[2]`.
+        operator: the one that narrowed it, as it was retraced; "" where it is not known.
+        place: of its node in the source program (`NodePlaces`).
+    """
+
+    size: str
+    source: Range
+    lowered: Range
+    operator: str = ""
+    module: str = ""
+    place: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RangeWatch:
+    """The ranges of methods' sizes before they are lowered, and what narrowed them since."""
+
+    before: Mapping[str, Mapping[str, Range]]
+    narrowing: Narrowing
+
+    def find_narrowed(
+        self, method: str, lowered: InputSizes, places: NodePlaces
+    ) -> list[NarrowedSize]:
+        """Return the sizes of a lowered method whose ranges are smaller by now."""
+        before = self.before[method]
+        return [
+            self._describe(name, before[name], now, lowered.sizes[name], places)
+            for name, now in lowered.measure().items()
+            if now != before[name]
+        ]
+
+    def _describe(
+        self, name: str, before: Range, now: Range, size: int | torch.SymInt, places: NodePlaces
+    ) -> NarrowedSize:
+        nodes: list[Node | None] = []
+        if isinstance(size, torch.SymInt):
+            own = size.node.shape_env
+            nodes += (self.narrowing.get((own, symbol)) for symbol in size.node.expr.free_symbols)
+        if (node := next(filter(None, nodes), None)) is None:
+            return NarrowedSize(name, before, now)
+        where = innermost_module(node), places.find(node)
+        return NarrowedSize(name, before, now, node_label(node), *where)
+
+
+@contextmanager
+def watch_ranges(programs: Mapping[str, ExportedProgram], keep: bool) -> Iterator[RangeWatch]:
+    """Watch what narrows the ranges of methods' sizes while they are lowered and emitted.
+
+    Args:
+        keep: asks of no convolution whether oneDNN would run it. Without oneDNN, torch's own
+            kernels are traced, which take tensors of any size.
+    """
+    before = {name: InputSizes(program).measure() for name, program in programs.items()}
+    flags = torch.backends.mkldnn.flags(enabled=False) if keep else nullcontext()
+    with flags, _record_narrowing() as narrowing:
+        yield RangeWatch(before, narrowing)
+
+
+@contextmanager
+def _record_narrowing() -> Iterator[Narrowing]:
+    """Record which nodes narrow ranges within the context."""
+    found: dict[tuple[ShapeEnv, sympy.Symbol], Node | None] = {}
+
+    def update(original: Any, own: ShapeEnv, symbol: sympy.Symbol, *args: Any, **more: Any) -> None:
+        before = own.var_to_range.get(symbol)
+        original(own, symbol, *args, **more)
+        if before is not None and own.var_to_range[symbol] != before:
+            found[own, symbol] = _find_traced_node()
+
+    with wrapped(ShapeEnv, "_update_var_to_range", update):
+        yield found
+
+
+def _find_traced_node() -> Node | None:
+    """Find the node that an interpreter of torch's runs now, from where this is called."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "run_node" and isinstance(node := frame.f_locals["n"], Node):
+            return node
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+class InputSizes:
+    """The sizes and ints that a program takes; those of a lowered one outlive its emission."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self.sizes = dict(_iter_sizes(program))
+        self._constraints = dict(program.range_constraints)
+
+    def measure(self) -> dict[str, Range]:
+        """Return the range of each as it is now; lowering narrows those of its source too."""
+        return {name: self._measure(size) for name, size in self.sizes.items()}
+
+    def _measure(self, size: int | torch.SymInt) -> Range:
+        if not isinstance(size, torch.SymInt):
+            return size, size
+        expression = size.node.expr
+        limits = size.node.shape_env.bound_sympy(expression)
+        if (given := self._constraints.get(expression)) is not None:
+            limits = limits & given
+        lower, upper = limits.lower, limits.upper
+        return int(lower) if lower.is_Integer else 0, int(upper) if upper.is_Integer else None
+
+
+def _iter_sizes(program: ExportedProgram) -> Iterator[tuple[str, int | torch.SymInt]]:
+    for argument in signature(program):
+        value = argument.value
+        if isinstance(value, torch.SymInt):
+            yield argument.name, value
+        elif isinstance(value, torch.Tensor):
+            yield from ((f"{argument.name}.shape[{n}]", size) for n, size in enumerate(value.shape))
+
+
+def trace_narrowed(
+    narrowed: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
+) -> list[NarrowedRecord]:
+    """Return a manifest's records of narrowed sizes as reports have them.
+
+    The operator that the source calls, and its line, replace what lowering made of it.
+
+    Args:
+        program: the method as its source gives it, not quantized.
+        root: the workspace.
+    """
+    nodes = list(iter_nodes(program))
+    found: list[NarrowedRecord] = []
+    for each in narrowed:
+        node = None if each["place"] is None else nodes[each["place"]]
+        found.append(
+            {
+                "size": each["size"],
+                "source": each["source"],
+                "lowered": each["lowered"],
+                "operator": each["operator"] if node is None else node_label(node),
+                "module": each["module"],
+                "line": "" if node is None else str(source_line(node, root) or ""),
+            }
+        )
+    return found
+
+
+def copy_ranges(programs: Iterable[ExportedProgram]) -> list[Any]:
+    """Return what is known of the sizes in programs, to see whether that changes."""
+    return [
+        (dict(environment.var_to_range), dict(environment.replacements))
+        for environment in dict.fromkeys(
+            size.node.shape_env
+            for program in programs
+            for node in program.graph.find_nodes(op="placeholder")
+            for size in getattr(node.meta.get("val"), "shape", ())
+            if isinstance(size, torch.SymInt)
+        )
+    ]
