@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import torch
 from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lower
@@ -24,6 +24,12 @@ from pipeline.run.build.load import load_examples
 
 
 def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
+    keeps = next(iter(plan.config(package).methods.values())).edge.keep_ranges
+    with torch.backends.mkldnn.flags(enabled=False) if keeps else nullcontext():
+        return _joint_call(plan, package)
+
+
+def _joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     methods, root = plan.config(package).methods, plan.workspace.root
     config, sources, store = plan.config(package), plan.methods(package), plan.workspace.store
     programs = {name: load_program(m.archive, m.entry) for name, m in sources.items()}
@@ -50,8 +56,6 @@ def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     # ExecuTorch knows classes only. They live as long as this call.
     classes = [_as_class(b) for b in used if b.preprocessing.function]
     with ExitStack() as contexts:
-        if next(iter(methods.values())).edge.keep_ranges:
-            contexts.enter_context(torch.backends.mkldnn.flags(enabled=False))
         for backend in used:
             contexts.enter_context(backend.preprocessing.around())
         edge = to_edge_transform_and_lower(
