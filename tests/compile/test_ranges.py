@@ -147,7 +147,10 @@ def test_it_is_told_by_the_terminal_the_manifest_and_the_report(tmp_path: Path):
         assert joint_call(plan_of(bench), package).buffer == bench.bytes_of(package, "wave.pte")
     assert bench.doit("-c", "validate") == 1
     assert json.loads(bench.bytes_of("kept", "report.json"))["ok"], bench.output
-    assert "validate:plain failed: interface: run: x: declares room for size 2560" in bench.output
+    assert (
+        "validate:plain failed: interface: run: input 'x': declares room for size 2560"
+        in bench.output
+    )
     report = bench.bytes_of("plain", "report.md").decode()
     row = report.split("### Sizes that are lowered for less than the source takes")[1]
     cells = "`x.shape[2]` | 10 to 2,560 | 10 to 4,000 | `aten.conv1d.default` (in first) |"
