@@ -21,6 +21,8 @@ from pipeline.store.results import Instructions, Narrowed, Signature
 from pipeline.store.workspace import Workspace
 
 FORMAT = 1  # of report.json
+# A higher SQNR is float32's own rounding, and differs from one processor to the next.
+MOST_SQNR = 120.0  # dB
 
 SegmentKind = Literal["program", "constants", "delegate", "named_data", "mutable", "padding"]
 
@@ -56,6 +58,17 @@ def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
         nodes += counts["nodes"]
         inside += counts["delegated_nodes"] + sum(sum(calls.values()) for calls in kernels)
     return inside / nodes if nodes else None
+
+
+def name_kernels(operators: Iterable[str]) -> str:
+    """Return what the kernels of operators that no delegate took are called: portable ones are
+    those of ATen, of dim orders and of sizes alone."""
+    ours = ("aten.", "dim_order_ops.")
+    return (
+        "portable kernels"
+        if all(o.startswith(ours) or "." not in o for o in operators)
+        else "kernels"
+    )
 
 
 def is_unchecked(gate: Mapping[str, Any]) -> bool:

@@ -56,7 +56,7 @@ def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits)
     values = f"({worst.actual:.6g}, must be {worst.expected:.6g})"
     if error.disagreeing:
         count = f"{error.disagreeing} value{'s' if error.disagreeing > 1 else ''}"
-        yield f"{count} NaN or infinite on one side only, as{at} {values}"
+        yield f"{count} NaN or infinite, and not alike on both sides, as{at} {values}"
         return
     if not worst.ok:
         distance = abs(worst.actual - worst.expected)

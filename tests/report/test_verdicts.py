@@ -5,6 +5,7 @@ import re
 import pytest
 
 from pipeline.report.packages import Entry, lead, outcome
+from pipeline.report.records import name_kernels
 from pipeline.report.render import render, render_all
 from pipeline.report.sections.failures import failed_checks
 from tests.report.test_markdown import method, rows, validation
@@ -155,3 +156,23 @@ def test_what_failed_is_named_by_its_check():
     report["failures"] = ["m.pte has 3 bytes", "m: example 0, output: wrong", "n: does not load"]
     report["failures"] += ["too large"]
     assert failed_checks(report) == ["package", "numerics", "interface", "gate max_size"]
+
+
+def test_left_operators_are_on_portable_kernels_only_if_all_are():
+    assert name_kernels(["aten.add.Tensor", "dim_order_ops._clone_dim_order", "mul"]) == (
+        "portable kernels"
+    )
+    assert name_kernels(["aten.add.Tensor", "llama.update_cache"]) == "kernels"
+    assert name_kernels(["quantized_decomposed.quantize_per_tensor.out"]) == "kernels"
+
+
+def test_an_sqnr_beyond_what_a_baseline_holds_is_no_change():
+    baseline = {"methods": {"m": {"sqnr_db": [120.0]}}}
+    report = {**validation(method("m", sqnr_db=139.2)), "baseline": baseline}
+    (row,) = rows(render(report)["report.md"].decode(), "Against the accepted baseline")
+    assert row[1:] == ["SQNR", "120.0 dB", "120.0 dB", "none"]
+
+
+def test_what_nothing_ran_on_was_held_to_nothing():
+    assert "Held to" not in render(NONE)["report.md"].decode()
+    assert "Held to" in render(SOME)["report.md"].decode()

@@ -253,7 +253,7 @@ def test_nan_in_the_package_alone_fails_and_in_both_passes():
     pte = packed("root", lambda: lowered({"run": exported(Root(), torch.ones(3))}))
     validation = validate(pte, {"run": quiet}, {"run": [negative]}, inputs=0, atol=100.0)
     assert validation.failures == (
-        "run: example 0, output: 1 value NaN or infinite on one side only, as at [1] "
+        "run: example 0, output: 1 value NaN or infinite, and not alike on both sides, as at [1] "
         "(nan, must be 1)",
     )
     assert validation.to_json()["methods"][0]["max_abs"] == "inf"

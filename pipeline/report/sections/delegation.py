@@ -8,7 +8,7 @@ from pipeline.report import charts
 from pipeline.report.cells import code, figure, name, source, text
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
-from pipeline.report.records import delegated_share
+from pipeline.report.records import delegated_share, name_kernels
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
@@ -36,6 +36,7 @@ def section(report: Json) -> ReportSection:
         }
         for method, number in sorted((report.get("left_float") or {}).items())
     ]
+    left = [operator for counts in methods.values() for operator in counts["undelegated"]]
     counted = [_counts(*each) for each in methods.items()]
     return ReportSection(
         "delegation",
@@ -43,7 +44,7 @@ def section(report: Json) -> ReportSection:
         _shares_chart(methods),
         _segments_chart(methods),
         DataTable("delegation", "Delegation by method", counted),
-        DataTable("left", "Left to portable kernels", list(_left(methods))),
+        DataTable("left", f"Left to {name_kernels(left)}", list(_left(methods))),
         DataTable("kernels", "Kernels of backends", kernels),
         DataTable("left-float", "Not quantized", left_float),
     )
@@ -65,7 +66,7 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
             (amount, colour, f"{method}: {name}: {amount} of {nodes} nodes ({amount / nodes:.1%})")
             for name, colour, amount in parts
         ]
-    about = "A node is a call of an operator, in control flow too; moves of data are none."
+    about = "A node is a call of an operator, in control flow too."
     names = sorted(legend.items(), key=lambda entry: entry[1] == charts.LEFT)
     label = "Share of nodes delegated, by method"
     spec = charts.bars(rows, {"format": ".0%", "tickCount": 4})
@@ -82,7 +83,7 @@ def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
     yield from ((name, colours[name], nodes) for name, nodes in sorted(backends.items()))
     yield from ((f"{name} kernels", colours[name], own) for name, own in sorted(kernels.items()))
     if left := counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values()):
-        yield "left to portable kernels", charts.LEFT, left
+        yield f"left to {name_kernels(counts['undelegated'])}", charts.LEFT, left
 
 
 def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:

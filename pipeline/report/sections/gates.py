@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.report.cells import code, figure, source, verdict
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import decibel, percent
-from pipeline.report.records import delegated_share, is_unchecked
+from pipeline.report.records import MOST_SQNR, delegated_share, is_unchecked
 from pipeline.store.sizes import human_size
 
 _UNITS: dict[str, Callable[[Any], str]] = {
@@ -63,7 +63,7 @@ def _compare(baseline: Json, report: Json) -> Iterator[Row]:
         known = then.get("sqnr_db")
         known = [v for v in (known if isinstance(known, list) else [known]) if v is not None]
         if known and isinstance(ratio := decibels.get(method), int | float):
-            yield _change(method, "SQNR", min(known), ratio, decibel)
+            yield _change(method, "SQNR", min(known), min(ratio, MOST_SQNR), decibel)
 
 
 def _change(

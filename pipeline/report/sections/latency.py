@@ -31,8 +31,9 @@ def section(report: Json) -> ReportSection:
             spreads.append({**latency[key], **facts, "row": method, "source": is_source})
     chart = Chart(
         "Further calls.",
-        "Median and quartiles of the package and of its source in eager mode, on one thread of "
-        "the machine that validated; a device is another matter.",
+        "Median and quartiles of the package, whose delegates take as many threads as they like, "
+        "and of its source in eager mode, on one thread, on the machine that validated; a device "
+        "is another matter.",
         [("package", "var(--c0)"), ("source program", "var(--soft)")],
         "Latency of the package and of its source program",
         charts.latency(spreads),

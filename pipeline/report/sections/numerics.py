@@ -95,7 +95,8 @@ def calls_section(report: Json) -> ReportSection:
 
 def _limits(report: Json) -> Iterator[str]:
     settings = report["settings"]
-    if not (common := _limit_words(settings)):
+    ran = any(method["runs"] for method in report["methods"] if method["kind"] == "program")
+    if not (common := _limit_words(settings)) or not ran:
         return
     inputs = f"{plural(settings['inputs'], 'generated input set')} (seed {settings['seed']})"
     steps = f"{plural(settings['steps'], 'call')} in sequence where a method has state"

@@ -19,14 +19,12 @@ from pydantic import Field
 
 from pipeline.backends.options import Options
 from pipeline.config.fields import DIGEST_PATTERN
-from pipeline.report.records import ManifestRecord, read_fitting
+from pipeline.report.records import MOST_SQNR, ManifestRecord, read_fitting
 from pipeline.store.digest import hash_json
 from pipeline.store.files import CONTENTS, REPORT, read_record
 from pipeline.store.forms import fits
 
 Json = Mapping[str, Any]
-# A higher SQNR is float32's own rounding, and differs from one processor to the next.
-MOST_SQNR = 120.0  # dB
 
 Count = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]

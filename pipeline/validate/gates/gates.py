@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple
 
-from pipeline.report.records import GateRecord, GateUnit
+from pipeline.report.records import GateRecord, GateUnit, name_kernels
 from pipeline.store.errors import listed
 from pipeline.validate.gates.figures import Figures, describe_left, make_figures, output_names
 
@@ -191,11 +191,11 @@ def _delegated(noun: str, method: Subject, limit: float) -> Measured:
     left = ", ".join(f"{n} x{c}" for n, c in method.now.left.items())
     what = f"{found:.1%} of {noun} delegated, at least {limit:.1%} wanted"
     newly = _newly_left(method, "since the baseline")
-    return found, f"{what}; left to portable kernels: {left}{newly}"
+    return found, f"{what}; left to {name_kernels(method.now.left)}: {left or 'none'}{newly}"
 
 
 def _newly_left(method: Subject, words: str) -> str:
-    """Describe the calls left to portable kernels now that were not in the baseline."""
+    """Describe the calls left to kernels now that were not in the baseline."""
     if method.before is None:
         return ""
     calls = [
@@ -217,7 +217,8 @@ def _portable(method: Subject, allowed: Iterable[str]) -> Measured:
     calls = ", ".join(f"{name} x{count}{why(name)}" for name, count in left.items())
     also = f"only {', '.join(patterns)} may be" if patterns else "none may be"
     newly = _newly_left(method, "since the baseline")
-    return sum(left.values()), f"left to portable kernels, where {also}: {calls}{newly}"
+    kernels = name_kernels(method.now.left)
+    return sum(left.values()), f"left to {kernels}, where {also}: {calls}{newly}"
 
 
 def _memory(method: Subject, limit: int) -> Measured:
@@ -246,7 +247,8 @@ def _delegation_drop(method: Subject, limit: float) -> Measured:
     here, there = method.now.share(), method.before.share()
     drop = there - here
     what = f"{here:.1%} of nodes delegated, {there:.1%} in the baseline: {drop:.1%} less"
-    return drop, f"{what}, at most {limit:.1%} wanted{_newly_left(method, 'to portable kernels')}"
+    newly = _newly_left(method, f"to {name_kernels(method.now.left)}")
+    return drop, f"{what}, at most {limit:.1%} wanted{newly}"
 
 
 def _sqnr_drop(method: Subject, limit: float) -> Measured:

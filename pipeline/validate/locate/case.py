@@ -292,6 +292,6 @@ def describe_error(error: OutputError) -> str:
         return error.mismatch
     if error.disagreeing:
         values = "value" if error.disagreeing == 1 else "values"
-        return f"{error.disagreeing} {values} NaN or infinite on one side only"
+        return f"{error.disagreeing} {values} NaN or infinite, and not alike on both sides"
     ratio = "" if error.sqnr_db is None else f", SQNR {error.sqnr_db:.1f} dB"
     return f"error {error.max_abs:.3g}{ratio}"
