@@ -111,6 +111,7 @@ def test_resolved_fills_in_every_default():
                     "skip_dim_order": False,
                     "preserve_ops": None,
                     "core_aten_ops_exceptions": None,
+                    "keep_ranges": False,
                     "passes": [],
                 },
                 "quantize": None,

@@ -63,7 +63,8 @@ def _compare(baseline: Json, report: Json) -> Iterator[Row]:
         known = then.get("sqnr_db")
         known = [v for v in (known if isinstance(known, list) else [known]) if v is not None]
         if known and isinstance(ratio := decibels.get(method), int | float):
-            yield _change(method, "SQNR", min(known), min(ratio, MOST_SQNR), decibel)
+            was = min(MOST_SQNR, *known)
+            yield _change(method, "SQNR", was, min(MOST_SQNR, ratio), decibel)
 
 
 def _change(
