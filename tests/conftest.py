@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import secrets
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.bench import Bench, bench_of
 from tests.support.drawing import draw_in_helper
+from tests.support.quick_torch import collect_operators_once
 
 
 def pytest_configure():
@@ -25,6 +27,8 @@ def pytest_configure():
 def pytest_collection_finish():
     """Keep the garbage collector off what was imported: 400,000 objects that it would look through
     again and again while programs are lowered."""
+    if "torch" in sys.modules:
+        collect_operators_once()
     gc.collect()
     gc.freeze()
 

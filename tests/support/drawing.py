@@ -1,15 +1,20 @@
-"""Charts of tests are drawn in a helper process.
+"""Charts of tests are drawn in a helper process, of which there is one for a test process and its
+forks.
 
-The library that draws them has threads, which a fork lacks: a forked doit (`forked.py`) would wait
-for them for ever, once the test's own process had drawn a chart.
+The library that draws them takes 0.4 CPU seconds to start, and has threads, which a fork lacks: a
+forked doit (`forked.py`) would wait for them for ever, once the test's own process had drawn.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from concurrent.futures import ProcessPoolExecutor
+import subprocess
+import sys
+import threading
 from functools import cache, partial
-from multiprocessing import get_context
+from multiprocessing.connection import Client, Listener, arbitrary_address
+from pathlib import Path
 from typing import Any
 
 import vl_convert
@@ -18,25 +23,60 @@ _ORIGINALS = {name: getattr(vl_convert, name) for name in ("vega_to_svg", "vegal
 
 
 def draw_in_helper() -> None:
-    """Draw charts of this process in another; forks of it draw their own."""
+    """Draw charts of this process and of its forks in another."""
     for name in _ORIGINALS:
         setattr(vl_convert, name, partial(_submit, name))
-    os.register_at_fork(after_in_child=_restore)
-
-
-def _restore() -> None:
-    for name, original in _ORIGINALS.items():
-        setattr(vl_convert, name, original)
 
 
 @cache
-def _helper() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn"))
+def start_helper() -> str:
+    """Start the process that draws, before a fork needs it; return its address."""
+    address = arbitrary_address("AF_UNIX")
+    helper = subprocess.Popen(
+        [sys.executable, "-m", __name__, address],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert helper.stdout is not None and helper.stdout.readline() == b"ready\n"
+    _KEPT.append(helper)
+    return address
+
+
+_KEPT: list[Any] = []
 
 
 def _submit(name: str, spec: dict[str, Any]) -> str:
-    return _helper().submit(_draw, name, spec).result()
+    with Client(start_helper()) as connection:
+        connection.send((name, json.dumps(spec)))
+        drawn = connection.recv()
+    if isinstance(drawn, str):
+        return drawn
+    raise drawn
 
 
-def _draw(name: str, spec: dict[str, Any]) -> str:
-    return _ORIGINALS[name](spec)
+@cache
+def _draw(name: str, spec: str) -> str | ValueError:
+    try:
+        return _ORIGINALS[name](json.loads(spec))
+    except ValueError as error:
+        return ValueError(str(error))
+
+
+def _serve(address: str) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with Listener(address) as listener:
+        print("ready", flush=True)
+        while True:
+            with listener.accept() as connection:
+                connection.send(_draw(*connection.recv()))
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of standard input, whose other end the test process and its forks hold."""
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

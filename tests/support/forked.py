@@ -17,9 +17,13 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.support.drawing import start_helper
+from tests.support.quick_torch import collect_operators_once
 
 
 @cache
@@ -31,11 +35,27 @@ def warm_up() -> None:
 
     import pipeline.run.perform  # noqa: F401
 
+    start_helper()
+    collect_operators_once()
     torch.set_num_threads(1)
     program = torch.export.export(torch.nn.Linear(2, 2).requires_grad_(False), (torch.ones(1, 2),))
     to_edge_transform_and_lower({"forward": program}, partitioner=[XnnpackPartitioner()])
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def forked_workers() -> Iterator[None]:
+    """Let workers that joblib starts be forks of this process."""
+    from joblib.externals.loky.backend import context
+
+    warm_up()
+    before = context.get_start_method()
+    context.set_start_method("fork", force=True)
+    try:
+        yield
+    finally:
+        context.set_start_method(before, force=True)
 
 
 def run_doit(
