@@ -1,5 +1,6 @@
 """Options of emission take effect, and units of several methods link to the joint call's bytes."""
 
+import copy
 import json
 
 import pytest
@@ -121,7 +122,14 @@ def units(programs, partitioners, groups, settings, store):
 
 
 def joint(programs, partitioners, settings):
-    edge = to_edge_transform_and_lower(programs, partitioner=partitioners)
+    return emitted_jointly(lowered_jointly(programs, partitioners), settings)
+
+
+def lowered_jointly(programs, partitioners):
+    return to_edge_transform_and_lower(programs, partitioner=partitioners)
+
+
+def emitted_jointly(edge, settings):
     own = {name: edge.exported_program(name) for name in edge.methods}
     return edge.to_executorch(make_emission_config(settings, (), own))
 
@@ -149,6 +157,15 @@ def test_a_unit_of_several_methods_links_in_among_others(tmp_path):
     assert store.read(linked.pte.digest) == joint(programs, partitioners, settings).buffer
 
 
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory):
+    """The objects of programs, and ExecuTorch's joint call of them before it has a layout."""
+    programs, store = shared_programs(), Store(tmp_path_factory.mktemp("laid_out"))
+    partitioners = {"step": [], "plain": [XnnpackPartitioner()], "branch": []}
+    objects = list(units(programs, partitioners, [(n,) for n in programs], EmitConfig(), store))
+    return store, objects, lowered_jointly(shared_programs(), partitioners)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
@@ -159,15 +176,13 @@ def test_a_unit_of_several_methods_links_in_among_others(tmp_path):
     ],
     ids=lambda layout: next(iter(layout)),
 )
-def test_the_layout_is_that_of_the_joint_call(layout, tmp_path):
-    programs, store = shared_programs(), Store(tmp_path / "store")
-    partitioners = {"step": [], "plain": [XnnpackPartitioner()], "branch": []}
+def test_the_layout_is_that_of_the_joint_call(laid_out, layout):
+    store, objects, edge = laid_out
     settings = EmitConfig(layout=LayoutConfig(**layout))
-    objects = list(units(programs, partitioners, [(n,) for n in programs], EmitConfig(), store))
-    linked = link(objects, {}, store, list(programs), dict(settings.layout))
-    expected = joint(shared_programs(), partitioners, settings).buffer
+    linked = link(objects, {}, store, list(edge.methods), dict(settings.layout))
+    expected = emitted_jointly(copy.deepcopy(edge), settings).buffer
     assert store.read(linked.pte.digest) == expected
-    assert expected != joint(shared_programs(), partitioners, EmitConfig()).buffer
+    assert expected != emitted_jointly(copy.deepcopy(edge), EmitConfig()).buffer
 
 
 class Reads(Stateful):

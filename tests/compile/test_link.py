@@ -1,11 +1,13 @@
 """Linking gives the bytes of ExecuTorch's joint call. The oracle is always that call itself."""
 
+import copy
 import itertools
 import json
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,22 +53,29 @@ def store(tmp_path):
     return Store(tmp_path / "store")
 
 
-def joint(programs, partitioners, external, initialized, constant_methods=None):
+def joint(edge, external, initialized):
+    """The joint call's end, on a copy of what it has lowered."""
     passes = [InitializedMutableBufferPass(list(initialized))] if initialized else []
     config = ExecutorchBackendConfig(passes=passes, external_constants=external)
-    edge = to_edge_transform_and_lower(
-        programs, partitioner=partitioners, constant_methods=constant_methods
-    )
-    return edge.to_executorch(config)
+    return copy.deepcopy(edge).to_executorch(config)
+
+
+def apart(programs, partitioners):
+    """Each method lowered apart."""
+    for name, program in programs.items():
+        yield lower({name: program}, {name: partitioners[name]})
+
+
+def emitted(lowered, external, initialized, store):
+    """The objects of methods, taken through JSON as a record in the store is."""
+    settings = EmitConfig(external_constants=external, initialized_buffers=initialized)
+    for each in lowered:
+        compiled = make_object(emit(copy.deepcopy(each), settings), store)
+        yield parse_object(json.loads(json.dumps(compiled.to_json())))
 
 
 def objects_of(programs, partitioners, external, initialized, store):
-    """Each method compiled apart, and taken through JSON as a record in the store is."""
-    for name, program in programs.items():
-        settings = EmitConfig(external_constants=external, initialized_buffers=initialized)
-        lowered = lower({name: program}, {name: partitioners[name]})
-        compiled = make_object(emit(lowered, settings), store)
-        yield parse_object(json.loads(json.dumps(compiled.to_json())))
+    return emitted(apart(programs, partitioners), external, initialized, store)
 
 
 @pytest.fixture(scope="module")
@@ -85,20 +94,33 @@ def objects(_compiled, store):
     return objects
 
 
+@pytest.fixture(scope="module")
+def lowered():
+    """By partitioners: the programs lowered apart, and by the joint call."""
+
+    @cache
+    def of(backend):
+        own, theirs = PARTITIONERS[backend], shared_programs()
+        edge = to_edge_transform_and_lower(
+            theirs, partitioner=own, constant_methods=CONSTANT_METHODS
+        )
+        return list(apart(shared_programs(), own)), edge
+
+    return of
+
+
 def combinations():
-    """All are slow together, so those that have most in them are run first."""
     for backend in PARTITIONERS:
         for initialized, external in itertools.product([(), ("count",)], [False, True]):
             names = [backend, "initialized" if initialized else "", "ptd" if external else "inside"]
-            marks = () if initialized and external else pytest.mark.slow
-            yield pytest.param(backend, initialized, external, id="-".join(names), marks=marks)
+            yield pytest.param(backend, initialized, external, id="-".join(names))
 
 
 @pytest.mark.parametrize(("backend", "initialized", "external"), combinations())
-def test_linked_bytes_are_those_of_the_joint_call(store, backend, initialized, external):
-    partitioners = PARTITIONERS[backend]
-    expected = joint(shared_programs(), partitioners, external, initialized, CONSTANT_METHODS)
-    objects = list(objects_of(shared_programs(), partitioners, external, initialized, store))
+def test_linked_bytes_are_those_of_the_joint_call(store, lowered, backend, initialized, external):
+    methods, edge = lowered(backend)
+    expected = joint(edge, external, initialized)
+    objects = list(emitted(methods, external, initialized, store))
     linked = link(objects, CONSTANT_METHODS, store)
     assert store.read(linked.pte.digest) == expected.buffer
     data = {name.removesuffix(".ptd"): bytes(cord) for name, cord in expected._tensor_data.items()}
@@ -126,7 +148,7 @@ def test_delegates_with_equal_payloads_are_stored_once(store):
     programs = {"a": program, "b": program}
     partitioners = {"a": xnnpack(), "b": xnnpack()}
     objects = list(objects_of(programs, partitioners, False, (), store))
-    expected = joint(programs, partitioners, False, ())
+    expected = joint(to_edge_transform_and_lower(programs, partitioner=partitioners), False, ())
     assert store.read(link(objects, {}, store).pte.digest) == expected.buffer
 
 
