@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.store.maintenance import evict, verify
+from pipeline.store.store import Store
 from tests.support.bench import Bench, bench_of
 from tests.support.processes import wait_for
 
@@ -30,7 +32,8 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass
 class Toll:
-    """What kills left: processes 2 s later, files after the next run, packages that differ."""
+    """What kills left: processes 2 s later, files after the next run, packages and stored files
+    that are not as they should be."""
 
     kills: int = 0
     processes: list[str] = field(default_factory=list)
@@ -98,6 +101,10 @@ def run_again(bench: Bench, expected: bytes, toll: Toll) -> None:
     """Run to the end in what killed runs left, and count what is wrong then."""
     if start(bench, "none").wait(300) or bench.bytes_of("pair", "pair.pte") != expected:
         toll.wrong.append(f"after {toll.kills} kills")
+    store = Store(bench.store)
+    toll.wrong += map(str, verify(store).bad)
+    evict(store, 1 << 40)
+    toll.files += map(str, (store.root / "locks").iterdir())
     for folder in (bench.root / "build", bench.store):
         toll.files += [str(p) for p in folder.rglob("*") if p.name.startswith(".tmp-")]
         toll.files += map(str, folder.rglob("*.progress"))
