@@ -3,9 +3,6 @@
 Skipped where the extra `tosa` or CMSIS-NN's sizes are not installed.
 """
 
-import subprocess
-import sys
-
 import pytest
 
 from pipeline.backends import BACKENDS
@@ -17,6 +14,7 @@ from tests.support.lowerable import (
     check_same_bytes,
     manifest_of,
 )
+from tests.support.resident import run_python
 
 ENTRY = BACKENDS["cortex_m"]
 LACKS = "; ".join(f"cortex_m needs {need.what}: {need.remedy}" for need in ENTRY.host.missing())
@@ -112,8 +110,8 @@ Path("own.pte").write_bytes(edge.to_executorch().buffer)
 
 
 def test_bytes_are_those_of_the_sequence_of_executorchs_own_tests(bench):
-    command = [sys.executable, "-c", _OWN_SEQUENCE]
-    subprocess.run(command, cwd=bench.root, check=True, timeout=600)
+    done = run_python("-c", _OWN_SEQUENCE, cwd=bench.root, timeout=600)
+    assert done.returncode == 0, done.stderr
     assert bench.bytes_of("m55", "small.pte") == (bench.root / "own.pte").read_bytes()
 
 

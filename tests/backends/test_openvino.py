@@ -73,7 +73,7 @@ def bench(tmp_path_factory):
     with pytest.MonkeyPatch.context() as environment:
         for name, value in FLOAT32.items():
             environment.setenv(name, value)
-        # In a process: a fork has read this variable with torch, or from an earlier module.
+        # In a process: a fork of this one has read the variable with torch, or an earlier module.
         assert bench.process(timeout=900) == 0, bench.output
         yield bench
 

@@ -1,8 +1,6 @@
 """Vulkan and WebGPU as entries of the catalogue: lowered through doit, which runs neither here."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
@@ -39,6 +37,7 @@ from tests.support.lowerable import (
     manifest_of,
 )
 from tests.support.refused import left_by
+from tests.support.resident import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -262,8 +261,8 @@ Path(sys.argv[2]).write_bytes(edge.to_executorch().buffer)
 def test_kept_pattern_graphs_change_nothing(bench):
     """A script that has never heard of this package writes the same file."""
     path = bench.root / "plain.pte"
-    command = [sys.executable, "-c", _PLAIN, str(REPOSITORY), str(path)]
-    subprocess.run(command, check=True, timeout=300)
+    done = run_python("-c", _PLAIN, str(REPOSITORY), str(path))
+    assert done.returncode == 0, done.stderr
     assert path.read_bytes() == bench.bytes_of("fp32", "small.pte")
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support.bench import REPOSITORY
 from tests.support.lowerable import OneProcess
 from tests.support.patches import python_path
+from tests.support.resident import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -93,14 +94,8 @@ def test_an_operator_that_the_partitioner_should_not_have_taken_is_told_with_its
         except PipelineError as error:
             print(error)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=bench.root,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(bench.root), path["PYTHONPATH"]])},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    folders = os.pathsep.join([str(bench.root), path["PYTHONPATH"]])
+    environment = {**os.environ, "PYTHONPATH": folders}
+    done = run_python("-c", textwrap.dedent(code), cwd=bench.root, env=environment)
     assert "aten.mul.Tensor" in done.stdout
     assert "# models/balance.py:8, in Balance.forward" in done.stdout

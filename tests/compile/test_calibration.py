@@ -24,6 +24,7 @@ from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.bench import bench_of
+from tests.support.forked import forked_workers
 
 STATIC = "decode:\n    quantize: {quantizer: xnnpack}"
 GENERATED = """
@@ -131,7 +132,8 @@ def test_what_vanishes_while_a_run_is_under_way_is_made_again_in_it(calibrated):
     pool = Pool(plan.workspace, 2, always=False)
     try:
         batch = Batch(plan, pool, lambda queue, steps: nullcontext(lambda event: None))
-        ((same, event),) = batch.run([action])
+        with forked_workers():
+            ((same, event),) = batch.run([action])
     finally:
         pool.close()
     assert (event.error, event.outcome, same.digest) == ("", "built", action.digest)

@@ -2,8 +2,6 @@
 
 import ast
 import io
-import subprocess
-import sys
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +36,7 @@ from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import ConfigErrors, PipelineError
 from tests.support.configs import parse_config
+from tests.support.resident import run_python
 
 
 class Block(torch.nn.Module):
@@ -485,7 +484,7 @@ def test_a_program_that_was_trained_quantized_is_lowered_as_it_is(text, tmp_path
         "import sys\nfrom pathlib import Path\nfrom pipeline.program.archive import load_program\n"
         "load_program(Path(sys.argv[1]), 'model')"
     )
-    subprocess.run([sys.executable, "-c", loading, tmp_path / "trained.pt2"], check=True)
+    assert run_python("-c", loading, str(tmp_path / "trained.pt2")).returncode == 0
     program = load_program(tmp_path / "trained.pt2", "model")
     package, delegation = lowered(program)
     assert delegation["undelegated"].keys() <= {

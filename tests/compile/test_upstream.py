@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.bench import TESTS
+from tests.support.resident import run_python
 
 pytestmark = pytest.mark.slow
 SCRIPT = TESTS / "support" / "upstream.py"
@@ -61,12 +60,7 @@ FAILS = {
 
 
 def run(whose: str, *arguments: str) -> dict[str, dict[str, dict[str, str]]]:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), whose, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    done = run_python(str(SCRIPT), whose, *arguments, timeout=1800)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
 

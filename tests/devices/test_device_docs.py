@@ -2,13 +2,12 @@
 
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from tests.support.bench import REPOSITORY, Bench
+from tests.support.resident import run_python
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +34,8 @@ def blocks(document):
 def test_examples_run(workspace, document, number):
     found = blocks(document)
     assert len(found) == number
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(found)],
-        cwd=workspace.root,
-        env={**workspace.environment, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    path = {**workspace.environment, "PYTHONPATH": str(REPOSITORY)}
+    done = run_python("-c", "\n".join(found), cwd=workspace.root, env=path)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,12 +2,11 @@
 program, in a process and a folder of its own."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.bench import REPOSITORY
+from tests.support.resident import run_python
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -26,7 +25,5 @@ def test_examples_run(name, tmp_path):
         lines[first : first + len(own)] = own
     script = tmp_path / f"{name}.py"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=600
-    )
+    done = run_python(str(script), cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -21,6 +21,7 @@ from pipeline.program.sources import (
 from pipeline.store import digest
 from pipeline.store.digest import hash_file
 from pipeline.store.errors import SourceError
+from tests.support.resident import run_python
 
 
 class Scale(torch.nn.Module):
@@ -166,9 +167,8 @@ def test_same_program_saved_again_has_the_same_digest(tmp_path):
     for number in range(2):
         (tmp_path / "again.py").write_text("\n" * number + body)
         path = tmp_path / f"{number}.pt2"
-        subprocess.run(
-            [sys.executable, "-B", "-c", code, str(path)], check=True, capture_output=True
-        )
+        done = run_python("-c", code, str(path))
+        assert done.returncode == 0, done.stderr
         digests.append(only(path))
     assert digests[0] == digests[1]
 

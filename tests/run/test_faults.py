@@ -10,6 +10,7 @@ import pytest
 from pipeline.store.store import Store
 from pipeline.store.usage import read_usage
 from tests.support.processes import descendants, gone, has_open, wait_for
+from tests.support.resident import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -91,19 +92,24 @@ def test_killed_worker_costs_only_the_action_that_it_ran(running):
     assert bench.outcomes()["link slow"] == bench.outcomes()["link pair"] == "built"
 
 
+TWO = """
+import os, runpy, sys
+sys.argv = ["doit", "lower"]
+other = os.fork()
+try:
+    runpy.run_module("doit", run_name="__main__", alter_sys=True)
+finally:
+    if other:
+        assert os.waitpid(other, 0)[1] == 0
+"""
+
+
 def test_two_runs_at_once_agree(built):
     before = built.bytes_of("pair", "pair.pte")
     shutil.rmtree(built.root / "build")
     shutil.rmtree(built.store)
-    runs = [
-        subprocess.Popen(
-            built.command("lower"), cwd=built.root, env=built.environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    outputs = [run.communicate(timeout=240)[0] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], outputs
+    done = run_python("-c", TWO, cwd=built.root, env=built.environment, merged=True)
+    assert done.returncode == 0, done.stdout
     assert built.bytes_of("pair", "pair.pte") == before
     made = {kind: usage.misses for kind, usage in read_usage(Store(built.store)).items()}
     assert made == {"export": 1, "compile": 2, "preprocess": 1, "link": 1}  # each once, by either
@@ -128,16 +134,19 @@ def test_folder_that_cannot_be_written_is_told_before_anything_is_compiled(built
     assert "Traceback" not in built.output
 
 
-APART = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+APART = """
+import ctypes, runpy, subprocess, sys
+new_mounts = 0x00020000
+assert ctypes.CDLL(None).unshare(new_mounts) == 0
+subprocess.run(f"mount --make-rprivate / && {sys.argv.pop(1)}", shell=True, check=True)
+sys.argv[0] = "doit"
+runpy.run_module("doit", run_name="__main__", alter_sys=True)
+"""
 
 
 def _mounted(bench, command: str, *options: str) -> subprocess.CompletedProcess:
     """Runs doit in a mount namespace of its own, with a small or read-only folder in it."""
-    script = f'{command} && exec "$@"'
-    return subprocess.run(
-        [*APART, script, "sh", *bench.command(*options)],
-        cwd=bench.root, env=bench.environment, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
+    return run_python("-c", APART, command, *options, cwd=bench.root, env=bench.environment)
 
 
 def _read_only(folder) -> str:

@@ -1,11 +1,9 @@
-"""What can happen to a store while builds use it: eviction, deletion, damage, kills, edits.
+"""What can happen to a store while builds use it: eviction, deletion, damage, edits.
 
-Real processes, bounded in count and time.
+Real processes, bounded in count and time. Kills are those of `tests/trust/test_kills.py`.
 """
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 from pipeline.store.digest import Digest
 from pipeline.store.store import MissingBlobError, Store
 from tests.support.bench import Bench
-from tests.support.processes import descendants, gone
+from tests.support.resident import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -96,32 +94,6 @@ def test_eviction_all_the_time_only_costs_time(built):
         evicting.kill()
         evicting.wait(10)
     assert built.bytes_of("pair", "pair.pte") == before
-
-
-def test_kills_at_any_moment_leave_nothing_wrong_and_nothing_behind(built):
-    """The whole process group, after several lengths of time, then one run to the end."""
-    before = built.bytes_of("pair", "pair.pte")
-    shutil.rmtree(built.root / "build")
-    shutil.rmtree(built.store)
-    for seconds in (0.6, 4.5, 8.5, 11.0):
-        run = subprocess.Popen(
-            built.command("lower"), cwd=built.root, env=built.environment,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        try:
-            run.wait(seconds)
-        except subprocess.TimeoutExpired:
-            children = descendants(run.pid)
-            os.killpg(run.pid, signal.SIGKILL)
-            run.wait(10)
-            assert gone(children, 10)
-    assert built.doit("lower") == 0, built.output
-    assert built.bytes_of("pair", "pair.pte") == before
-    assert built.doit("cache", "verify") == 0, built.output
-    assert built.doit("cache", "gc") == 0
-    left = [p for p in built.root.rglob(".tmp-*") if p.is_file()]
-    assert left == []
-    assert not list((built.store / "locks").iterdir())
 
 
 DAMAGE = {
@@ -225,10 +197,7 @@ def test_nothing_is_unpickled_where_store_and_artifacts_are_read(built):
     quantized = "decode:\n    quantize: {quantizer: xnnpack}"
     built.edit("partition_configs/pair.yaml", "decode:", quantized)
     built.edit("partition_configs/pair.yaml", "constant", "validate: {atol: 0.1}\nconstant")
-    done = subprocess.run(
-        [sys.executable, "-c", NO_PICKLE],
-        cwd=built.root, env=built.environment, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
+    done = run_python("-c", NO_PICKLE, cwd=built.root, env=built.environment)
     assert done.stdout.endswith("nothing was unpickled\n"), done.stderr
 
 

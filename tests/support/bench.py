@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from pipeline.store.file_digests import RACY_NS
 from tests.support.forked import run_doit
+from tests.support.resident import run_python
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TESTS = REPOSITORY / "tests"
@@ -42,7 +42,7 @@ class Bench:
     def doit(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
         """Run doit in a fork of this process; keep what it prints in `output`.
 
-        What is set of Python's own environment holds for real processes alone.
+        What is set of Python's own environment holds for a process alone.
         """
         if any(name.startswith("PYTHON") for name in environment):
             return self.process(*arguments, timeout=timeout, **environment)
@@ -51,16 +51,11 @@ class Bench:
         return code
 
     def process(self, *arguments: str, timeout: float = 300, **environment: str) -> int:
-        """Run doit as a user does, in a process with workers; keep what it prints in `output`."""
-        done = subprocess.run(
-            self.command(*arguments),
-            cwd=self.root,
-            env={**self.environment, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-        )
+        """Run doit in a process that imports all of ours anew, with workers (`resident.py`); keep
+        what it prints in `output`."""
+        given = {**self.environment, **environment}
+        words = self.command(*arguments)[1:]
+        done = run_python(*words, cwd=self.root, env=given, timeout=timeout, merged=True)
         self.output = done.stdout
         return done.returncode
 

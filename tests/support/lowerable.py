@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import textwrap
 from collections.abc import Collection
@@ -23,6 +22,7 @@ from pipeline.plan.plan import Plan
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.bench import REPOSITORY, Bench
+from tests.support.resident import run_python
 
 # Convolutions, a linear layer and pointwise operators, in two methods that share a trunk. Every
 # backend of the catalogue takes most of it.
@@ -165,14 +165,11 @@ def check_same_bytes(bench: Bench, joint: Collection[str], *others: str) -> None
     without any cache, of all these packages, and ExecuTorch's joint call, of the first ones."""
     packages = (*joint, *others)
     before = {package: bench.bytes_of(package, "small.pte") for package in packages}
-    command = [sys.executable, "-c", _AGAIN, str(bench.root), str(bench.store), str(REPOSITORY)]
-    subprocess.run(
-        [*command, " ".join(joint), *packages],
-        cwd=bench.root,
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-        check=True,
-        timeout=900,
-    )
+    folders = str(bench.root), str(bench.store), str(REPOSITORY)
+    seed = {**os.environ, "PYTHONHASHSEED": "7"}
+    words = "-c", _AGAIN, *folders, " ".join(joint), *packages
+    done = run_python(*words, cwd=bench.root, env=seed, timeout=900, merged=True)
+    assert done.returncode == 0, done.stdout
     for package in packages:
         assert bench.bytes_of(package, "small.pte") == before[package], package
     for package in joint:

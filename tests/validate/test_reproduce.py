@@ -1,8 +1,6 @@
 """What is left of a method that failed runs by one command, and tells when it is mended."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -16,6 +14,7 @@ from pipeline.run.prove.measure import reproductions
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from pipeline.validate.results import Failure, MethodValidation
+from tests.support.resident import run_python
 from tests.validate.test_locate import X, damaged_weight, portable
 
 LIMITS = ValidateConfig(atol=1e-5, rtol=1e-5)
@@ -40,8 +39,7 @@ def installed(workspace, made, pte, kind="validate"):
 
 def ran(workspace):
     script = workspace.package("pack") / "reproduce" / "run" / "reproduce.py"
-    command = [sys.executable, str(script)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=workspace.root)
+    return run_python(str(script), cwd=workspace.root)
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 import copy
 import dataclasses
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -29,6 +27,7 @@ from pipeline.compile.quantize import quantize
 from pipeline.compile.to_backend import to_backend_multiple
 from pipeline.store.store import Store
 from tests.support.programs import Plain, Shared, shared_programs
+from tests.support.resident import run_python
 
 
 @pytest.fixture(scope="module")
@@ -422,7 +421,7 @@ def test_without_a_store_everything_is_preprocessed_every_time(edge):
 
 
 RUNNING = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -437,33 +436,23 @@ original = XnnpackBackend.preprocess
 def slow(program, specs):
     with open(sys.argv[2], "a") as calls:
         calls.write("called\\n")
-    time.sleep(8)
+    time.sleep(3)
     return original(program, specs)
 
 XnnpackBackend.preprocess = staticmethod(slow)
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 4).requires_grad_(False)
 edge = {"m": to_edge(export(model, (torch.ones(1, 4),))).exported_program()}
-print("ready", flush=True)
-sys.stdin.readline()
+other = os.fork()
 to_backend_multiple(edge, XnnpackPartitioner(), store=Store(Path(sys.argv[1])))
+if other:
+    assert os.waitpid(other, 0)[1] == 0
 """
 
 
 @pytest.mark.slow
 def test_partition_that_another_process_preprocesses_is_waited_for(tmp_path):
     calls = tmp_path / "calls"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RUNNING, str(tmp_path / "store"), str(calls)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    assert [process.wait(120) for process in processes] == [0, 0]
+    done = run_python("-c", RUNNING, str(tmp_path / "store"), str(calls))
+    assert done.returncode == 0, done.stderr
     assert calls.read_text() == "called\n"

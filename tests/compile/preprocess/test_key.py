@@ -7,8 +7,6 @@ a real preprocess then gives the same bytes.
 import copy
 import os
 import random
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -41,6 +39,7 @@ from pipeline.compile.preprocess.records import with_handles
 from pipeline.compile.quantize import quantize
 from tests.support.bench import REPOSITORY
 from tests.support.programs import Plain, Shared
+from tests.support.resident import run_python
 
 EVERYTHING = CacheScope()
 XNNPACK = BACKENDS["xnnpack"].preprocessing.make_cache_scope()
@@ -559,13 +558,9 @@ def test_digest_is_the_same_in_another_process(partitions):
         "from tests.compile.preprocess.test_key import PROGRAMS, digest_of, received\n"
         "print(*(digest_of(*each) for each in received(PROGRAMS['float']())))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(REPOSITORY)],
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    seed = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = run_python("-c", code, str(REPOSITORY), env=seed)
+    assert done.returncode == 0, done.stderr
     expected = [digest_of(*each) for each in partitions("float")]
     assert done.stdout.split()[-len(expected) :] == expected
 
