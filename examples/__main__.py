@@ -1,0 +1,74 @@
+"""Builds packages of the gallery and compares each with ExecuTorch's own call.
+
+python -m examples llama vit     these
+python -m examples --part        one of them: which, follows from the number of commits
+python -m examples --all         all of them, in about half an hour on two cores
+python -m examples --table       writes docs/gallery.md from what was measured
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+
+from examples import build, table
+
+
+def main() -> int:
+    """Return 1 where a package failed, differs from the joint call, or is not valid."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=", ".join(build.packages()))
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--part", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    chosen = build.packages() if options.all else list(options.packages)
+    chosen += [part(turn())] if options.part else []
+    if unknown := [name for name in chosen if name not in build.packages()]:
+        parser.error(f"no package: {', '.join(unknown)}; known: {', '.join(build.packages())}")
+    if not chosen and not options.table:
+        parser.print_help()
+    good = [_build(package) for package in chosen]
+    if options.table:
+        table.write(build.read_records())
+    return int(not all(good))
+
+
+def turn() -> int:
+    """Return the number of commits, or, where git knows it not or not all of them, of the day."""
+    command = ["git", "-C", str(build.HERE)]
+    shallow = [*command, "rev-parse", "--is-shallow-repository"]
+    if subprocess.run(shallow, capture_output=True, text=True).stdout.strip() == "false":
+        return int(subprocess.check_output([*command, "rev-list", "--count", "HEAD"]))
+    return int(time.time()) // 86400
+
+
+def part(turn: int) -> str:
+    """Return the package of a turn; as many turns as there are packages build all of them."""
+    names = build.packages()
+    return names[turn % len(names)]
+
+
+def _build(package: str) -> bool:
+    try:
+        record = build.build(package)
+    except build.BuildError as error:
+        print(f"{package}: failed\n{error}", flush=True)
+        return False
+    build.keep(record)
+    verdict = "validated" if record.valid else "NOT VALID"
+    bytes_ = "the bytes of the joint call" if record.same_bytes else "OTHER BYTES"
+    figures = f"{record.delegated_nodes} of {record.nodes} nodes delegated, {record.size} bytes"
+    times = f"{record.seconds:.0f} CPU s, joint call {record.joint_seconds:.0f}"
+    print(f"{package}: {verdict}, {bytes_}; {figures}; {times}", flush=True)
+    return record.valid and record.same_bytes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

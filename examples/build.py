@@ -1,0 +1,117 @@
+"""Builds packages by doit, compares their bytes with the oracle's, and keeps what was measured in
+`examples/build/gallery.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RECORDS = HERE / "build" / "gallery.json"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured of one package. `seconds` and `joint_seconds` are CPU seconds of the build
+    from an empty store and of the oracle, each with all its processes."""
+
+    package: str
+    methods: list[str]
+    backends: list[str]
+    size: int
+    nodes: int
+    delegated_nodes: int
+    valid: bool
+    max_error: float
+    same_bytes: bool
+    seconds: float
+    joint_seconds: float
+
+
+class BuildError(Exception):
+    """doit or the oracle failed; the message is what it printed last."""
+
+
+def packages() -> list[str]:
+    """Return the names of all packages, sorted."""
+    paths = (HERE / "partition_configs").glob("*.yaml")
+    return sorted(path.stem for path in paths if not path.name.startswith("_"))
+
+
+def build(package: str) -> Record:
+    """Build a package from an empty store, make it by the oracle too, and return the record.
+
+    Raises:
+        BuildError: one of them failed; where the validation failed, its message says so.
+    """
+    with tempfile.TemporaryDirectory(prefix="gallery-") as folder:
+        _run([sys.executable, str(HERE / "checkpoints.py")], {})
+        command = [sys.executable, "-m", "doit", f"validate:{package}"]
+        seconds = _run(command, {"PTE_PIPELINE_STORE": str(Path(folder) / "store")})
+        oracle = Path(folder) / "joint.pte"
+        joint = _run([sys.executable, str(HERE / "joint.py"), package, str(oracle)], {})
+        same = _built(package).read_bytes() == oracle.read_bytes()
+    return _record(package, same, seconds, joint)
+
+
+def _built(package: str) -> Path:
+    (path,) = (HERE / "build" / package).glob("*.pte")
+    return path
+
+
+def _run(command: list[str], environment: dict[str, str]) -> float:
+    """Run a command in the workspace; return the CPU seconds of it and of its children."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    paths = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        command,
+        cwd=HERE,
+        env={**os.environ, **environment, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        raise BuildError(f"{' '.join(command[1:])}:\n{done.stdout[-3000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _record(package: str, same: bool, seconds: float, joint_seconds: float) -> Record:
+    folder = HERE / "build" / package
+    manifest = json.loads((folder / "manifest.json").read_text())
+    report = json.loads((folder / "report.json").read_text())
+    delegation = [method["delegation"] for method in manifest["methods"].values()]
+    programs = [method for method in report["methods"] if method["kind"] == "program"]
+    return Record(
+        package=package,
+        methods=sorted(manifest["methods"]),
+        backends=sorted({backend for each in delegation for backend in each["partitions"]}),
+        size=sum(file["size"] for file in manifest["files"].values()),
+        nodes=sum(each["nodes"] for each in delegation),
+        delegated_nodes=sum(each["delegated_nodes"] for each in delegation),
+        valid=bool(report["ok"]) and len(programs) == len(manifest["methods"]),
+        max_error=max(float(method["max_abs"]) for method in programs),
+        same_bytes=same,
+        seconds=round(seconds, 1),
+        joint_seconds=round(joint_seconds, 1),
+    )
+
+
+def read_records() -> dict[str, Any]:
+    """Return the records of earlier builds, by package."""
+    return json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+
+
+def keep(record: Record) -> None:
+    """Keep a record in the place of an earlier one of the same package."""
+    records = {**read_records(), record.package: asdict(record)}
+    RECORDS.parent.mkdir(exist_ok=True)
+    RECORDS.write_text(json.dumps(dict(sorted(records.items())), indent=1) + "\n")

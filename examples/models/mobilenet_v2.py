@@ -1,0 +1,30 @@
+"""MobileNet V2 of torchvision, by ExecuTorch's example, with random weights: one program that
+classifies, one that returns the features."""
+
+import _torchvision  # noqa: F401
+import torch
+from executorch.examples.models.mobilenet_v2.model import MV2UntrainedModel
+from torch import Tensor, nn
+from torch.export import ExportedProgram, export
+
+
+class Features(nn.Module):
+    """An `nn.Sequential` exported by itself has weights whose names begin with a digit, on which
+    XNNPACK's FuseBatchNormPass fails."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.features = model.features
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.features(images)
+
+
+def export_methods() -> dict[str, ExportedProgram]:
+    """`classify` and `features` of an image, float32 [1, 3, 64, 64]."""
+    torch.manual_seed(0)
+    model = MV2UntrainedModel().get_eager_model().requires_grad_(False)
+    model(torch.randn(4, 3, 64, 64))  # for batch norms that keep values near 1
+    model.eval()
+    images = (torch.randn(1, 3, 64, 64),)
+    return {"classify": export(model, images), "features": export(Features(model), images)}

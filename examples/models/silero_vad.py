@@ -1,0 +1,18 @@
+"""Silero's voice activity detector, ExecuTorch's example, with random weights."""
+
+from typing import Any
+
+import torch
+from executorch.examples.models.silero_vad import export_silero_vad as silero
+from torch.export import ExportedProgram
+
+
+def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
+    """The programs and the metadata, as ExecuTorch's script makes them."""
+    torch.manual_seed(0)
+    return silero.export_model(silero.SileroVAD16k().requires_grad_(False).eval())
+
+
+def export_methods() -> dict[str, ExportedProgram]:
+    """`forward` of a window and the state of the LSTM."""
+    return exported()[0]

@@ -1,0 +1,250 @@
+"""Model sources of transformers: an exporter of five lines around a folder that `from_pretrained`
+reads, or around a model in memory.
+
+transformers' own modules make a model exportable (`transformers/integrations/executorch.py`); these
+classes say which methods a package has, their sizes, example inputs, and the constant methods that
+ExecuTorch's runners ask for (`executorch/extension/llm/runner/constants.h`). Nothing is looked up
+on a hub: what a build reads stands on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram, export
+
+from pipeline.store.errors import SourceError
+
+Model = str | Path | torch.nn.Module
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+_LENGTHS = {"prefill": 5, "forward": 3, "decode": 1}  # of the tokens that a method is exported with
+
+
+class _HuggingFace:
+    """A model of transformers, in evaluation mode and without gradients."""
+
+    def __init__(self, model: Model, auto_class: str, dtype: torch.dtype) -> None:
+        self._given, self._auto_class, self._dtype = model, auto_class, dtype
+
+    @cached_property
+    def model(self) -> Any:
+        """The model that was given, or that the given folder holds. Raises SourceError."""
+        if isinstance(self._given, torch.nn.Module):
+            return self._given.requires_grad_(False).eval()
+        folder = Path(self._given)
+        if not (folder / "config.json").is_file():
+            raise SourceError(
+                f"{folder}: no folder with a config.json; models are read from folders, never from "
+                f"a hub: `hf download NAME --local-dir {folder}` makes one"
+            )
+        auto = getattr(_transformers(), self._auto_class)
+        model = auto.from_pretrained(folder, dtype=self._dtype, local_files_only=True)
+        return model.requires_grad_(False).eval()
+
+
+class CausalLM(_HuggingFace):
+    """A decoder with a static key-value cache, by `TorchExportableModuleForDecoderOnlyLM`.
+
+    Every method takes `input_ids`, int64 [1, T], and `cache_position`, int64 [T], the positions of
+    these tokens; it returns their logits, [1, T, vocabulary], and writes their keys and values
+    into the cache. T is 1 for `decode`, 2 to `max_seq_len - 1` for `prefill`, and 1 to
+    `max_seq_len - 1` for `forward`, the one method that ExecuTorch's text runner calls. Each method
+    has a cache of its own unless the package says `share_mutable_buffers`.
+
+    Args:
+        model: a folder, or a model.
+        max_seq_len: how many positions the cache has.
+        methods: of `prefill`, `decode` and `forward`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        max_seq_len: int = 2048,
+        methods: Sequence[str] = ("prefill", "decode"),
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(model, "AutoModelForCausalLM", dtype)
+        if unknown := [repr(name) for name in methods if name not in _LENGTHS]:
+            raise SourceError(
+                f"CausalLM: unknown methods {', '.join(unknown)}; known: {', '.join(_LENGTHS)}"
+            )
+        self._max_seq_len, self._methods = max_seq_len, tuple(methods)
+
+    def export_methods(self) -> dict[str, ExportedProgram]:
+        """Export the methods. Raises SourceError for a model that is not there."""
+        executorch = _transformers("transformers.integrations.executorch")
+        cache = {"batch_size": 1, "max_cache_len": self._max_seq_len}
+        self.model.generation_config.use_cache = True
+        self.model.generation_config.cache_implementation = "static"
+        self.model.generation_config.cache_config = cache
+        module = executorch.TorchExportableModuleForDecoderOnlyLM(self.model)
+        # Outside of it, each `no_grad` of a rotary embedding is a sub-graph of its own.
+        with torch.no_grad():
+            return {name: self._export(module, name) for name in self._methods}
+
+    def _export(self, module: Any, method: str) -> ExportedProgram:
+        (), inputs = self._call(range(_LENGTHS[method]))
+        shapes = None
+        if method != "decode":
+            least = 2 if method == "prefill" else 1
+            length = Dim("length", min=least, max=self._max_seq_len - 1)
+            shapes = {"input_ids": {1: length}, "cache_position": {0: length}}
+        return module.export(**inputs, dynamic_shapes=shapes, strict=True)
+
+    def example_inputs(self, method: str) -> list[Call]:
+        """Return prompts of several lengths, or, for `decode`, one sequence token by token."""
+        most = self._max_seq_len - 1
+        if method == "decode":
+            return [self._call(range(position, position + 1)) for position in range(min(4, most))]
+        return [self._call(range(length)) for length in sorted({2, min(7, most), most})]
+
+    def _call(self, positions: range) -> Call:
+        sizes = self.model.config.get_text_config()
+        generator = torch.Generator().manual_seed(positions.start)
+        tokens = torch.randint(sizes.vocab_size, (1, len(positions)), generator=generator)
+        return (), {"input_ids": tokens, "cache_position": torch.tensor(positions)}
+
+    def constant_methods(self) -> dict[str, Any]:
+        """Return what ExecuTorch's runners ask a language model for."""
+        return _constants(
+            self.model,
+            get_max_seq_len=self._max_seq_len,
+            get_max_context_len=self._max_seq_len,
+            use_kv_cache=True,
+            use_sdpa_with_kv_cache=False,
+            enable_dynamic_shape=self._methods != ("decode",),
+        )
+
+
+class Seq2SeqLM(_HuggingFace):
+    """An encoder, and a decoder with a static key-value cache, by `Seq2SeqLMExportableModule`.
+
+    `encoder` takes `input_ids`, int64 [1, S], and returns the hidden states, [1, S, width];
+    `text_decoder` takes one token, int64 [1, 1], the hidden states and the token's position, int64
+    [1], and returns logits, [1, 1, vocabulary].
+
+    Args:
+        model: a folder, or a model.
+        max_seq_len: how many positions the decoder's cache has.
+        max_source_len: the greatest S.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        max_seq_len: int = 1024,
+        max_source_len: int = 4096,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(model, "AutoModelForSeq2SeqLM", dtype)
+        self._max_seq_len, self._max_source_len = max_seq_len, max_source_len
+
+    def export_methods(self) -> dict[str, ExportedProgram]:
+        """Export `encoder` and `text_decoder`. Raises SourceError for a model that is not there."""
+        executorch = _transformers("transformers.integrations.executorch")
+        module = executorch.Seq2SeqLMExportableModule(
+            self.model,
+            max_hidden_seq_length=self._max_source_len,
+            max_cache_length=self._max_seq_len,
+        )
+        exported = module.export()
+        return {"encoder": exported.exported_encoder, "text_decoder": exported.exported_decoder}
+
+    def example_inputs(self, method: str) -> list[tuple[Tensor, ...]]:
+        """Return sources of several lengths; for `text_decoder` the tokens of one target."""
+        lengths = sorted({2, min(7, self._max_source_len), self._max_source_len})
+        if method == "encoder":
+            return [(self._tokens(length),) for length in lengths]
+        with torch.no_grad():
+            hidden = self.model.get_encoder()(self._tokens(lengths[1])).last_hidden_state
+        return [
+            (self._tokens(1, seed=at), hidden, torch.tensor([at]))
+            for at in range(min(4, self._max_seq_len))
+        ]
+
+    def _tokens(self, length: int, seed: int = 0) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(self.model.config.vocab_size, (1, length), generator=generator)
+
+    def constant_methods(self) -> dict[str, Any]:
+        """Return what ExecuTorch's runners ask such a model for."""
+        start = self.model.config.decoder_start_token_id
+        own = {} if start is None else {"decoder_start_token_id": start}
+        return _constants(self.model, get_max_seq_len=self._max_seq_len, use_kv_cache=True, **own)
+
+
+class OneForward(_HuggingFace):
+    """A model whose one call is the package's method `forward`: classifiers, detectors, encoders.
+
+    Args:
+        model: a folder, or a model.
+        inputs: its arguments by name, with which it is exported.
+        outputs: the names of those of its outputs that the method returns, in this order.
+        auto_class: the class whose `from_pretrained` reads the folder.
+        dynamic_shapes: those of `torch.export.export`, by argument.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Mapping[str, Tensor],
+        outputs: Sequence[str] = ("logits",),
+        auto_class: str = "AutoModel",
+        dynamic_shapes: Mapping[str, Any] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(model, auto_class, dtype)
+        self._inputs, self._outputs = dict(inputs), tuple(outputs)
+        self._dynamic_shapes = dynamic_shapes
+
+    def export_methods(self) -> dict[str, ExportedProgram]:
+        """Export `forward`. Raises SourceError for a model that is not there."""
+        module = _Outputs(self.model, tuple(self._inputs), self._outputs)
+        shapes = self._dynamic_shapes and tuple(self._dynamic_shapes.get(n) for n in self._inputs)
+        with torch.no_grad():
+            return {"forward": export(module, tuple(self._inputs.values()), dynamic_shapes=shapes)}
+
+
+class _Outputs(torch.nn.Module):
+    """Returns some outputs of a model as a tuple, or the only one by itself."""
+
+    def __init__(self, model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.inputs, self.outputs = model, inputs, outputs
+
+    def forward(self, *values: Tensor) -> Any:
+        returned = self.model(**dict(zip(self.inputs, values, strict=True)))
+        found = tuple(getattr(returned, name) for name in self.outputs)
+        return found if len(found) > 1 else found[0]
+
+
+def _constants(model: Any, **own: Any) -> dict[str, Any]:
+    """Return the constant methods of a language model; what its config does not say is left out."""
+    config = model.config.get_text_config()
+    ends = model.generation_config.eos_token_id
+    named = {
+        "get_bos_id": model.generation_config.bos_token_id,
+        "get_eos_ids": [ends] if isinstance(ends, int) else ends,
+        "get_vocab_size": config.vocab_size,
+        "get_n_layers": getattr(config, "num_hidden_layers", None),
+        "get_max_batch_size": 1,
+        **own,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _transformers(module: str = "transformers") -> Any:
+    """Import a module of transformers. Raises SourceError where it is not installed."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("transformers") is None:
+        raise SourceError("transformers is not installed; `pip install transformers` installs it")
+    return import_module(module)
