@@ -12,31 +12,51 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+    XnnpackDynamicallyQuantizedPartitioner,
+    XnnpackPartitioner,
+)
 from executorch.exir import (
+    EdgeCompileConfig,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
     to_edge_transform_and_lower,
 )
+from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.passes import MemoryPlanningPass
 
 HERE = Path(__file__).resolve().parent
 
 
-def lower(model: Any, **emission: Any) -> ExecutorchProgramManager:
+def lower(
+    model: Any,
+    partitioners: Sequence[Partitioner] = (XnnpackPartitioner(),),
+    check_validity: bool = True,
+    **emission: Any,
+) -> ExecutorchProgramManager:
     """Lower all methods of an exporter to XNNPACK."""
     programs = model.export_methods()
-    constants = getattr(model, "constant_methods", dict)()
+    constants = model.constant_methods() if hasattr(model, "constant_methods") else None
     edge = to_edge_transform_and_lower(
         programs,
-        partitioner={name: [XnnpackPartitioner()] for name in programs},
-        constant_methods=constants or None,
+        partitioner={name: list(partitioners) for name in programs},
+        constant_methods=constants,
+        compile_config=EdgeCompileConfig(_check_ir_validity=check_validity),
     )
     return edge.to_executorch(ExecutorchBackendConfig(**emission))
+
+
+def unchecked(model: Any) -> ExecutorchProgramManager:
+    planning = MemoryPlanningPass(alloc_graph_input=False)
+    return lower(model, check_validity=False, memory_planning_pass=planning)
+
+
+def quantized_first(model: Any) -> ExecutorchProgramManager:
+    return lower(model, [XnnpackDynamicallyQuantizedPartitioner(), XnnpackPartitioner()])
 
 
 def share_cache(model: Any) -> ExecutorchProgramManager:
@@ -55,8 +75,11 @@ def by_script(script: str) -> Callable[[Any], ExecutorchProgramManager]:
 
 # How packages are lowered that are not lowered by `lower` alone.
 OWN: dict[str, Callable[[Any], ExecutorchProgramManager]] = {
+    "executorch_llama": quantized_first,
+    "gemma4_speech": unchecked,
     "llama": share_cache,
     "silero_vad": by_script("silero_vad.export_silero_vad"),
+    "voxtral_tts": by_script("voxtral_tts.export_voxtral_tts"),
     "voxtral_realtime": by_script("voxtral_realtime.export_voxtral_rt"),
 }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch.export import Dim, ExportedProgram, export
 
 from pipeline.store.errors import SourceError
 
-Model = str | Path | torch.nn.Module
+Model: TypeAlias = "str | Path | torch.nn.Module"
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 _LENGTHS = {"prefill": 5, "forward": 3, "decode": 1}  # of the tokens that a method is exported with

@@ -27,9 +27,7 @@ def test_a_folder_that_is_not_there_is_not_looked_for_on_a_hub(tmp_path):
 
 
 def test_an_unknown_method_is_told_with_the_known_ones(tmp_path):
-    with pytest.raises(
-        SourceError, match="unknown methods 'step'; known: prefill, forw"
-    ):
+    with pytest.raises(SourceError, match="unknown methods 'step'; known: prefill, forw"):
         CausalLM(tmp_path, methods=["step"])
 
 
