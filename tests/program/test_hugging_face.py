@@ -1,7 +1,6 @@
 """Sources of transformers: folders of their own, made here."""
 
 import importlib.util
-import sys
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ def test_without_transformers_the_line_says_how_to_get_it():
 def test_a_folder_that_is_not_there_is_not_looked_for_on_a_hub(tmp_path):
     for source in (CausalLM(tmp_path / "Qwen"), Seq2SeqLM("google/t5"), OneForward("vit", {})):
         with pytest.raises(SourceError, match=r"no folder with a config\.json.*--local-dir"):
-            source.export_methods()
+            _ = source.model
 
 
 def test_an_unknown_method_is_told_with_the_known_ones(tmp_path):
@@ -34,8 +33,9 @@ def test_an_unknown_method_is_told_with_the_known_ones(tmp_path):
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A small Qwen3 as `from_pretrained` reads it, in bfloat16, as such folders are."""
-    sys.path.insert(0, str(REPOSITORY / "examples" / "models"))
-    import _torchvision  # noqa: F401
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(REPOSITORY / "examples" / "models")
+        import _torchvision  # noqa: F401
     from transformers import AutoModelForCausalLM
 
     from examples.checkpoints import make_qwen3
