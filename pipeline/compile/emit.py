@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
 from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy, naive
-from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes import MemoryPlanningPass, ToOutVarPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.sym_shape_eval_pass import (
     ConstraintBasedSymShapeEvalPass,
     HintBasedSymShapeEvalPass,
@@ -19,14 +22,29 @@ from executorch.exir.program._program import collect_named_data_store_from_expor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from pipeline.backends.options import edge_operators
 from pipeline.compile.control_flow import refuse_views_of_carries
-from pipeline.config.models import EmitConfig
+from pipeline.config.models import EmitConfig, MemoryPlan, MethodEmit, PropagateDevice
 
-_ALGORITHMS = {"greedy": greedy, "naive": naive}
+_ALGORITHMS = {
+    "greedy": greedy,
+    "greedy_without_overlap": partial(greedy, allow_overlapping_allocations=False),
+    "naive": naive,
+}
 _SHAPES = {
     "constraint_based": ConstraintBasedSymShapeEvalPass,
     "hint_based": HintBasedSymShapeEvalPass,
 }
+# Options that are called what ExecuTorch's are.
+_SAME = (
+    "emit_stacktrace",
+    "remove_view_copy",
+    "do_quant_fusion_and_const_prop",
+    "run_reinplace_pass",
+    "enable_non_cpu_memory_planning",
+    "emit_mutable_buffer_names",
+    "external_mutable_weights",
+)
 _DEFAULT_FILE = "_default_external_constant"  # exir/passes/external_constants_pass.py
 
 
@@ -34,45 +52,85 @@ def emit(
     lowered: EdgeProgramManager,
     settings: EmitConfig | None = None,
     passes: Sequence[Callable[..., Any]] = (),
+    methods: Mapping[str, MethodEmit] = MappingProxyType({}),
+    algorithms: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> ExecutorchProgramManager:
     """Plan memory and emit, by `to_executorch`, with the loaded passes of `settings`.
 
-    Consumes `lowered`. Raises PipelineError if ExecuTorch would emit something else than it.
+    Consumes `lowered`. `methods` are the settings of single methods; `algorithms` are those of
+    memory planning that were loaded, by reference. Raises PipelineError if ExecuTorch would emit
+    something else than it.
     """
     settings = settings or EmitConfig()
     programs = {name: lowered.exported_program(name) for name in lowered.methods}
     if settings.remove_view_copy:
         refuse_views_of_carries(programs)
-    return lowered.to_executorch(make_emission_config(settings, passes, programs))
+    config = make_emission_config(settings, passes, programs, methods, algorithms)
+    return lowered.to_executorch(config)
 
 
 def make_emission_config(
     settings: EmitConfig,
     passes: Sequence[Callable[..., Any]],
     programs: Mapping[str, ExportedProgram],
+    methods: Mapping[str, MethodEmit] = MappingProxyType({}),
+    algorithms: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> ExecutorchBackendConfig:
     """Make ExecuTorch's config from `settings`.
 
     Mutable buffers begin undefined on a device but for `initialized_buffers`, which are stored.
     """
-    own: list[Any] = list(passes)
+    list_of_passes: list[Any] = list(passes)
     if settings.initialized_buffers:
-        own.append(InitializedMutableBufferPass(list(settings.initialized_buffers)))
-    planning = settings.memory_planning
+        list_of_passes.append(InitializedMutableBufferPass(list(settings.initialized_buffers)))
+    own = {name: methods.get(name, MethodEmit()) for name in programs}
+    planning = _make_planning(settings.memory_planning, algorithms)  # one, which methods can share
     return ExecutorchBackendConfig(
-        passes=own,
-        memory_planning_pass=MemoryPlanningPass(
-            memory_planning_algo=MemoryPlanningAlgorithmSuite([_ALGORITHMS[planning.algorithm]]),
-            **planning.model_dump(exclude={"algorithm"}),
+        passes=list_of_passes,
+        memory_planning_pass=_by_method(
+            planning,
+            {n: each.memory_planning for n, each in own.items()},
+            lambda plan: _make_planning(plan, algorithms),
         ),
-        sym_shape_eval_pass=_SHAPES[settings.sym_shape_eval](),
-        emit_stacktrace=settings.emit_stacktrace,
-        remove_view_copy=settings.remove_view_copy,
-        do_quant_fusion_and_const_prop=settings.do_quant_fusion_and_const_prop,
-        run_reinplace_pass=settings.run_reinplace_pass,
+        sym_shape_eval_pass=_by_method(
+            _SHAPES[settings.sym_shape_eval](),
+            {n: each.sym_shape_eval for n, each in own.items()},
+            lambda name: _SHAPES[name](),
+        ),
+        propagate_device_config=_by_method(
+            _make_device_config(settings.propagate_device),
+            {n: each.propagate_device for n, each in own.items()},
+            _make_device_config,
+        ),
+        to_out_var_pass=ToOutVarPass(settings.ignore_to_out_var_failure),
+        reinplace_extra_ops=_find_operators(settings.reinplace_extra_ops),
         external_constants=_choose_files(settings, programs),
+        **{name: getattr(settings, name) for name in _SAME},
         **dict(settings.layout),
     )
+
+
+def _by_method(common: Any, own: Mapping[str, Any], make: Callable[[Any], Any]) -> Any:
+    """Return what holds for all methods, or, where some have their own, what holds for each."""
+    if all(each is None for each in own.values()):
+        return common
+    return {name: common if each is None else make(each) for name, each in own.items()}
+
+
+def _make_planning(
+    settings: MemoryPlan, algorithms: Mapping[str, Callable[..., Any]]
+) -> MemoryPlanningPass:
+    chosen = [_ALGORITHMS.get(name) or algorithms[name] for name in settings.algorithm]
+    options = settings.model_dump(exclude={"algorithm"})
+    return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite(chosen), **options)
+
+
+def _make_device_config(settings: PropagateDevice) -> PropagateDeviceConfig:
+    return PropagateDeviceConfig(**settings.model_dump())
+
+
+def _find_operators(names: Sequence[str] | None) -> frozenset[Any] | None:
+    return frozenset(edge_operators(names, "reinplace_extra_ops")) if names else None
 
 
 def _choose_files(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -40,11 +41,21 @@ from pipeline.compile.objects import (
     Blob,
     MethodObject,
     TaggedBlob,
+    confused_with_constant,
     merge_named_data,
+    mutable_name,
     program_from_bytes,
 )
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
+
+# What a plan's name begins with that says a method's gradients or parameters (exir/emit/
+# _emit_program.py, `_get_training_metadata`); they follow all methods, in the order of the model.
+_TRAINING = (
+    "__et_training_gradients_index_",
+    "__et_training_parameters_index_",
+    "__et_training_fqn_",
+)
 
 
 @dataclass(frozen=True)
@@ -126,10 +137,11 @@ class _Tables:
     """
 
     constants: _Table = field(default_factory=dict)
-    mutable: _Table = field(default_factory=dict)
+    mutable: list[Blob] = field(default_factory=list)
     delegates: _Table = field(default_factory=dict)
     external_constants: _Table = field(default_factory=dict)
     external: dict[str, dict[str, int]] = field(default_factory=dict)
+    _latest: _Table = field(default_factory=dict)  # of mutable data, the last of equal ones
 
     def relocate(self, plan: ExecutionPlan, owner: MethodObject) -> None:
         """Point the indices in a plan, in place, from its object's tables to these."""
@@ -153,9 +165,20 @@ class _Tables:
                     "tensor of a name; leave `emit.external_constants` out"
                 )
         elif index > 0 and tensor.allocation_info is not None:
-            tensor.data_buffer_idx = 1 + _index(self.mutable, owner.mutable[index])
+            tensor.data_buffer_idx = 1 + self._index_mutable(owner.mutable[index], tensor)
         elif index > 0:
             tensor.data_buffer_idx = 1 + _index(self.constants, owner.constants[index])
+
+    def _index_mutable(self, blob: Blob, tensor: Tensor) -> int:
+        """Return the index of the initial values of a buffer. Those of one with a name are looked
+        for among the constants (`_tensor_spec_to_evalue`), so each has its own."""
+        name = mutable_name(tensor)
+        if name and blob in self.constants:
+            raise confused_with_constant(name)
+        if name or blob not in self._latest:
+            self._latest[blob] = len(self.mutable)
+            self.mutable.append(blob)
+        return self._latest[blob]
 
 
 def _join(
@@ -164,12 +187,15 @@ def _join(
     store: Store,
     order: Sequence[str],
 ) -> tuple[EmitterOutput, NamedDataStoreOutput]:
-    owned = [
-        (plan, owner)
-        for owner in objects
-        for plan in program_from_bytes(store.read(owner.program.digest)).execution_plan
-    ]
+    owned: list[tuple[ExecutionPlan, MethodObject]] = []
+    training: list[ExecutionPlan] = []
+    for owner in objects:
+        plans = program_from_bytes(store.read(owner.program.digest)).execution_plan
+        methods, indices = _split_training(plans)
+        owned += [(plan, owner) for plan in methods]
+        training += indices
     owned.sort(key=lambda pair: pair[0].name)
+    training.sort(key=lambda plan: _place_of(plan, order))
     tables = _Tables()
     for plan, owner in owned:
         tables.relocate(plan, owner)
@@ -181,7 +207,7 @@ def _join(
     output = EmitterOutput(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,
-            execution_plan=[*(plan for plan, _ in owned), *getters],
+            execution_plan=[*(plan for plan, _ in owned), *training, *getters],
             constant_buffer=[reserved, *(Buffer(storage=_stand_in(b)) for b in tables.constants)],
             backend_delegate_data=[
                 BackendDelegateInlineData(data=_stand_in(blob)) for blob in tables.delegates
@@ -197,6 +223,28 @@ def _join(
         external_constant_map=tables.external,
     )
     return output, merge_named_data(_iter_named_data(objects, order), _stand_in)
+
+
+def _split_training(
+    plans: Sequence[ExecutionPlan],
+) -> tuple[list[ExecutionPlan], list[ExecutionPlan]]:
+    """Return the plans of methods, and those that say where gradients stand in their outputs."""
+    names = {plan.name for plan in plans}
+    methods: list[ExecutionPlan] = []
+    training: list[ExecutionPlan] = []
+    for plan in plans:
+        method = _trained(plan.name)
+        (training if method != plan.name and method in names else methods).append(plan)
+    return methods, training
+
+
+def _trained(plan: str) -> str:
+    return reduce(str.removeprefix, _TRAINING, plan)
+
+
+def _place_of(plan: ExecutionPlan, order: Sequence[str]) -> int:
+    method = _trained(plan.name)
+    return order.index(method) if method in order else 0
 
 
 def _stand_in(blob: Blob) -> bytes:

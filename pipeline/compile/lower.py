@@ -34,6 +34,8 @@ def lower(
     edge: EdgeConfig | None = None,
     edge_operators: Sequence[str] = (),
     passes: Mapping[str, Sequence[Callable[..., Any]]] | None = None,
+    passes_after: Mapping[str, Sequence[Callable[..., Any]]] | None = None,
+    delegates: bool = False,
     etrecord: bool = False,
 ) -> EdgeProgramManager:
     """Lower programs by `to_edge_transform_and_lower`, with `to_backend_multiple` in its middle.
@@ -43,7 +45,9 @@ def lower(
     Args:
         edge: how all of the programs become edge programs.
         edge_operators: further operators that may be left, since a backend takes them.
-        passes: the loaded passes over each method's edge program.
+        passes, passes_after: the loaded passes over each method's edge program, before and after
+            partitioners take their part.
+        delegates: whether a method of the package has a partitioner, though none of these has.
         etrecord: keeps copies of the programs on their way for an ETRecord.
 
     Raises PipelineError for a module or an operator that is not there, and for control flow that
@@ -53,7 +57,7 @@ def lower(
     check_modules(programs, method_to_partitioners)
 
     def attempt(own: dict[str, ExportedProgram]) -> EdgeProgramManager:
-        return to_edge_transform_and_lower(
+        lowered = to_edge_transform_and_lower(
             own,
             partitioner={name: list(each) for name, each in method_to_partitioners.items()},
             constant_methods=dict(constant_methods) if constant_methods else None,
@@ -61,6 +65,10 @@ def lower(
             transform_passes={name: each for name, each in (passes or {}).items() if each} or None,
             generate_etrecord=etrecord,
         )
+        if delegates:  # of the joint call, in which each partitioner leaves its manager's defaults
+            lowered.compile_config = EdgeCompileConfig(_check_ir_validity=False)
+        after = {name: list(each) for name, each in (passes_after or {}).items() if each}
+        return lowered.transform(after) if after else lowered
 
     with (
         _lower_through_to_backend_multiple(store),

@@ -17,8 +17,9 @@ from executorch.exir._serialize._flatbuffer_program import (
     _program_to_flatbuffer,
 )
 from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
+from executorch.exir.emit import EmitterOutput
 from executorch.exir.scalar_type import ScalarType
-from executorch.exir.schema import Program, Tensor
+from executorch.exir.schema import Program, Tensor, TensorDataLocation
 from executorch.exir.tensor import ALIGNMENT
 from executorch.exir.tensor_layout import TensorLayout
 from pydantic import TypeAdapter
@@ -104,7 +105,7 @@ def make_object(
 ) -> MethodObject:
     """Commit every part of an emitted program; `named_data` is by method, for a unit of several."""
     output = manager._emitter_output
-    _refuse_named_mutable_buffers(output.program)
+    _check_named_mutable_buffers(output)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
     tagged = put_named_data(store, data)
     return MethodObject(
@@ -178,10 +179,34 @@ def program_from_bytes(data: bytes) -> Program:
     return _flatbuffer_to_program(data)
 
 
-def _refuse_named_mutable_buffers(program: Program) -> None:
-    # `_tensor_spec_to_evalue` (exir/emit/_emitter.py) looks them up among the constants.
-    values = (value.val for plan in program.execution_plan for value in plan.values)
-    for tensor in (value for value in values if isinstance(value, Tensor)):
-        mutable = tensor.allocation_info is not None and tensor.data_buffer_idx > 0
-        if mutable and tensor.extra_tensor_info is not None:
-            raise PipelineError("mutable buffers with emitted names cannot be linked")
+def mutable_name(tensor: Tensor) -> str:
+    """Return the emitted name of a mutable buffer of planned memory, "" where it has none."""
+    extra = tensor.extra_tensor_info
+    if extra is None or extra.location is TensorDataLocation.EXTERNAL:
+        return ""
+    return extra.fully_qualified_name or "" if tensor.allocation_info else ""
+
+
+def confused_with_constant(name: str) -> PipelineError:
+    """Return the error of a mutable buffer that begins with the values of a constant: ExecuTorch
+    gives it the constant's index, of another table (`_tensor_spec_to_evalue`)."""
+    return PipelineError(
+        f"mutable buffer '{name}' begins with the values of a constant, and ExecuTorch would point "
+        "it elsewhere; leave `emit.emit_mutable_buffer_names` out, or its initial values"
+    )
+
+
+def _check_named_mutable_buffers(output: EmitterOutput) -> None:
+    """Raise PipelineError where a named buffer has the index of a constant, not the next one."""
+    values = (value.val for plan in output.program.execution_plan for value in plan.values)
+    stored = [
+        (tensor.data_buffer_idx, name)
+        for tensor in values
+        if isinstance(tensor, Tensor) and tensor.data_buffer_idx > 0
+        for name in [mutable_name(tensor)]
+        if name
+    ]
+    last = len(output.mutable_data or [None]) - 1
+    for number, (index, name) in enumerate(stored, 1):
+        if index != number or number > last:
+            raise confused_with_constant(name)

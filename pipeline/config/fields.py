@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from pipeline.backends.options import MODULE_PATTERN, Distinct, rule
+from pipeline.backends.options import MODULE_PATTERN, Distinct, distinct, rule
 from pipeline.store.files import BUILD_FILES
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 
@@ -23,8 +23,9 @@ SHARE_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,9})? ?%$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 LABEL_PATTERN = r"^[^\x00-\x1f\x7f]+$"
 OPERATOR_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
-# No name begins with `_`: those are private, or Python's own.
-REFERENCE_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*:[A-Za-z][A-Za-z0-9_]*$"
+# No name begins with `_`: those are private, or Python's own. But ExecuTorch has its in `_passes`.
+_WORD = r"[A-Za-z][A-Za-z0-9_]*"
+REFERENCE_PATTERN = rf"^(executorch(\.(_passes|{_WORD}))+|{_WORD}(\.{_WORD})*):{_WORD}$"
 # What a text that does not match one of these should be.
 RULES = {
     NAME_PATTERN: "must be letters, digits, '_', '-' and single dots inside",
@@ -76,6 +77,21 @@ def _power_of_two(value: int) -> int:
     return value
 
 
+ALGORITHMS = ("greedy", "greedy_without_overlap", "naive")  # of memory planning
+
+
+def _algorithms(value: Any) -> Any:
+    names = value if isinstance(value, list | tuple) else [value]
+    known = [isinstance(n, str) and (n in ALGORITHMS or _is_reference(n)) for n in names]
+    if not names or not all(known):
+        raise rule(f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these")
+    return distinct(tuple(names))
+
+
+def _is_reference(name: str) -> bool:
+    return re.fullmatch(REFERENCE_PATTERN, name) is not None
+
+
 def _constant(value: Any) -> Any:
     """A plan holds 64-bit numbers and texts that end at the first NUL."""
     for leaf in value if isinstance(value, list) else [value]:
@@ -125,6 +141,14 @@ Constant = Annotated[
     bool | int | float | str | list[bool | int | float | str],
     PlainValidator(_constant),
     WithJsonSchema({"anyOf": [*_LEAF, {"type": "array", "items": {"anyOf": _LEAF}}]}),
+]
+_ALGORITHM = {"anyOf": [{"enum": [*ALGORITHMS]}, {"type": "string", "pattern": REFERENCE_PATTERN}]}
+Algorithms = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_algorithms),
+    WithJsonSchema(
+        {"anyOf": [*_ALGORITHM["anyOf"], {"type": "array", "items": _ALGORITHM, "minItems": 1}]}
+    ),
 ]
 Size = Annotated[
     int,

@@ -27,6 +27,7 @@ from pipeline.backends.options import Distinct, Modules, rule
 from pipeline.backends.workspace_files import located, named_files
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
+    Algorithms,
     Constant,
     Label,
     MethodName,
@@ -40,12 +41,17 @@ from pipeline.config.validation import Cases, ValidateConfig
 from pipeline.config.variables import Secret, replace_secrets
 from pipeline.store.errors import join
 
+OMIT = "omit"  # in place of a method's settings: it is no part of the package
+FACTORY = "factory"  # the key before a pass that is made by a call
+
 
 class PassSpec(Options):
     """A pass over the graph, by import path, and the options that it is made with."""
 
     reference: Annotated[str, Field(pattern=REFERENCE_PATTERN)]
     options: Annotated[dict[str, Any], AfterValidator(check_data)] = Field(default={})
+    factory: bool = False
+    """Whether it is called with the options, for a pass or a list of passes."""
 
     @field_serializer("options")
     def _without_secrets(self, options: dict[str, Any]) -> Any:
@@ -81,8 +87,67 @@ class EdgeConfig(Options):
     """Lower without oneDNN, by which torch narrows the ranges of dynamic sizes that go through
     convolutions. It is the joint call under torch.backends.mkldnn.flags(enabled=False)."""
     passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
-    """Passes over the edge program, in this order, as module:name of what passes/ defines, or an
-    installed distribution offers."""
+    """Passes over the edge program, in this order, as module:name of what passes/ defines, or
+    ExecuTorch or an installed distribution offers."""
+    passes_after_delegation: tuple[PassSpec, ...] = Field(default=(), strict=False)
+    """Passes over what is left when partitioners have taken theirs, before anything is folded:
+    `EdgeProgramManager.transform`."""
+
+
+class MemoryPlan(Options):
+    """Settings by which the memory of a method is planned: options of `MemoryPlanningPass`."""
+
+    algorithm: Algorithms = ("greedy",)
+    """greedy lets tensors that don't live at the same time share memory, greedy_without_overlap
+    only whole places of it; naive gives each its own. Of several in a list the one that takes
+    least. An own one is module:name, as passes are."""
+    alignment: Annotated[int, Field(ge=1)] = 16
+    """The alignment of every tensor, in bytes."""
+    allow_lifetime_and_storage_overlap: bool = False
+    """Accept plans in which tensors that live together overlap."""
+    alloc_graph_input: bool = True
+    """Plan memory for inputs; otherwise the caller's is used."""
+    alloc_graph_output: bool = True
+    """Plan memory for outputs; otherwise the caller's is used."""
+    alloc_mutable_buffers: bool = True
+    """Plan memory for mutable buffers; otherwise a runtime finds them by their names, which
+    emit_mutable_buffer_names stores."""
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The algorithms that are no words, as module:name."""
+        return tuple(name for name in self.algorithm if ":" in name)
+
+
+class MemoryPlanning(MemoryPlan):
+    """Settings by which the memory of a package's methods is planned."""
+
+    share_mutable_buffers: bool = False
+    """Methods that change a buffer of the same name change the same memory, such as the cache that
+    prefill fills and decode reads. All methods are then compiled together."""
+
+
+SymShapeEval = Literal["constraint_based", "hint_based"]
+
+
+class PropagateDevice(Options):
+    """Settings by which values go to and from the device of a delegate: `PropagateDeviceConfig`."""
+
+    skip_h2d_for_method_inputs: bool = False
+    """Inputs that a delegate reads are on its device already."""
+    skip_d2h_for_method_outputs: bool = False
+    """Outputs that a delegate makes stay on its device."""
+
+
+class MethodEmit(Options):
+    """Settings by which one method is written, each in place of the package's."""
+
+    memory_planning: MemoryPlan | None = None
+    """How its memory is planned, as a whole."""
+    sym_shape_eval: SymShapeEval | None = None
+    """What memory of dynamic sizes is planned for."""
+    propagate_device: PropagateDevice | None = None
+    """How values go to and from the device of a delegate."""
 
 
 class MethodConfig(Options):
@@ -96,6 +161,7 @@ class MethodConfig(Options):
     edge: EdgeConfig = EdgeConfig()
     quantize: SerializeAsAny[QuantizeConfig] | None = None
     """Quantize the method before it is lowered; by default it is not quantized."""
+    emit: MethodEmit = MethodEmit()
 
     @field_validator("quantize")
     @classmethod
@@ -124,6 +190,27 @@ class MethodConfig(Options):
                 "stores them so; take int8_dynamic_activation_int4_weight or ..._int8_weight"
             )
         return self
+
+    @property
+    def passes(self) -> dict[str, tuple[PassSpec, ...]]:
+        """The passes that it names, by their place in it."""
+        edge = self.edge
+        return {
+            "edge.passes": edge.passes,
+            "edge.passes_after_delegation": edge.passes_after_delegation,
+        }
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The passes and algorithms that it names, as module:name."""
+        planning = self.emit.memory_planning
+        passes = (spec.reference for several in self.passes.values() for spec in several)
+        return (*passes, *(planning.references if planning else ()))
+
+    @property
+    def delegates(self) -> bool:
+        """Whether a partitioner of ExecuTorch's sees it: a backend can lower by passes alone."""
+        return any(spec.backend.lowering.make_passes is None for spec in self.partitioners)
 
     @model_validator(mode="after")
     def _takes_the_whole_method(self) -> Self:
@@ -161,25 +248,6 @@ class MethodConfig(Options):
         }
 
 
-class MemoryPlanning(Options):
-    """Settings of memory planning: options of `MemoryPlanningPass`."""
-
-    algorithm: Literal["greedy", "naive"] = "greedy"
-    """greedy lets tensors that don't live at the same time share memory; naive gives each its
-    own."""
-    alignment: PowerOfTwo = 16
-    """The alignment of every tensor, in bytes."""
-    allow_lifetime_and_storage_overlap: bool = False
-    """Accept plans in which tensors that live together overlap."""
-    alloc_graph_input: bool = True
-    """Plan memory for inputs; otherwise the caller's is used."""
-    alloc_graph_output: bool = True
-    """Plan memory for outputs; otherwise the caller's is used."""
-    share_mutable_buffers: bool = False
-    """Methods that change a buffer of the same name change the same memory, such as the cache that
-    prefill fills and decode reads. All methods are then compiled together."""
-
-
 class LayoutConfig(Options):
     """The layout of the file; no method is compiled again for it."""
 
@@ -213,14 +281,32 @@ class EmitConfig(Options):
     """Fuse quantized operators and fold constants after lowering."""
     run_reinplace_pass: bool = False
     """Let operators write to their input where nothing else reads it."""
-    sym_shape_eval: Literal["constraint_based", "hint_based"] = "constraint_based"
+    reinplace_extra_ops: Distinct[Operator] | None = None
+    """Further operators that may do so, such as aten.relu.default; they switch the pass on."""
+    sym_shape_eval: SymShapeEval = "constraint_based"
     """Plan for the upper bounds of dynamic sizes, or for the sizes of the export."""
+    propagate_device: PropagateDevice = PropagateDevice()
+    enable_non_cpu_memory_planning: bool = True
+    """Plan memory of the device for what delegates of another device than the CPU read and make;
+    otherwise all of it on the CPU."""
+    emit_mutable_buffer_names: bool = False
+    """Store the qualified names of mutable buffers."""
+    external_mutable_weights: bool = False
+    """Store the weights that a method gives gradients of in a .ptd file."""
+    ignore_to_out_var_failure: bool = False
+    """Leave operators that have no variant with an output of the caller's, which the runtime then
+    must know."""
     emit_stacktrace: bool = False
     """Store with each instruction where in Python it came from."""
     etrecord: bool = False
     """Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows the lines and
     modules of what was profiled on a device. The package stays the same."""
     layout: LayoutConfig = LayoutConfig()
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The passes and algorithms that it names for all methods, as module:name."""
+        return (*(spec.reference for spec in self.passes), *self.memory_planning.references)
 
     @property
     def holds_lines(self) -> bool:
@@ -238,7 +324,8 @@ class PackageConfig(Options):
     target: Label | None = None
     """A label for people and reports."""
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
-    """Every method of the model, and how it is lowered."""
+    """Every method of the model, and how it is lowered, or `omit` for one that is left out."""
+    omitted: tuple[MethodName, ...] = ()
     constant_methods: dict[MethodName, Constant] = Field(default={})
     """Methods that return a constant, with the constant."""
     emit: EmitConfig = EmitConfig()
@@ -277,8 +364,19 @@ class PackageConfig(Options):
     def pass_references(self, methods: Iterable[str]) -> Iterator[str]:
         """Yield the passes that lowering and emitting these methods takes."""
         for name in methods:
-            yield from (spec.reference for spec in self.methods[name].edge.passes)
-        yield from (spec.reference for spec in self.emit.passes)
+            yield from self.methods[name].references
+        yield from self.emit.references
+
+    def delegates_beside(self, unit: Iterable[str]) -> bool:
+        """Return whether only methods outside of a unit have partitioners, and that can matter.
+
+        What a partitioner leaves has no edge settings any more, in the joint call that of all
+        methods: their check and their dim orders.
+        """
+        own = [self.methods[name] for name in unit]
+        reads = any(each.edge.skip_dim_order or each.edge.passes_after_delegation for each in own)
+        there = any(method.delegates for method in self.methods.values())
+        return reads and there and not any(method.delegates for method in own)
 
     def names_count(self, method: str) -> bool:
         """Return whether something that makes the method's object may read names of values or

@@ -29,7 +29,7 @@ from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import KEYS, Composition, Document
 from pipeline.config.fields import REFERENCE_PATTERN, RULES, wrong_package_name
-from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
+from pipeline.config.models import FACTORY, OMIT, MethodConfig, PackageConfig, PassSpec
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, plural, shown
 
 _M = TypeVar("_M", bound=Options)
@@ -190,6 +190,12 @@ class _Reader:
         return None
 
     def _package(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
+        methods = _as(dict, _as(dict, data).get("methods"))
+        omitted = tuple(name for name, written in methods.items() if written == OMIT)
+        self._given = {**self._given, "omitted": omitted}
+        if omitted:
+            kept = {name: written for name, written in methods.items() if written != OMIT}
+            data = {**data, "methods": kept}
         for loc, what, known in _disagreements(_as(dict, data)):
             mistakes.add(what, known, loc)
         return self._mapping(PackageConfig, data, validate, mistakes)
@@ -235,12 +241,15 @@ class _Reader:
 
     def _pass(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         name, options = _named(data)
+        if factory := name == FACTORY:
+            name, options = _named(options)
         if not isinstance(name, str) or not re.fullmatch(REFERENCE_PATTERN, name):
             mistakes.add(f"is {shown(name)}, {RULES[REFERENCE_PATTERN]}")
         elif not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
-            mistakes.add(f"is {shown(options)}, must be a mapping of options", loc=(name,))
+            loc = (FACTORY, name) if factory else (name,)
+            mistakes.add(f"is {shown(options)}, must be a mapping of options", loc=loc)
         else:
-            return validate({"reference": name, "options": options})
+            return validate({"reference": name, "options": options, "factory": factory})
         return None
 
     def _quantize(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:

@@ -1,9 +1,10 @@
 """Passes by import path, `fusions:FuseGelu`: which ones a config may name, and how they are made.
 
 A config is data: it names a pass among code that others vouch for, and nothing else that could be
-imported. These are the classes and functions of the workspace's `passes/` folder, and those that an
+imported. These are the classes and functions of the workspace's `passes/` folder, those that an
 installed distribution offers by an entry point of the group `pte_pipeline.passes`: a module
-(`acme.passes`), or one object (`acme.passes:FuseGelu`).
+(`acme.passes`), or one object (`acme.passes:FuseGelu`), and ExecuTorch's own pass classes
+(`executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass`).
 
 The digests of all files in a pass's folder or package are part of keys, so they are found without
 importing anything; `plan/pass_inputs.py` says what else counts.
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,9 +31,14 @@ from pipeline.store.errors import PipelineError
 if TYPE_CHECKING:
     from pipeline.config.models import PassSpec
 
+Pass = Callable[..., Any]
 FOLDER = "passes"
 GROUP = "pte_pipeline.passes"
 NOT_OFFERED = f"is not in {FOLDER}/, and no installed distribution offers it by an entry point"
+_EXECUTORCH = "executorch"
+# ExecuTorch's modules of passes: those in such a folder, or with such an end of their name.
+_PASS_FOLDERS = {"passes", "_passes", "aten_passes", "edge_passes", "transforms"}
+_PASS_MODULES = ("_pass", "_passes")
 
 
 def source_files(reference: str, root: Path) -> dict[str, Path]:
@@ -41,21 +47,49 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
     module = reference.partition(":")[0]
     if is_own(reference, root):
         return _files(root / FOLDER, FOLDER)
+    if _is_executorchs(module):
+        return _module_file(module)
     if not {module, reference} & _offered():
         return {}
-    top = module.partition(".")[0]
     spec = _find_spec(module)
     if spec is None or spec.origin is None:
         return {}
     origin = Path(spec.origin)
     if origin.name == "__init__.py":
-        return _files(origin.parent, top)
+        return _files(origin.parent, spec.name.replace(".", "/"))
     return {origin.name: origin}
+
+
+def _is_executorchs(module: str) -> bool:
+    """Return whether a module, by its name, is one of ExecuTorch's with passes."""
+    top, *parts = module.split(".")
+    tests = {"test", "tests", "examples"} & {*parts}
+    passes = bool(_PASS_FOLDERS & {*parts}) or module.endswith(_PASS_MODULES)
+    return top == _EXECUTORCH and passes and not tests
+
+
+def _module_file(module: str) -> dict[str, Path]:
+    """Return the file of an installed module; all others of its distribution are in every key by
+    its version."""
+    parts = module.split(".")
+    spec = find_spec(parts[0])
+    for end in range(2, len(parts) + 1):
+        if spec is None or spec.submodule_search_locations is None:
+            return {}
+        where = spec.submodule_search_locations
+        spec = PathFinder.find_spec(".".join(parts[:end]), where)
+    if spec is None or spec.origin is None:
+        return {}
+    origin = Path(spec.origin)
+    folders = parts if origin.stem == "__init__" else parts[:-1]
+    return {"/".join((*folders, origin.name)): origin}
 
 
 def remedy(reference: str) -> str:
     """Return what makes a pass one that a config may name."""
     module, _, name = reference.partition(":")
+    if _is_executorchs(module) and not _module_file(module):
+        return "the installed executorch has no such module"
     if _find_spec(module) is None:
         return f"write {FOLDER}/{module.replace('.', '/')}.py, or offer it in the group {GROUP}"
     return (
@@ -70,11 +104,19 @@ def is_own(reference: str, root: Path) -> bool:
 
 
 def _find_spec(module: str) -> ModuleSpec | None:
-    """Find the package that a module is in, without importing it."""
+    """Find the package of files that a module is in, or its own file, without importing it: a
+    namespace, which has none of its own, is no more than a way there."""
+    first, *rest = module.split(".")
     try:
-        return find_spec(module.partition(".")[0])
+        spec, name = find_spec(first), first
     except (ImportError, ValueError):
         return None
+    for part in rest:
+        if spec is None or spec.origin is not None:
+            return spec
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec
 
 
 def _own_file(module: str, root: Path) -> Path | None:
@@ -100,26 +142,37 @@ def _files(folder: Path, name: str) -> dict[str, Path]:
     return found
 
 
-def load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., Any]]:
-    """Make passes: a class is made with its options, a function is given them with each call.
-    Raises PipelineError for one that may not be named, can't be imported or can't be made."""
+def load_passes(
+    specs: Sequence[PassSpec],
+    root: Path,
+    wrap: Callable[[Pass, str], Pass] = lambda made, name: made,
+) -> list[Pass]:
+    """Make passes: a class is made with its options, a function is given them with each call, and a
+    factory with its one call, for a pass or a list of them.
+
+    `wrap` is given each with what messages call it. Raises PipelineError for one that may not be
+    named, can't be imported or can't be made.
+    """
     with _importing(root / FOLDER):
-        return [_load(spec, root) for spec in specs]
+        made = [(each, spec) for spec in specs for each in _load(spec, root)]
+        return [wrap(each, f"pass {spec.reference}") for each, spec in made]
 
 
-def _load(spec: PassSpec, root: Path) -> Callable[..., Any]:
+def _load(spec: PassSpec, root: Path) -> list[Pass]:
     reference = spec.reference
     if not source_files(reference, root):
         raise PipelineError(f"pass {reference}: {NOT_OFFERED}")
+    made: list[Pass] = []
     try:
         name, _, attribute = reference.partition(":")
         module = importlib.import_module(name)
         found = getattr(module, attribute)
         what = _foreign(module, attribute, found, root)
         if not what:
-            options = spec.reveal()
-            made = found(**options) if isinstance(found, type) else partial(found, **options)
-            what = "" if callable(made) else "is not a pass; it can't be called with a graph"
+            made = _make(spec, found)
+            if not made or not all(map(callable, made)):
+                what = "is not a pass; it can't be called with a graph"
+                what = "makes no pass, nor a list of passes" if spec.factory else what
     except Exception as error:  # whatever the user's code raises
         what = f"cannot be loaded ({type(error).__name__}: {error})"
         cause = error if spec.hide(what) == what else None  # its traceback would quote a secret
@@ -129,10 +182,23 @@ def _load(spec: PassSpec, root: Path) -> Callable[..., Any]:
     return made
 
 
+def _make(spec: PassSpec, found: Any) -> list[Pass]:
+    options = spec.reveal()
+    if not spec.factory:
+        return [found(**options) if isinstance(found, type) else partial(found, **options)]
+    made = found(**options)
+    made = getattr(made, "passes", made)  # of a pass manager
+    return [*made] if isinstance(made, list | tuple) else [made]
+
+
 def _foreign(module: ModuleType, attribute: str, found: object, root: Path) -> str:
     """Return why an object is not the module's to offer, or ""; what a module imports for itself,
     such as `subprocess`, is not."""
     path = _own_file(module.__name__, root)
+    if path is None and _is_executorchs(module.__name__):
+        return (
+            "" if _is_pass_of_executorch(found) else "is no class of passes that ExecuTorch defines"
+        )
     if path is not None and module.__file__ != str(path):
         return f"another module '{module.__name__}' is imported already; rename {path.name}"
     if attribute in getattr(module, "__all__", ()) or (
@@ -143,6 +209,16 @@ def _foreign(module: ModuleType, attribute: str, found: object, root: Path) -> s
     if isinstance(found, type | FunctionType) and f"{home}.".startswith(f"{module.__name__}."):
         return ""
     return "is no class or function that the module defines, or lists in `__all__`"
+
+
+def _is_pass_of_executorch(found: object) -> bool:
+    from executorch.exir.pass_base import ExportedProgramPassBase
+    from torch.fx.passes.infra.pass_base import PassBase
+
+    bases = (PassBase, ExportedProgramPassBase)
+    home = str(getattr(found, "__module__", ""))
+    known = isinstance(found, type) and issubclass(found, bases)
+    return known and home.startswith(f"{_EXECUTORCH}.")
 
 
 @contextmanager

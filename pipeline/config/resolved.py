@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pipeline.backends import Options, PartitionerSpec
 from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config.compose import Document
-from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
+from pipeline.config.models import FACTORY, OMIT, MethodConfig, PackageConfig, PassSpec
 from pipeline.config.parser import partitioner_options
 from pipeline.config.variables import Secret
 from pipeline.config.yaml import Node, dump_flow
@@ -52,8 +52,12 @@ class _View:
                 # With what they leave out, which is as for the whole method.
                 value = {n: each or NOT for n, each in model.overrides(name).items()}
                 unsaid = "as for the method" if value else "default"
-            if path or key != "package":  # that is the name of the file, or of one of a matrix
-                yield from self._member(key, value, join(path, key), indent, unsaid)
+            if isinstance(model, PackageConfig):
+                if key in ("package", "omitted"):  # the name of the file, or of one of a matrix
+                    continue
+                if key == "methods":
+                    value = {**value, **dict.fromkeys(model.omitted, OMIT)}
+            yield from self._member(key, value, join(path, key), indent, unsaid)
         recipe = self._document.written(join(path, "recipe"))
         if recipe is not None and isinstance(model, MethodConfig):
             yield from self._member("recipe", recipe.value, join(path, "recipe"), indent)
@@ -134,7 +138,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, PartitionerSpec):
         return _named(value.name, _written(value).model_dump(mode="json", exclude_defaults=True))
     if isinstance(value, PassSpec):
-        return _named(value.reference, value.options)
+        made = _named(value.reference, value.options)
+        return {FACTORY: made} if value.factory else made
     if isinstance(value, Options):
         return _plain(value.resolved())
     if isinstance(value, list | tuple):

@@ -24,7 +24,7 @@ from pipeline.backends import (
 )
 from pipeline.config.fields import REFERENCE_PATTERN
 from pipeline.config.matrix import AXIS_PATTERN
-from pipeline.config.models import MethodConfig, PackageConfig, PassSpec
+from pipeline.config.models import FACTORY, OMIT, MethodConfig, PackageConfig, PassSpec
 from pipeline.config.parser import partitioner_options
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -57,12 +57,14 @@ Whole.:
     methods:
       minProperties: 1
       additionalProperties:
-        oneOf:
-          - required: [partitioners]
-          - required: [recipe]
-            properties: {{quantize: false}}
-        properties:
-          quantize: {{$ref: "#/$defs/Quantizer."}}
+        if: {{type: object}}
+        then:
+          oneOf:
+            - required: [partitioners]
+            - required: [recipe]
+              properties: {{quantize: false}}
+          properties:
+            quantize: {{$ref: "#/$defs/Quantizer."}}
 Matrix.:
   title: Matrix
   description: Axes. One is a list of values, for ${{matrix.axis}}, or a mapping of names to parts
@@ -155,14 +157,21 @@ class _Generator(GenerateJsonSchema):
         if model is PassSpec:
             name: JsonSchemaValue = {"type": "string", "pattern": REFERENCE_PATTERN}
             options: Any = {REFERENCE_PATTERN: {"type": ["object"]}}  # the pass knows its own
-            return _name_or_mapping(name, "patternProperties", options)
+            made = _name_or_mapping(name, "patternProperties", options)
+            words = {"description": "Called for a pass, or a list of passes."}
+            factory = {FACTORY: {**words, **_name_or_mapping(name, "patternProperties", options)}}
+            made["anyOf"][1]["properties"] = factory
+            return made
         if model is PartitionerSpec:
             options = {name: self._model(partitioner_options(name)) for name in BACKENDS}
             return _name_or_mapping({"enum": list(BACKENDS)}, "properties", options)
         made = super().model_schema(schema)
         if model is PackageConfig:  # its name is the file's
-            del made["properties"]["package"]
+            del made["properties"]["package"], made["properties"]["omitted"]
             made["required"].remove("package")
+            methods = made["properties"]["methods"]["patternProperties"]
+            for name, method in methods.items():
+                methods[name] = {"anyOf": [method, {"const": OMIT}]}
         if model is MethodConfig:
             made["properties"]["recipe"] = {
                 "enum": [name for name, recipe in RECIPES.items() if "refused" not in recipe],

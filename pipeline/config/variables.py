@@ -174,7 +174,9 @@ def _is_pass_option(place: tuple[object, ...]) -> bool:
     """Tell whether a path leads into the options of a pass: `emit.passes[0].<name>.<option>`."""
     if place[:1] == ("methods",) and place[2:3] == ("edge",):
         place = place[2:]
-    return place[:1] in (("edge",), ("emit",)) and place[1:2] == ("passes",) and len(place) > 4
+    lists = (("passes",), ("passes_after_delegation",))
+    place = tuple(part for part in place if part != "factory")
+    return place[:1] in (("edge",), ("emit",)) and place[1:2] in lists and len(place) > 4
 
 
 def replace_secrets(value: Any, change: Callable[[Secret], Any]) -> Any:

@@ -73,13 +73,14 @@ class QuantizeInputs:
 
 @dataclass(frozen=True)
 class CompileInputs:
-    """The methods of a unit, in the order of the model, and the quantize actions of those that are
-    quantized."""
+    """The methods of a unit, in the order of the model, the quantize actions of those that are
+    quantized, and whether only others have partitioners (`PackageConfig.delegates_beside`)."""
 
     sources: Mapping[str, MethodSource]
     quantizes: Mapping[str, Action[QuantizeInputs]]
     configs: Mapping[str, MethodConfig]
     emit: EmitConfig
+    delegates_beside: bool = False
 
 
 @dataclass(frozen=True)

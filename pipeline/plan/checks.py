@@ -18,7 +18,7 @@ from pipeline.store.workspace import Workspace
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import Options
     from pipeline.config.compose import Document
-    from pipeline.config.models import MethodConfig, PackageConfig
+    from pipeline.config.models import MemoryPlan, MethodConfig, PackageConfig
 
 
 def check_backends(document: Document) -> Iterator[Problem]:
@@ -54,6 +54,7 @@ def check_config(
     yield from _missing_passes(config, document, workspace.root)
     yield from _misfitting_files(config, document, workspace)
     yield from _mixed_edges(config, document)
+    yield from _emission_conflicts(config, document)
 
 
 def check_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
@@ -72,12 +73,52 @@ def check_options(config: PackageConfig, document: Document) -> Iterator[Problem
 
 
 def _missing_passes(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
-    lists = {f"methods.{name}.edge.passes": m.edge.passes for name, m in config.methods.items()}
-    for path, passes in {**lists, "emit.passes": config.emit.passes}.items():
-        for number, each in enumerate(passes):
-            if not source_files(each.reference, root):
-                what = f"the pass {each.reference} {NOT_OFFERED}"
-                yield document.problem(join(path, number), what, remedy(each.reference))
+    lists = {
+        f"methods.{name}.{place}": [each.reference for each in passes]
+        for name, method in config.methods.items()
+        for place, passes in method.passes.items()
+    }
+    lists["emit.passes"] = [each.reference for each in config.emit.passes]
+    for path, planning in _plans(config):
+        lists[f"{path}.algorithm"] = list(planning.algorithm)
+    for path, references in lists.items():
+        for number, reference in enumerate(references):
+            if ":" in reference and not source_files(reference, root):
+                what = f"the pass {reference} {NOT_OFFERED}"
+                yield document.problem(join(path, number), what, remedy(reference))
+
+
+def _plans(config: PackageConfig) -> Iterator[tuple[str, MemoryPlan]]:
+    """Yield how memory is planned, with the place where that stands."""
+    yield "emit.memory_planning", config.emit.memory_planning
+    for name, method in config.methods.items():
+        if method.emit.memory_planning is not None:
+            yield f"methods.{name}.emit.memory_planning", method.emit.memory_planning
+
+
+def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Find settings of emission that ExecuTorch does not take together."""
+    emit = config.emit
+    for path, planning in _plans(config):
+        if path != "emit.memory_planning" and emit.memory_planning.share_mutable_buffers:
+            what = "is of one method, and buffers that methods share are planned for all of them"
+            yield document.problem(path, what, "say it in `emit: {memory_planning: ...}`")
+        if not planning.alloc_mutable_buffers:
+            where = join(path, "alloc_mutable_buffers")
+            if getattr(planning, "share_mutable_buffers", False):
+                what = "leaves no memory that methods could share"
+                yield document.problem(where, what, "leave share_mutable_buffers out")
+            if not emit.emit_mutable_buffer_names:
+                what = "leaves buffers that a runtime can only find by name"
+                yield document.problem(where, what, "say `emit: {emit_mutable_buffer_names: true}`")
+    skips = {"emit.propagate_device": emit.propagate_device} | {
+        f"methods.{name}.emit.propagate_device": method.emit.propagate_device
+        for name, method in config.methods.items()
+    }
+    for path, each in skips.items():
+        if each and any(each.resolved().values()) and not emit.enable_non_cpu_memory_planning:
+            what = "skips copies to and from a device whose memory is not planned"
+            yield document.problem(path, what, "leave enable_non_cpu_memory_planning out")
 
 
 def _misfitting_files(
@@ -100,7 +141,8 @@ def _misfitting_files(
 def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
     """Find methods that are lowered in one call and would become edge programs in other ways."""
     for unit in config.units:
-        ways = {n: config.methods[n].edge.model_copy(update={"passes": ()}) for n in unit}
+        none: dict[str, tuple[()]] = {"passes": (), "passes_after_delegation": ()}
+        ways = {n: config.methods[n].edge.model_copy(update=none) for n in unit}
         first, *others = unit
         for name in others:
             if ways[name] != ways[first]:
@@ -135,17 +177,18 @@ def check_methods(
 ) -> Iterator[Problem]:
     """Find methods that the model lacks, or that the config leaves out."""
     for name in config.constant_methods:
-        if name in methods:
+        if name in methods and name not in config.omitted:
             where = join("constant_methods", name)
             yield document.problem(where, "is a method of the model too", "rename it")
-    for name in config.methods:
+    for name in (*config.methods, *config.omitted):
         if name not in methods:
             hint = did_you_mean(name, methods)
             yield document.problem(join("methods", name), "is no method of the model", hint)
     for name in methods:
-        if name not in config.methods:
+        if name not in config.methods and name not in config.omitted:
             what = f"leaves out '{name}', a method of the model"
-            remedy = "add it; `partitioners: []` is for portable operators only"
+            remedy = "add it; `partitioners: []` is for portable operators only, "
+            remedy += f"`{name}: omit` leaves it out"
             yield document.problem("methods", what, remedy)
 
 

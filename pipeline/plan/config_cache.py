@@ -29,6 +29,7 @@ class ConfigSummary:
     """The part of a config from which tasks and the digests of keys are made.
 
     Attributes:
+        omitted: the methods of the model that are no part of the package.
         units: the methods that are compiled together, unit by unit.
         distributions: those whose versions count for what the backends and quantizers make.
         backends: those for which this machine counts.
@@ -38,6 +39,7 @@ class ConfigSummary:
     """
 
     model: str
+    omitted: tuple[str, ...]
     units: tuple[tuple[str, ...], ...]
     distributions: tuple[str, ...]
     backends: tuple[str, ...]
@@ -224,6 +226,7 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
     named += [f for each in config.validation.methods.values() for f in each.examples or ()]
     return {
         "model": config.model,
+        "omitted": config.omitted,
         "units": config.units,
         "distributions": sorted(
             {name for host in hosts for name in host.distributions}

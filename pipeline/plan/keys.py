@@ -140,16 +140,18 @@ def compile_action(
         "emit": {k: v for k, v in config.emit.resolved().items() if k not in _NOT_COMPILED},
     }
     together = {name: source for name, source in methods.items() if name in unit}
+    beside = config.delegates_beside(unit)
     more: Key = {
         # A backend that sees all methods takes them in the order of the model.
         "order": list(together) if len(together) > 1 else [],
         "content": {n: methods[n].content for n in unit} if config.emit.holds_lines else {},
         "facts": _machine_facts(config, unit),
+        "delegates_beside": beside,
         "passes": {name: passes[name] for name in sorted(set(config.pass_references(unit)))},
     }
     key |= {name: value for name, value in more.items() if value}
     configs = {name: config.methods[name] for name in together}
-    inputs = CompileInputs(together, own, configs, config.emit)
+    inputs = CompileInputs(together, own, configs, config.emit, beside)
     return Action("compile", config.model, config.package, unit_name(unit), key, inputs)
 
 

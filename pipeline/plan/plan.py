@@ -93,7 +93,7 @@ class Plan:
         if config.model not in self.models.sources:
             return tuple(found)
         try:
-            methods = self.methods(package)
+            methods = self.models.methods(config.model)
         except SourceError as error:
             return (*found, document.problem("model", str(error)))
         if methods is not None:
@@ -118,11 +118,14 @@ class Plan:
         return tuple(sorted({m for m in map(self.exporter, self.packages) if m}))
 
     def methods(self, package: str) -> dict[str, MethodSource] | None:
-        """Return the methods of a package's model, in its order, or None while it is not exported.
-        Raises SourceError."""
-        model = self.model(package)
-        assert model is not None
-        return self.models.methods(model)
+        """Return the methods of a package, in the order of its model, or None while that is not
+        exported. Raises SourceError."""
+        summary = self.configs.summary(package)
+        assert summary is not None
+        found = self.models.methods(summary.model)
+        if found is None:
+            return None
+        return {name: each for name, each in found.items() if name not in summary.omitted}
 
     def remember(self) -> None:
         """Keep what was read of files, in the workspace and, of archives, in the store."""

@@ -60,7 +60,8 @@ def runs_user_code(action: Action) -> bool:
             configs, emit = inputs.config.methods, inputs.config.emit
         case _:
             return False
-    passes = [*(emit.passes if emit else ()), *(p for c in configs.values() for p in c.edge.passes)]
+    passes = [*(emit.references if emit else ())]
+    passes += [each for config in configs.values() for each in config.references]
     names = [spec.name for config in configs.values() for spec in config.partitioners]
     names += [config.quantize.quantizer for config in configs.values() if config.quantize]
     return bool(passes) or any(name in BACKENDS and BACKENDS[name].plugin for name in names)

@@ -23,7 +23,12 @@ def test_methods_are_those_of_the_model():
         "f.yaml: methods.embed: is no method of the model; did you mean 'embedd'? "
         "known: encode, embedd",
         "f.yaml: methods: leaves out 'embedd', a method of the model; add it; "
-        "`partitioners: []` is for portable operators only",
+        "`partitioners: []` is for portable operators only, `embedd: omit` leaves it out",
+    ]
+    omitted = {"encode": {"partitioners": []}, "embedd": "omit", "embde": "omit"}
+    assert problems([], ["encode", "embedd"], methods=omitted) == [
+        "f.yaml: methods.embde: is no method of the model; did you mean 'embedd'? "
+        "known: encode, embedd",
     ]
 
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any
 
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
@@ -157,7 +158,8 @@ def _emit(
     inputs = action.inputs
     programs = {name: method.program for name, method in methods.items()}
     with stages.stage("lower"), guard_files(action, inputs.configs, root):
-        lowered = lower_methods(programs, inputs.configs, root, store, inputs.emit.etrecord)
+        beside, etrecord = inputs.delegates_beside, inputs.emit.etrecord
+        lowered = lower_methods(programs, inputs.configs, root, store, beside, etrecord)
     with stages.stage("describe"):
         described = {
             name: _describe(method, lowered.exported_program(name), inputs.configs[name])
@@ -166,7 +168,7 @@ def _emit(
         named = {name: collect_named_data(lowered.exported_program(name)) for name in methods}
         sizes = {name: InputSizes(lowered.exported_program(name)) for name in methods}
     with stages.stage("emit"):
-        emitted, emission = emit_methods(lowered, inputs.emit, root)
+        emitted, emission = emit_methods(lowered, inputs.emit, inputs.configs, root)
         for name, method in methods.items():
             narrowed = ranges.find_narrowed(name, sizes[name], method.places)
             described[name] = replace(
@@ -192,10 +194,11 @@ def lower_methods(
     configs: Mapping[str, MethodConfig],
     root: Path,
     store: Store | None,
+    delegates: bool = False,
     etrecord: bool = False,
 ) -> EdgeProgramManager:
     """Lower the methods of one unit as their configs ask, with results of preprocessing from and
-    for the store; `etrecord` keeps what an ETRecord needs."""
+    for the store; `delegates` is that of `lower`, and `etrecord` keeps what an ETRecord needs."""
     backends = [spec.backend for config in configs.values() for spec in config.partitioners]
     return lower(
         programs,
@@ -210,6 +213,11 @@ def lower_methods(
             name: [*_load_passes(config.edge.passes, root), *make_passes(config.located(root))]
             for name, config in configs.items()
         },
+        passes_after={
+            name: _load_passes(config.edge.passes_after_delegation, root)
+            for name, config in configs.items()
+        },
+        delegates=delegates,
         etrecord=etrecord,
     )
 
@@ -230,24 +238,33 @@ def _describe(method: _Method, lowered: ExportedProgram, config: MethodConfig) -
 
 
 def emit_methods(
-    lowered: EdgeProgramManager, settings: EmitConfig, root: Path
+    lowered: EdgeProgramManager,
+    settings: EmitConfig,
+    configs: Mapping[str, MethodConfig],
+    root: Path,
 ) -> tuple[ExecutorchProgramManager, Emission]:
     """Emit lowered methods, which this consumes, and record what becomes of their nodes."""
+    methods = {name: config.emit for name, config in configs.items()}
+    plans = [settings.memory_planning, *(each.memory_planning for each in methods.values())]
+    own = list(dict.fromkeys(name for plan in plans if plan for name in plan.references))
+    specs = [PassSpec(reference=name) for name in own]
+    algorithms = dict(zip(own, _load_passes(specs, root), strict=True))
     with record_emission() as emission:
-        return emit(lowered, settings, _load_passes(settings.passes, root)), emission
+        passes = _load_passes(settings.passes, root)
+        return emit(lowered, settings, passes, methods, algorithms), emission
 
 
 def _load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., Any]]:
     """Load passes that keep torch's defaults, and this process, as they were."""
     names = [f"pass {spec.reference}" for spec in specs]
     with kept_state(listed(names)) if specs else nullcontext():
-        passes = load_passes(specs, root)
-    return [
-        keep_state(made, name)
-        if isinstance(made, partial)
-        else keep_state_in(made, ("__call__",), name)
-        for made, name in zip(passes, names, strict=True)
-    ]
+        return load_passes(specs, root, _keeping_state)
+
+
+def _keeping_state(made: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if isinstance(made, partial | FunctionType | MethodType):
+        return keep_state(made, name)
+    return keep_state_in(made, ("__call__",), name)
 
 
 def _check_passes(planned: Mapping[str, Any], workspace: Workspace) -> None:

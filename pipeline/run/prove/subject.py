@@ -155,9 +155,10 @@ class Subject:
         names = [name for name in inputs.sources if self._facts(name)["unit"] == unit]
         programs = {name: lowered(name).program for name in names}
         configs = {name: inputs.config.methods[name] for name in names}
+        beside = inputs.config.delegates_beside(names)
         with watch_ranges(programs, keep=configs[method].edge.keep_ranges):
-            edge = lower_methods(programs, configs, self.workspace.root, None)
-            _, emission = emit_methods(edge, inputs.config.emit, self.workspace.root)
+            edge = lower_methods(programs, configs, self.workspace.root, None, beside)
+            _, emission = emit_methods(edge, inputs.config.emit, configs, self.workspace.root)
         return emission.delegates(method)
 
 
