@@ -8,9 +8,11 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from pipeline.backends.options import MODULE_PATTERN, Distinct, distinct, rule
 from pipeline.store.files import BUILD_FILES
+from pipeline.store.names import METHOD_NAME
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
@@ -18,6 +20,7 @@ LONGEST_NAME = 128  # of a file's 255, for a suffix and what stands before it
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 # Of an operator, or of several: `*` stands for any characters.
+PARAMETER_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 OPERATORS_PATTERN = r"^[A-Za-z_*][A-Za-z0-9_.*]*$"
 SHARE_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,9})? ?%$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
@@ -30,6 +33,7 @@ REFERENCE_PATTERN = rf"^(executorch(\.(_passes|{_WORD}))+|{_WORD}(\.{_WORD})*):{
 RULES = {
     NAME_PATTERN: "must be letters, digits, '_', '-' and single dots inside",
     METHOD_PATTERN: "must be letters, digits and '_', and not begin with a digit",
+    PARAMETER_PATTERN: "must be letters, digits and '_', and begin with a letter",
     OPERATOR_PATTERN: "must be an operator with its overload, such as aten.linear.default",
     OPERATORS_PATTERN: "must be an operator such as aten.add.Tensor, or a pattern such as aten.*",
     REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu, without private names",
@@ -46,6 +50,11 @@ def wrong_package_name(name: object) -> str:
     if len(name) > LONGEST_NAME:
         return f"must have at most {LONGEST_NAME} characters"
     return "must not be the name of a file in build/" if name in BUILD_FILES else ""
+
+
+def is_method(name: object) -> bool:
+    """Tell whether a method can be called so."""
+    return isinstance(name, str) and METHOD_NAME.fullmatch(name) is not None
 
 
 def _short(name: str) -> str:
@@ -106,6 +115,15 @@ def _constant(value: Any) -> Any:
     return value
 
 
+def wrong_constant(value: Any) -> str | None:
+    """Return what the value of a constant method must be, where it is something else."""
+    try:
+        _constant(value)
+    except PydanticCustomError as error:
+        return error.message()
+    return None
+
+
 def check_data(value: Any) -> Any:
     """Return data that JSON can hold, or secrets. Raises PydanticCustomError for other data."""
     members = value.values() if isinstance(value, dict) else value
@@ -131,6 +149,7 @@ Portion = Annotated[
         {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": SHARE_PATTERN}]}
     ),
 ]
+ParameterName = Annotated[str, Field(pattern=PARAMETER_PATTERN), AfterValidator(_short)]
 Operator = Annotated[str, Field(pattern=OPERATOR_PATTERN)]
 PowerOfTwo = Annotated[int, AfterValidator(_power_of_two), WithJsonSchema({"type": "integer"})]
 Operators = Annotated[

@@ -33,6 +33,7 @@ from pipeline.config.fields import (
     MethodName,
     Name,
     Operator,
+    ParameterName,
     Patterns,
     PowerOfTwo,
     check_data,
@@ -321,6 +322,8 @@ class PackageConfig(Options):
     package: str
     model: Name
     """The model source: models/<model>.pt2, models/<model>.py or models/<model>/."""
+    export: dict[ParameterName, Constant] = Field(default={})
+    """Parameters with which export_methods() of models/<model>.py is called."""
     target: Label | None = None
     """A label for people and reports."""
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
@@ -409,6 +412,6 @@ class PackageConfig(Options):
     def resolved(self) -> dict[str, Any]:
         """Return every value, with methods sorted by name: their order means nothing."""
         values = super().resolved()
-        for name in ("methods", "constant_methods"):
+        for name in ("methods", "constant_methods", "export"):
             values[name] = dict(sorted(values[name].items()))
         return values

@@ -28,7 +28,7 @@ from pipeline.backends import (
 from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import KEYS, Composition, Document
-from pipeline.config.fields import REFERENCE_PATTERN, RULES, wrong_package_name
+from pipeline.config.fields import REFERENCE_PATTERN, RULES, is_method, wrong_package_name
 from pipeline.config.models import FACTORY, OMIT, MethodConfig, PackageConfig, PassSpec
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, plural, shown
 
@@ -191,10 +191,10 @@ class _Reader:
 
     def _package(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         methods = _as(dict, _as(dict, data).get("methods"))
-        omitted = tuple(name for name, written in methods.items() if written == OMIT)
+        omitted = tuple(n for n, written in methods.items() if written == OMIT and is_method(n))
         self._given = {**self._given, "omitted": omitted}
         if omitted:
-            kept = {name: written for name, written in methods.items() if written != OMIT}
+            kept = {name: each for name, each in methods.items() if name not in omitted}
             data = {**data, "methods": kept}
         for loc, what, known in _disagreements(_as(dict, data)):
             mistakes.add(what, known, loc)

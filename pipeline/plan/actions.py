@@ -7,7 +7,7 @@ that can be pickled. Nothing here reads a file or imports torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -49,12 +49,14 @@ class Action(Generic[Inputs]):
 @dataclass(frozen=True)
 class ExportInputs:
     """The exporter's path in the workspace, the process that planned its export, and what its last
-    run did that can't be followed, a line each: with any, it runs again in each run."""
+    run did that can't be followed, a line each: with any, it runs again in each run. `parameters`
+    are those of `export_methods`, which the action's name holds."""
 
     path: str
     surroundings: Surroundings
     declared: Declared | None = None
     unfollowed: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

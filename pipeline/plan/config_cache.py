@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.plan.export_parameters import name_export
 from pipeline.store.digest import Digest, hash_bytes, hash_json
 from pipeline.store.toolchain import code, toolchain
 from pipeline.store.workspace import Workspace, config_files, makes_packages
@@ -29,6 +30,7 @@ class ConfigSummary:
     """The part of a config from which tasks and the digests of keys are made.
 
     Attributes:
+        export: the model and its parameters, as `name_export` names them.
         omitted: the methods of the model that are no part of the package.
         units: the methods that are compiled together, unit by unit.
         distributions: those whose versions count for what the backends and quantizers make.
@@ -39,6 +41,7 @@ class ConfigSummary:
     """
 
     model: str
+    export: str
     omitted: tuple[str, ...]
     units: tuple[tuple[str, ...], ...]
     distributions: tuple[str, ...]
@@ -226,6 +229,7 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
     named += [f for each in config.validation.methods.values() for f in each.examples or ()]
     return {
         "model": config.model,
+        "export": name_export(config.model, config.export),
         "omitted": config.omitted,
         "units": config.units,
         "distributions": sorted(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, ExportInputs
 from pipeline.plan.declared import parse_declared, read_declared
+from pipeline.plan.export_parameters import find_wrong, parse_export, read_parameters
 from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_records
 from pipeline.program import sources
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
@@ -48,7 +49,8 @@ def once(method: Callable[[Any, str], _T]) -> Callable[[Any, str], _T]:
 class Models:
     """The models, as their files stand when they are first looked at.
 
-    `forget(model)` makes it look again after the model has been exported.
+    An export is a model with parameters, by the name that `name_export` gives it: of a model
+    without, its own. `forget(export)` makes it look again after one.
 
     Attributes:
         trusts_last_exports: whether the last export of a model counts for one that would run now,
@@ -88,24 +90,44 @@ class Models:
         known = ", ".join(sorted(models)) or f"none; put one into {self.workspace.models.name}/"
         yield document.problem("model", f"no model '{model}'", f"known: {known}")
 
+    def source(self, export: str) -> ModelSource:
+        """Return the source of an export."""
+        return self.sources[parse_export(export)[0]]
+
+    def wrong_parameters(
+        self, model: str, given: Mapping[str, Any], document: Document
+    ) -> Iterator[Problem]:
+        """Yield where a config gives an exporter other parameters than it takes."""
+        source = self.sources[model]
+        if source.form != "exporter":
+            if given:
+                what = f"has parameters, and nothing is exported of {sources.shown(source.path)}"
+                yield document.problem("export", what, "leave them out")
+            return
+        digests, file = self.workspace.file_digests, sources.shown(source.path)
+        with suppress(OSError):  # a file that can't be read; exporting says why
+            taken = digests.cached(source.path, "parameters", read_parameters, given=code("plan"))
+            for name, what, known in find_wrong(taken, given, file) if taken else ():
+                yield document.problem(f"export.{name}" if name else "model", what, known)
+
     @once
-    def export(self, model: str) -> Action[ExportInputs]:
-        """Return a model's export action: that of the first recorded run which found what is there
-        now, else of the latest run. Raises SourceError."""
+    def export(self, export: str) -> Action[ExportInputs]:
+        """Return an export's action: that of the first recorded run which found what is there now,
+        else of the latest run. Raises SourceError."""
         digests, store = self.workspace.file_digests, self.workspace.store
-        path = self.sources[model].path
+        path, parameters = self.source(export).path, parse_export(export)[1]
         where = str(path.relative_to(self.workspace.root))
         with _reading(path):
             content = digests.hash(path)
             found = digests.cached(path, "inputs", read_declared, given=code("plan"))
         declared = parse_declared(found, where)
         files = declared.find(self.finder.places, where) if declared else []
-        entry = store.get_by_key(keys.reads_key(model, content))
+        entry = store.get_by_key(keys.reads_key(export, content))
         latest = None
         for reads in parse_records(entry.result if entry else {}) or [Reads()]:
-            inputs = ExportInputs(where, self.surroundings, declared, reads.unfollowed)
+            inputs = ExportInputs(where, self.surroundings, declared, reads.unfollowed, parameters)
             present = self.finder.find(reads, files)
-            action = keys.export_action(model, content, present, reads.distributions, inputs)
+            action = keys.export_action(export, content, present, reads.distributions, inputs)
             if store.get(action.digest) is not None:
                 return action
             latest = latest or action
@@ -117,35 +139,34 @@ class Models:
         """Finds what is now at the places that exports look at."""
         return Finder(self.workspace, self.surroundings)
 
-    def is_current(self, model: str) -> bool:
-        """Return whether the last export may be taken for one that runs now: all that it does can
-        be followed, or it has just run. Raises SourceError."""
-        again = self.export(model).inputs.unfollowed
-        return not again or model in self._exported or self.trusts_last_exports
+    def is_current(self, export: str) -> bool:
+        """Return whether the last run of an export may be taken for one that runs now: all that it
+        does can be followed, or it has just run. Raises SourceError."""
+        again = self.export(export).inputs.unfollowed
+        return not again or export in self._exported or self.trusts_last_exports
 
-    def quotable(self, model: str) -> dict[str, Digest]:
-        """Return digests of the Python files of the workspace that a model's export read, whose
-        lines reports quote. An archive has none: its traces name what files they please."""
-        if self.sources[model].form != "exporter":
+    def quotable(self, export: str) -> dict[str, Digest]:
+        """Return digests of the Python files of the workspace that an export read, whose lines
+        reports quote. An archive has none: its traces name what files they please."""
+        if self.source(export).form != "exporter":
             return {}
-        action = self.export(model)
+        action = self.export(export)
         read = action.key["reads"]["files"]
-        exporter = str(self.sources[model].path.relative_to(self.workspace.root))
+        exporter = str(self.source(export).path.relative_to(self.workspace.root))
         own = {n: found for n, found in read.items() if n.endswith(".py") and is_inside(n)}
         return {**own, exporter: action.key["source"]}
 
     @once
-    def methods(self, model: str) -> dict[str, MethodSource] | None:
-        """Return a model's methods in its order, or None while it is not exported.
+    def methods(self, export: str) -> dict[str, MethodSource] | None:
+        """Return the methods of an export in the order of its model, or None while it did not run.
         Raises SourceError."""
-        source = self.sources[model]
+        source = self.source(export)
         if source.form != "exporter":
             return sources.method_sources(source, self._describe)
-        store = self.workspace.store
-        entry = store.get(self.export(model).digest)
-        if entry is None or not self.is_current(model):
+        result = self._exported_result(export)
+        if result is None:
             return None
-        result = entry.result
+        store = self.workspace.store
         archive = store.blob_path(result["archive"])
         return {
             method["name"]: MethodSource(
@@ -161,6 +182,16 @@ class Models:
             )
             for method in result["methods"]
         }
+
+    def constants(self, export: str) -> dict[str, Any]:
+        """Return the constant methods that an exporter computed. Raises SourceError."""
+        exporter = self.source(export).form == "exporter"
+        result = self._exported_result(export) if exporter else None
+        return dict(result["constant_methods"]) if result else {}
+
+    def _exported_result(self, export: str) -> Mapping[str, Any] | None:
+        entry = self.workspace.store.get(self.export(export).digest)
+        return entry.result if entry is not None and self.is_current(export) else None
 
     def _describe(self, path: Path) -> ArchiveFacts:
         """Describe the content of an archive: cached by its stamp, kept in the store by its bytes,
@@ -195,9 +226,9 @@ class Models:
                 for each in facts.programs:
                     store.put_result(keys.program_key(each.program), each.parts)
 
-    def forget(self, model: str) -> None:
-        self._known = {key: found for key, found in self._known.items() if key[1] != model}
-        self._exported.add(model)
+    def forget(self, export: str) -> None:
+        self._known = {key: found for key, found in self._known.items() if key[1] != export}
+        self._exported.add(export)
         self.__dict__.pop("finder", None)
 
     def clear(self) -> None:

@@ -36,7 +36,7 @@ def _digest(action: Action | None) -> Digest | None:
 class Plan:
     """The actions that a workspace asks for, as its files stand when they are first looked at.
 
-    `forget(model)` makes it look again after the model has been exported.
+    `forget(export)` makes it look again after an export ran.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -57,6 +57,14 @@ class Plan:
         config = self.configs.parsed(package).config
         assert config is not None
         return config
+
+    def _complete(self, package: str) -> PackageConfig:
+        """Return the config of an exported package with the constant methods of its exporter, each
+        in whose place it has none."""
+        config = self.config(package)
+        constants = self.models.constants(str(self.export(package)))
+        own = {name: value for name, value in constants.items() if name not in config.omitted}
+        return config.model_copy(update={"constant_methods": own | config.constant_methods})
 
     def document(self, package: str) -> Document:
         """Return what the config of a package, which has no mistakes, was parsed from."""
@@ -92,8 +100,9 @@ class Plan:
         found += self.models.problems(config.model, document)
         if config.model not in self.models.sources:
             return tuple(found)
+        found += self.models.wrong_parameters(config.model, config.export, document)
         try:
-            methods = self.models.methods(config.model)
+            methods = self.models.methods(str(self.export(package)))
         except SourceError as error:
             return (*found, document.problem("model", str(error)))
         if methods is not None:
@@ -107,14 +116,19 @@ class Plan:
 
     # What to do
 
+    def export(self, package: str) -> str | None:
+        """Return the model of a package with its parameters, as `name_export` names them."""
+        summary = self.configs.summary(package)
+        return summary.export if summary else None
+
     def exporter(self, package: str) -> str | None:
-        """Return the model to export for a package, or None where an archive is there."""
+        """Return the export of a package, or None where an archive is there."""
         source = self.models.sources.get(self.model(package) or "")
-        return source.model if source and source.form == "exporter" else None
+        return self.export(package) if source and source.form == "exporter" else None
 
     @cached_property
     def exporters(self) -> tuple[str, ...]:
-        """The models to export."""
+        """The exports that packages need."""
         return tuple(sorted({m for m in map(self.exporter, self.packages) if m}))
 
     def methods(self, package: str) -> dict[str, MethodSource] | None:
@@ -122,7 +136,7 @@ class Plan:
         exported. Raises SourceError."""
         summary = self.configs.summary(package)
         assert summary is not None
-        found = self.models.methods(summary.model)
+        found = self.models.methods(summary.export)
         if found is None:
             return None
         return {name: each for name, each in found.items() if name not in summary.omitted}
@@ -132,9 +146,9 @@ class Plan:
         self.workspace.file_digests.save()
         self.models.remember()
 
-    def forget(self, model: str) -> None:
-        """Forget what was known of a model, which has been exported since."""
-        self.models.forget(model)
+    def forget(self, export: str) -> None:
+        """Forget what was known of an export, which ran since."""
+        self.models.forget(export)
         self._known.clear()
 
     def trust_last_exports(self) -> None:
@@ -203,7 +217,7 @@ class Plan:
         compiles, methods = self.compiles(package), self.methods(package)
         if compiles is None or methods is None:
             return None
-        return keys.link_action(self.config(package), compiles, methods)
+        return keys.link_action(self._complete(package), compiles, methods)
 
     @once
     def link_digest(self, package: str) -> Digest | None:
@@ -244,14 +258,14 @@ class Plan:
         self, package: str, files: Mapping[str, Digest], methods: Mapping[str, MethodSource]
     ) -> Action:
         """Return the action that validates a package of these files."""
-        config = self.config(package)
+        config = self._complete(package)
         places = find_places(config, self.document(package))
         examples = {
             name: self._hash_files(limits.examples or ())
             for name, limits in config.validation.methods.items()
         }
         baseline = self._baseline(package)
-        quotable = self.models.quotable(config.model)
+        quotable = self.models.quotable(str(self.export(package)))
         written = {place.rpartition(":")[0] for place in places.values()}
         configs = {file: self.configs.content(file) for file in sorted(written)}
         return keys.validate_action(
@@ -268,7 +282,7 @@ class Plan:
         summary = self.configs.summary(package)
         if methods is None or summary is None or not files:
             return None
-        quotable = self.models.quotable(summary.model)
+        quotable = self.models.quotable(summary.export)
         inputs = [files, toolchain(summary.distributions), self._baseline(package), quotable]
         found: Digest | None = self._derived(
             package, "validate", methods, inputs, lambda: _digest(self.validate(package))
@@ -292,7 +306,8 @@ class Plan:
             for name, m in methods.items()
         ]
         files = [self._file(path) for path in summary.files]
-        given = [*inputs, sources, summary.machine, host(), files]
+        constants = self.models.constants(summary.export) if methods else {}
+        given = [*inputs, sources, constants, summary.machine, host(), files]
         return self.configs.derived(package, what, given, compute)
 
     def _linked(self, package: str) -> dict[str, Digest]:

@@ -106,10 +106,10 @@ def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
 
 
 def _waiting(plan: Plan, package: str) -> Status:
-    model = plan.model(package)
-    assert model is not None
+    export = plan.export(package)
+    assert export is not None
     return Status(
-        "waiting", f"model {model} is to be exported: {export_status(plan, model).reason}"
+        "waiting", f"model {export} is to be exported: {export_status(plan, export).reason}"
     )
 
 
@@ -161,5 +161,5 @@ def describe_changes(plan: Plan, old: Mapping[str, Any], action: Action) -> Iter
         entry = plan.workspace.store.get(quantize)
         return planned.get(quantize) or (entry.key if entry else None)
 
-    file = str(plan.models.sources[action.model].path.relative_to(plan.workspace.root))
+    file = str(plan.models.source(action.model).path.relative_to(plan.workspace.root))
     return describe_differences(old, action.key, find_parts, file, find_key)

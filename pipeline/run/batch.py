@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.plan.actions import Action
+from pipeline.plan.export_parameters import parse_export
 from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status, unit_status
@@ -83,10 +84,10 @@ class Batch:
         """Export, quantize and compile again what these actions need. They fail with it."""
         plan = self._plan
         models = {action.model for action in lost}
-        exports = [model for model in plan.exporters if model in models]
+        exports = [name for name in plan.exporters if parse_export(name)[0] in models]
         self._repair([plan.models.export(m) for m in exports if not export_status(plan, m).current])
-        for model in models:
-            plan.forget(model)
+        for name in {*models, *exports}:
+            plan.forget(name)
         links = [str(action.package) for action in lost if action.kind == "link"]
         compiles = self._stale(unit for package in links for unit in plan.compiles(package) or ())
         compiled = [*compiles, *(action for action in lost if action.kind == "compile")]

@@ -77,6 +77,9 @@ class _Reads(TypedDict):
     last: Digest
 
 
+_Scalar = bool | int | float | str
+
+
 class _ExportedMethod(TypedDict):
     name: MethodName
     program: Digest
@@ -89,6 +92,7 @@ class _ExportedMethod(TypedDict):
 class _Export(TypedDict):
     archive: Digest
     methods: list[_ExportedMethod]
+    constant_methods: list[tuple[MethodName, bool | int | float | str | list[_Scalar]]]
 
 
 class _Quantize(TypedDict):

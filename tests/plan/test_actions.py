@@ -261,7 +261,9 @@ def test_changes_of_the_link_of_a_quantized_method_are_described(tmp_path):
         return link_action(made, units, SOURCES)
 
     workspace = Workspace(tmp_path, Store(tmp_path / "store"), 1)
-    models = SimpleNamespace(sources={"m": SimpleNamespace(path=tmp_path / "models" / "m.py")})
+    models = SimpleNamespace(
+        source=lambda export: SimpleNamespace(path=tmp_path / "models" / f"{export}.py")
+    )
     plan = SimpleNamespace(workspace=workspace, models=models)
     found = list(describe_changes(plan, link().key, link(target="phone")))
     assert found == ["config target: None -> phone"]

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pipeline.plan.checks import check_methods
+from pipeline.plan.checks import _emission_conflicts, check_methods
 from pipeline.store.errors import Problem
 from tests.support.configs import parse_config
 
@@ -35,3 +35,26 @@ def test_methods_are_those_of_the_model():
 def test_a_constant_method_may_not_be_a_method_of_the_model():
     lines = problems(["encode"], ["encode", "classify"], constant_methods={"classify": 1})
     assert lines[0] == "f.yaml: constant_methods.classify: is a method of the model too; rename it"
+
+
+def test_settings_of_emission_that_do_not_go_together():
+    def found(emit, **method):
+        data = {"model": "m", "methods": {"f": {"partitioners": [], "emit": method}}, "emit": emit}
+        return [
+            str(each) for each in _emission_conflicts(parse_config("p", data, "f.yaml"), DOCUMENT)
+        ]
+
+    unplanned = {"alloc_mutable_buffers": False}
+    assert found({}) == []
+    assert found({"memory_planning": unplanned, "emit_mutable_buffer_names": True}) == []
+    (line,) = found({}, memory_planning=unplanned)
+    assert line == (
+        "f.yaml: methods.f.emit.memory_planning.alloc_mutable_buffers: leaves buffers that a "
+        "runtime can only find by name; say `emit: {emit_mutable_buffer_names: true}`"
+    )
+    shared = {"memory_planning": {"share_mutable_buffers": True}}
+    (line,) = found(shared, memory_planning={"algorithm": "naive"})
+    assert "methods.f.emit.memory_planning: is of one method" in line
+    skips = {"skip_h2d_for_method_inputs": True}
+    (line,) = found({"enable_non_cpu_memory_planning": False}, propagate_device=skips)
+    assert "methods.f.emit.propagate_device: skips copies" in line

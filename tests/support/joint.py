@@ -61,7 +61,11 @@ def _joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
         edge = to_edge_transform_and_lower(
             programs,
             partitioner=partitioners,
-            constant_methods=dict(config.constant_methods) or None,
+            constant_methods={
+                **plan.models.constants(plan.export(package)),
+                **config.constant_methods,
+            }
+            or None,
             compile_config=make_edge_config(
                 adapt_edge_config(next(iter(methods.values())).edge, used), edge_operators(used)
             ),
@@ -73,11 +77,19 @@ def _joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
                 for n in programs
             },
         )
+    after = {n: load_passes(methods[n].edge.passes_after_delegation, root) for n in programs}
+    if after := {name: each for name, each in after.items() if each}:
+        edge = edge.transform(after)
     classes.clear()
     gc.collect()
     own = {name: edge.exported_program(name) for name in edge.methods}
     return edge.to_executorch(
-        make_emission_config(config.emit, load_passes(config.emit.passes, root), own)
+        make_emission_config(
+            config.emit,
+            load_passes(config.emit.passes, root),
+            own,
+            {name: method.emit for name, method in methods.items()},
+        )
     )
 
 

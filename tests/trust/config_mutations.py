@@ -45,6 +45,7 @@ remote_timeout = 1.5
 RICH = """\
 extends: [_base]
 model: m-${matrix.size}
+export: {dtype: bf16, sizes: [1, 2]}
 target: v${SHARDS:-3}
 defaults: &d
   partitioners: [xnnpack: {per_op_mode: true}]
@@ -56,6 +57,9 @@ methods:
     edge:
       preserve_ops: [aten.linear.default]
       passes: [fusions:Fuse: {bits: 8, deep: [{a: 1.5}]}, 'fusions:nothing']
+      passes_after_delegation: [{factory: {fusions:nothing: {m: 1}}}, executorch.exir.passes.cse_pass:CSEPass]
+    emit: {sym_shape_eval: hint_based, memory_planning: {algorithm: [greedy, fusions:nothing]}}
+  audio: omit
   decode:
     partitioners:
       - ethos-u: {target: ethos-u55-128, extra_flags: [--optimise=Size], config_ini: my.ini}
@@ -187,7 +191,7 @@ def make_workspace(root: Path) -> None:
     fuse = "import os\nfrom subprocess import Popen\nclass Fuse: pass\ndef nothing(m): pass\n"
     (root / "passes" / "fusions.py").write_text(fuse)
     for size in ("small", "large"):
-        (root / "models" / f"m-{size}.py").write_text("def export_methods(): ...\n")
+        (root / "models" / f"m-{size}.py").write_text("def export_methods(dtype, *, sizes): ...\n")
     (root / "inputs" / "a.npz").write_bytes(b"x")
     (root / "inputs" / "out.npz").symlink_to("/etc/passwd")
     (root / "inputs" / "loop.npz").symlink_to("loop.npz")

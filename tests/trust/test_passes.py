@@ -199,3 +199,83 @@ def test_the_remedy_goes_by_what_is_installed(tmp_path):
     (tmp_path / "passes" / "ours.py").write_text(text)
     with pytest.raises(PipelineError, match="can't be called"):  # named, and made
         load_passes([PassSpec(reference="ours:OrderedDict")], tmp_path)
+
+
+EXECUTORCH = "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass"
+
+
+def test_executorchs_own_passes_are_offered(root):
+    """In a namespace package, of which no `__init__.py` says that it is installed."""
+    (made,) = load_passes([PassSpec(reference=EXECUTORCH, options={"patterns": ["cache"]})], root)
+    assert made.patterns == ["cache"]
+    assert list(source_files(EXECUTORCH, root)) == ["executorch/exir/passes/init_mutable_pass.py"]
+    private = "executorch.backends.xnnpack._passes:ConvertToLinearPass"
+    assert type(load_passes([PassSpec(reference=private)], root)[0]).__name__ in private
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "executorch.exir.passes.init_mutable_pass:List",  # what it imports for itself
+        "executorch.exir.passes:logging",
+        "executorch.exir.passes:dead_code_elimination_pass",  # a function
+        "executorch.exir.pass_base:ExportPass",  # no module of passes
+        "executorch.exir.capture._config:MemoryPlanningPass",
+        "executorch.devtools.size_analysis_tool.size_analysis_tool:generate_model_size_information",
+        "executorch.examples.passes.any:Any",
+        "executorch.backends.xnnpack.test.passes.any:Any",
+        "executorch.exir.passes.no_such:Any",
+    ],
+)
+def test_nothing_else_of_executorch_is(root, reference):
+    with pytest.raises(PipelineError, match=f"pass {reference}: "):
+        load_passes([PassSpec(reference=reference)], root)
+
+
+def test_a_namespace_of_a_distribution_offers_passes(root, offered):
+    """As `executorch`, it has no file of its own."""
+    inner = offered / "space" / "fusions"
+    inner.mkdir(parents=True)
+    (inner / "__init__.py").write_text("def fuse(graph_module):\n    return None\n")
+    (inner / "more.py").write_text("")
+    points = "[pte_pipeline.passes]\nnested = space.fusions\n"
+    (offered / "acme-1.0.dist-info" / "entry_points.txt").write_text(points)
+    assert load_passes([PassSpec(reference="space.fusions:fuse")], root)
+    files = source_files("space.fusions:fuse", root)
+    assert set(files) == {"space/fusions/__init__.py", "space/fusions/more.py"}
+    del sys.modules["space.fusions"], sys.modules["space"]
+
+
+def test_a_factory_makes_passes_of_its_options(root):
+    (root / "passes" / "made.py").write_text(
+        "from fusions import Fuse, nothing\n"
+        "class Manager:\n    def __init__(self, passes): self.passes = passes\n"
+        "def several(bits): return [nothing, *(Fuse(each) for each in bits)]\n"
+        "def one(): return nothing\n"
+        "def managed(): return Manager([nothing])\n"
+        "def none(): return []\n"
+        "def number(): return 3\n"
+    )
+
+    def make(name, **options):
+        return load_passes([PassSpec(reference=name, options=options, factory=True)], root)
+
+    assert [each.bits for each in make("made:several", bits=[4, 8])[1:]] == [4, 8]
+    assert len(make("made:one")) == len(make("made:managed")) == 1
+    for name in ("made:none", "made:number"):
+        with pytest.raises(PipelineError, match=f"pass {name}: makes no pass, nor a list of"):
+            make(name)
+    with pytest.raises(PipelineError, match="pass fusions:Popen: is no class or function"):
+        make("fusions:Popen", args="id")
+
+
+def test_a_factory_is_written_before_a_pass(tmp_path):
+    text = "model: m\nmethods: {f: {partitioners: [], edge: {passes: [%s]}}}\n"
+    (tmp_path / "good.yaml").write_text(text % "{factory: {fusions:make: {bits: 8}}}")
+    (tmp_path / "bare.yaml").write_text(text % "{factory: fusions:make}")
+    (tmp_path / "wrong.yaml").write_text(text % "{factory: subprocess}")
+    found = read_configs(tmp_path)
+    for name, options in (("good", {"bits": 8}), ("bare", {})):
+        (spec,) = found.configs[name].methods["f"].edge.passes
+        assert (spec.reference, spec.options, spec.factory) == ("fusions:make", options, True)
+    assert "must be module:name" in str(found.problems["wrong"][0])

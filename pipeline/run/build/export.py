@@ -9,9 +9,10 @@ from __future__ import annotations
 import builtins
 import importlib.metadata
 import importlib.util
+import inspect
 import io
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -24,8 +25,10 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from pipeline.config.fields import wrong_constant
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, ExportInputs
+from pipeline.plan.export_parameters import FUNCTION
 from pipeline.plan.places import environment_folders, within
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
@@ -64,7 +67,8 @@ def export(
         _warm_up()
     inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
     with stages.stage("run the exporter"), _importing(root, path):
-        run = partial(_run_exporter, path, store, _shadowed(root, path.parent))
+        shadowed = _shadowed(root, path.parent)
+        run = partial(_run_exporter, path, store, shadowed, action.inputs.parameters)
         result, parts, names = run_isolated(run, inputs.watch, stages, kernel)
     with stages.stage("store"):
         if digest.hash_file(path) != content:
@@ -96,22 +100,30 @@ def _warm_up() -> None:
     torch.compiler.list_backends()  # control flow asks all distributions for some, once a process
 
 
-def _run_exporter(path: Path, store: Store, shadowed: Collection[str]) -> list[Any]:
+def _run_exporter(
+    path: Path, store: Store, shadowed: Collection[str], parameters: Mapping[str, Any]
+) -> list[Any]:
     """Run an exporter in this process, which is its own, and store its programs and inputs; return
     its result, the records of its programs with their keys, and what it asked importlib for."""
     asked = _import_afresh(shadowed)
     module = _load(path)
-    programs = _programs(module)
-    examples = {n: list(_inputs(module, "example", n, p)) for n, p in programs.items()}
+    programs = _programs(module, parameters)
+    constants = _constants(module, parameters, programs)
+
+    def inputs(kind: Literal["example", "calibration"], method: str) -> Iterator[InputSet]:
+        return _inputs(module, kind, method, programs[method], parameters)
+
+    examples = {name: list(inputs("example", name)) for name in programs}
     # Each set has a record of its own, so that an exporter that yields them has one of them in
     # memory at a time.
     batches = {
-        name: [store.put(save_inputs([s])) for s in _inputs(module, "calibration", name, each)]
-        for name, each in programs.items()
+        name: [store.put(save_inputs([each])) for each in inputs("calibration", name)]
+        for name in programs
     }
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
-    return [*_commit(programs, examples, batches, store), asked.to_json()]
+    result, parts = _commit(programs, examples, batches, store)
+    return [{**result, "constant_methods": constants}, parts, asked.to_json()]
 
 
 def _load(path: Path) -> ModuleType:
@@ -124,9 +136,11 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _programs(module: ModuleType) -> dict[str, ExportedProgram]:
-    function = getattr(module, "export_methods", None)
-    programs = function() if callable(function) else None
+def _programs(module: ModuleType, parameters: Mapping[str, Any]) -> dict[str, ExportedProgram]:
+    function = getattr(module, FUNCTION, None)
+    if callable(function):
+        _check_parameters(module, function, parameters)
+    programs = function(**parameters) if callable(function) else None
     if not callable(function):
         what = "has no function export_methods(); it must return a dict of method name to "
         what += "ExportedProgram"
@@ -145,6 +159,42 @@ def _programs(module: ModuleType) -> dict[str, ExportedProgram]:
     raise SourceError(f"{module.__name__}.py: {what}")
 
 
+def _check_parameters(
+    module: ModuleType, function: Callable[..., Any], parameters: Mapping[str, Any]
+) -> None:
+    """Raise SourceError where the exporter takes other parameters than the config gives."""
+    try:
+        inspect.signature(function).bind(**parameters)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(function).parameters) or "none"
+        what = f"{FUNCTION}() can't be called with what `export` gives: {error}; it takes {known}"
+        raise SourceError(f"{module.__name__}.py: {what}") from error
+
+
+def _call(function: Callable[..., Any], parameters: Mapping[str, Any], *given: str) -> Any:
+    """Call a function of an exporter with those of the parameters that it takes."""
+    taken = inspect.signature(function).parameters
+    every = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+    return function(*given, **{n: each for n, each in parameters.items() if every or n in taken})
+
+
+def _constants(
+    module: ModuleType, parameters: Mapping[str, Any], programs: Mapping[str, ExportedProgram]
+) -> list[tuple[str, Any]]:
+    """Return the constant methods of an exporter, by name and in its order."""
+    function = getattr(module, "constant_methods", None)
+    found = _call(function, parameters) if callable(function) else {}
+    where = f"{module.__name__}.py: constant_methods()"
+    if not isinstance(found, Mapping):
+        raise SourceError(f"{where} returned {_describe(found)}; must be a dict of name to value")
+    for name, value in found.items():
+        if not METHOD_NAME.fullmatch(str(name)) or name in programs:
+            raise SourceError(f"{where}: {name!r} can't name one, or names a method already")
+        if (what := wrong_constant(value)) is not None:
+            raise SourceError(f"{where}: {name} is {_describe(value)}, {what}")
+    return [(str(name), value) for name, value in found.items()]
+
+
 def _describe(value: Any) -> str:
     if isinstance(value, Mapping):
         kinds = ", ".join(f"{name}: {type(v).__name__}" for name, v in value.items())
@@ -157,11 +207,12 @@ def _inputs(
     kind: Literal["example", "calibration"],
     method: str,
     program: ExportedProgram,
+    parameters: Mapping[str, Any],
 ) -> Iterator[InputSet]:
     """Yield the example or the calibration inputs of a method; by default its examples are those of
     the export."""
     function = getattr(module, f"{kind}_inputs", None)
-    value = function(method) if callable(function) else None
+    value = _call(function, parameters, method) if callable(function) else None
     if value is None and kind == "example" and program.example_inputs:
         value = [tuple(program.example_inputs)]
     eager = kind == "example" or isinstance(value, tuple | list | Mapping | str | Tensor)

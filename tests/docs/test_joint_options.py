@@ -1,0 +1,118 @@
+"""The table of ExecuTorch's parameters in docs/configs.md: none of the wheel's is missing, none is
+gone, and each key that it names is one."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+from pathlib import Path
+from typing import get_args, get_origin
+
+import executorch
+import pytest
+from pydantic import BaseModel
+
+from pipeline.backends.constructors import constructors
+from pipeline.config.models import PackageConfig
+from pipeline.config.parser import partitioner_options
+from tools.joint_options import (
+    DOCS,
+    NOT_OFFERED,
+    joint_parameters,
+    partitioner_parameters,
+    write,
+)
+
+WHEEL = Path(next(iter(executorch.__path__)))
+# Partitioners that a catalogue has no use for.
+OTHERS = {
+    "AllNodePartitioner": "a helper that takes a backend's name: what `to_backend` of ours is",
+    "AotiPartitioner": "the base of those for CUDA and Metal",
+    "ConfigerationBasedPartitioner": "the base of XNNPACK's",
+    "GroupBasedPartitioner": "a helper of partitioners",
+    "ExamplePartitioner": "of a backend that is an example, and whose runtime no wheel has",
+    "XnnpackDynamicallyQuantizedPartitioner": "XNNPACK's with `config_precisions`",
+    "XnnpackFloatingPointPartitioner": "XNNPACK's with `config_precisions`",
+    "XnnpackQuantizedPartitioner": "XNNPACK's with `config_precisions`",
+}
+
+
+def parameters_of(target):
+    """What the installed object takes: the fields of a dataclass, else its parameters."""
+    module, _, path = target.partition(":")
+    found = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    # ExecuTorch's logger hides what it wraps.
+    hidden = [cell.cell_contents for cell in getattr(found, "__closure__", None) or ()]
+    found = next(filter(inspect.isfunction, hidden), found)
+    if dataclasses.is_dataclass(found):
+        return [field.name for field in dataclasses.fields(found)]
+    return [name for name in inspect.signature(found).parameters if name != "self"]
+
+
+@pytest.mark.parametrize("target", joint_parameters())
+def test_no_parameter_is_missing_and_none_is_gone(target):
+    assert list(joint_parameters()[target]) == parameters_of(target)
+
+
+def models_in(annotation):
+    """The models in the type of a field, and whether they stand below names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        if get_origin(annotation) is not dict or part is not get_args(annotation)[0]:
+            yield from models_in(part)
+
+
+def is_key(path, model):
+    """Whether a path such as `methods.<method>.edge` is one of a model."""
+    first, _, rest = path.partition(".")
+    if path == "recipe":
+        return True  # which the parser reads
+    field = model.model_fields.get(first)
+    if field is None or not rest:
+        return field is not None
+    rest = rest.removeprefix("<method>.")
+    return any(is_key(rest, each) for each in models_in(field.annotation))
+
+
+def test_each_key_is_one_of_a_config():
+    said = [key for keys in joint_parameters().values() for key in keys.values()]
+    assert [
+        key for key in said if not key.startswith(NOT_OFFERED) and not is_key(key, PackageConfig)
+    ] == []
+    assert not is_key("emit.nonsense", PackageConfig)
+    assert not is_key("methods.<method>.edge.nonsense", PackageConfig)
+
+
+def test_each_option_of_a_partitioner_is_one():
+    rows = list(partitioner_parameters())
+    assert len(rows) > 50
+    for *_, said in rows:
+        if said.startswith(NOT_OFFERED):
+            continue
+        _, name, option = said.split(": ")
+        fields = partitioner_options(name).model_fields
+        assert option in {field.alias or own for own, field in fields.items()}, said
+
+
+def test_no_partitioner_of_the_wheel_is_missing():
+    there = set()
+    for path in (*WHEEL.glob("backends/**/*.py"), *WHEEL.glob("exir/backend/**/*.py")):
+        if {"test", "tests"} & {*path.parts} or "artitioner(" not in (text := path.read_text()):
+            continue
+        classes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+        there |= {
+            each.name
+            for each in classes
+            if any(ast.unparse(base).endswith("Partitioner") for base in each.bases)
+        }
+    made = {each.target.rpartition(":")[2] for each in constructors()}
+    assert there - made == OTHERS.keys()
+    assert len(there & made) > 10
+
+
+def test_the_page_is_current():
+    text = DOCS.read_text(encoding="utf-8")
+    assert write(text) == text, "run `python -m tools.joint_options`"
