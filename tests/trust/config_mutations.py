@@ -57,7 +57,9 @@ methods:
     edge:
       preserve_ops: [aten.linear.default]
       passes: [fusions:Fuse: {bits: 8, deep: [{a: 1.5}]}, 'fusions:nothing']
-      passes_after_delegation: [{factory: {fusions:nothing: {m: 1}}}, executorch.exir.passes.cse_pass:CSEPass]
+      passes_after_delegation:
+        - factory: {fusions:nothing: {m: 1}}
+        - executorch.exir.passes.cse_pass:CSEPass
     emit: {sym_shape_eval: hint_based, memory_planning: {algorithm: [greedy, fusions:nothing]}}
   audio: omit
   decode:
