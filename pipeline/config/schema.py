@@ -57,8 +57,8 @@ Whole.:
     methods:
       minProperties: 1
       additionalProperties:
-        if: {{type: object}}
-        then:
+        if: {{const: omit}}
+        else:
           oneOf:
             - required: [partitioners]
             - required: [recipe]

@@ -90,6 +90,7 @@ def test_resolved_fills_in_every_default():
     assert parse_config("p", minimal, "f.yaml").resolved() == {
         "package": "p",
         "model": "m",
+        "export": {},
         "target": None,
         "methods": {
             "f": {
@@ -123,6 +124,7 @@ def test_resolved_fills_in_every_default():
                 },
             }
         },
+        "omitted": [],
         "constant_methods": {},
         "emit": {
             "external_constants": False,
@@ -210,7 +212,7 @@ def test_a_quantizers_options_are_resolved():
 NAME_RULE = "letters, digits, '_', '-' and single dots inside"
 METHOD_RULE = "letters, digits and '_', and not begin with a digit"
 MISTAKES = [
-    ("modle", 1, "unknown key 'modle'; did you mean 'model'? known: model, target, methods, "
+    ("modle", 1, "unknown key 'modle'; did you mean 'model'? known: model, export, target, methods, "
      "constant_methods, emit, validate"),
     ("model", ..., "model: is missing; name one of models/"),
     ("model", None, "model: is empty; name one of models/"),
@@ -229,7 +231,7 @@ MISTAKES = [
     ("methods.de-code", {"partitioners": []},
      f"methods.de-code: is 'de-code', must be {METHOD_RULE}"),
     ("methods.encode.partitoners", [], "methods.encode: unknown key 'partitoners'; did you mean "
-     "'partitioners'? known: partitioners, modules, edge, quantize, recipe"),
+     "'partitioners'? known: partitioners, modules, edge, quantize, emit, recipe"),
     ("methods.encode.partitioners", ..., f"methods.encode.partitioners: is missing; {PORTABLE}"),
     ("methods.encode.partitioners", None, f"methods.encode.partitioners: is empty; {PORTABLE}"),
     ("methods.encode.partitioners", "xnnpack",

@@ -216,3 +216,14 @@ def test_valid_parts(document):
 )
 def test_structurally_bad_parts(document):
     assert not VALIDATOR.is_valid(document)
+
+
+def test_a_method_may_be_left_out():
+    left = config(methods={"f": {"partitioners": []}, "g": "omit"})
+    VALIDATOR.validate(left)
+    VALIDATOR.validate({"methods": {"g": "omit"}})
+    parsed = parse_config("p", left, "p.yaml")
+    assert (list(parsed.methods), parsed.omitted) == (["f"], ("g",))
+    assert not VALIDATOR.is_valid(config(methods={"f": "omitt"}))
+    with pytest.raises(ConfigErrors, match=r"methods: .*must name at least one"):
+        parse_config("p", config(methods={"g": "omit"}), "p.yaml")

@@ -26,7 +26,9 @@ def test_methods_are_those_of_the_model():
         "`partitioners: []` is for portable operators only, `embedd: omit` leaves it out",
     ]
     omitted = {"encode": {"partitioners": []}, "embedd": "omit", "embde": "omit"}
-    assert problems([], ["encode", "embedd"], methods=omitted) == [
+    data = {"model": "m", "methods": omitted}
+    found = check_methods(parse_config("p", data, "f.yaml"), DOCUMENT, ["encode", "embedd"])
+    assert [str(problem) for problem in found] == [
         "f.yaml: methods.embde: is no method of the model; did you mean 'embedd'? "
         "known: encode, embedd",
     ]
