@@ -24,6 +24,7 @@ MethodName = NewType("MethodName", str)
 FilePath = NewType("FilePath", str)  # of file names, with slashes between them
 SystemName = NewType("SystemName", str)  # as `os.fsdecode` gives it, of bytes that need be no UTF-8
 EntryName = NewType("EntryName", str)  # of a zip file
+Constant = NewType("Constant", object)  # that a plan can hold: a scalar, or a list of them
 
 _DEEPEST = 100
 _GREATEST = 1 << 1000  # a float still holds it
@@ -83,6 +84,16 @@ def _is_float(value: Any) -> bool:
     return _is_int(value) or (type(value) is float and math.isfinite(value))
 
 
+def _is_constant(value: Any) -> bool:
+    return all(
+        isinstance(each, bool)
+        or _is_text(each)
+        or (_is_int(each) and -(2**63) <= each < 2**63)
+        or (type(each) is float and math.isfinite(each))
+        for each in (value if isinstance(value, list) else [value])
+    )
+
+
 def _is_text(value: Any) -> bool:
     """Tell whether a value is a text that can be written, or name a file: one without lone
     surrogates and NUL."""
@@ -131,6 +142,7 @@ _LEAVES: dict[Any, Callable[[Any], bool]] = {
     Count: lambda value: _is_int(value) and value >= 0,
     Digest: lambda value: isinstance(value, str) and bool(_DIGEST.fullmatch(value)),
     Size: lambda value: _is_int(value) and 0 <= value < 1 << 48,
+    Constant: _is_constant,
     EntryName: lambda value: isinstance(value, str) and bool(_ENTRY.fullmatch(value)),
     FileName: is_file_name,
     FilePath: is_file_path,

@@ -12,6 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, REPORT
 from pipeline.store.forms import (
+    Constant,
     Count,
     EntryName,
     FileName,
@@ -77,9 +78,6 @@ class _Reads(TypedDict):
     last: Digest
 
 
-_Scalar = bool | int | float | str
-
-
 class _ExportedMethod(TypedDict):
     name: MethodName
     program: Digest
@@ -92,7 +90,7 @@ class _ExportedMethod(TypedDict):
 class _Export(TypedDict):
     archive: Digest
     methods: list[_ExportedMethod]
-    constant_methods: list[tuple[MethodName, bool | int | float | str | list[_Scalar]]]
+    constant_methods: list[tuple[MethodName, Constant]]
 
 
 class _Quantize(TypedDict):
@@ -293,7 +291,14 @@ def _agrees_export(key: Json, result: Json) -> bool:
     methods = result["methods"]
     calibrations = [hash_json(m["batches"]) if m["batches"] else None for m in methods]
     given = [method["calibration"] for method in methods]
-    return bool(methods) and given == calibrations and are_distinct(m["name"] for m in methods)
+    constants = [name for name, _ in result["constant_methods"]]
+    names = [*constants, *(method["name"] for method in methods)]
+    return (
+        bool(methods)
+        and given == calibrations
+        and are_distinct(method["name"] for method in methods)
+        and len({*names}) == len(names)
+    )
 
 
 def _agrees_quantize(key: Json, result: Json) -> bool:
