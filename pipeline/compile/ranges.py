@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,8 @@ class NarrowedSize:
 
     Attributes:
         size: such as `x.shape[2]`.
-        operator: the one that narrowed it, as it was retraced; "" where it is not known.
+        operator: the one of the source that narrowed it, or what lowering had made of it; "" where
+            it is not known.
         place: of its node in the source program (`NodePlaces`).
     """
 
@@ -64,15 +65,21 @@ class RangeWatch:
     narrowing: Narrowing
 
     def find_narrowed(
-        self, method: str, lowered: InputSizes, places: NodePlaces
+        self, method: str, lowered: InputSizes, places: NodePlaces, nodes: Sequence[Node] = ()
     ) -> list[NarrowedSize]:
-        """Return the sizes of a lowered method whose ranges are smaller by now."""
-        before = self.before[method]
-        return [
-            self._describe(name, before[name], now, lowered.sizes[name], places)
-            for name, now in lowered.measure().items()
-            if now != before[name]
-        ]
+        """Return the sizes of a lowered method whose ranges are smaller by now.
+
+        Args:
+            nodes: those of the source program, by place, where it is at hand.
+        """
+        before, found = self.before[method], []
+        for name, now in lowered.measure().items():
+            if now != before[name]:
+                each = self._describe(name, before[name], now, lowered.sizes[name], places)
+                if nodes and each.place is not None:
+                    each = replace(each, operator=node_label(nodes[each.place]))
+                found.append(each)
+        return found
 
     def _describe(
         self, name: str, before: Range, now: Range, size: int | torch.SymInt, places: NodePlaces

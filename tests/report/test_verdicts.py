@@ -7,7 +7,7 @@ import pytest
 from pipeline.report.packages import Entry, lead, outcome
 from pipeline.report.records import name_kernels
 from pipeline.report.render import render, render_all
-from pipeline.report.sections.failures import failed_checks
+from pipeline.report.sections.failures import failed_checks, first_culprit
 from tests.report.test_markdown import method, rows, validation
 
 WHY = "VulkanBackend: the runtime in ExecuTorch's wheel has no Vulkan delegate"
@@ -156,6 +156,9 @@ def test_what_failed_is_named_by_its_check():
     report["failures"] = ["m.pte has 3 bytes", "m: example 0, output: wrong", "n: does not load"]
     report["failures"] += ["too large"]
     assert failed_checks(report) == ["package", "numerics", "interface", "gate max_size"]
+    assert first_culprit(report) == []
+    report["methods"][1]["culprits"] = [{"what": "first departs: aten.add"}, {"what": "then"}]
+    assert first_culprit(report) == ["  n: first departs: aten.add"]
 
 
 def test_left_operators_are_on_portable_kernels_only_if_all_are():

@@ -59,6 +59,15 @@ def failed_checks(report: Json) -> list[str]:
     return list(dict.fromkeys(failed))
 
 
+def first_culprit(report: Json) -> list[str]:
+    """Return the sentence about the first culprit of the first method that has one, if any."""
+    return [
+        f"  {method['method']}: {culprit['what']}"
+        for method in report["methods"]
+        for culprit in method.get("culprits") or ()
+    ][:1]
+
+
 def package_failures(report: Json) -> list[str]:
     """Return the failures that are neither of a method nor of a gate."""
     known = {gate["sentence"] for gate in report.get("gates") or ()}

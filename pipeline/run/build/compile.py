@@ -30,7 +30,7 @@ from pipeline.config.models import EmitConfig, MethodConfig, PassSpec
 from pipeline.config.passes import load_passes
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
-from pipeline.program.graphs import NodePlaces, forget_lines
+from pipeline.program.graphs import NodePlaces, forget_lines, iter_nodes
 from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
@@ -170,7 +170,8 @@ def _emit(
     with stages.stage("emit"):
         emitted, emission = emit_methods(lowered, inputs.emit, inputs.configs, root)
         for name, method in methods.items():
-            narrowed = ranges.find_narrowed(name, sizes[name], method.places)
+            nodes = [] if name in inputs.quantizes else list(iter_nodes(method.program))
+            narrowed = ranges.find_narrowed(name, sizes[name], method.places, nodes)
             described[name] = replace(
                 described[name],
                 instructions=emission.instructions(name, method.program).to_json(),

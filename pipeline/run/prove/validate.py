@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.report.records import FORMAT, GateRecord, read_fitting, read_manifest
 from pipeline.report.render import render_package
-from pipeline.report.sections.failures import failed_checks
+from pipeline.report.sections.failures import failed_checks, first_culprit
 from pipeline.run.install import install
 from pipeline.run.prove.measure import check_files, find_measured, measure
 from pipeline.run.stages import Stages
@@ -75,7 +75,8 @@ def validate(
     if failures := record["failures"]:
         stages.current = ""  # all of them ended: what failed is the package
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
-        raise PipelineError(f"{', '.join(failed_checks(record))}: {failures[0]}{more}")
+        what = f"{', '.join(failed_checks(record))}: {failures[0]}{more}"
+        raise PipelineError(what, *first_culprit(record))
 
 
 def check_integrity(
