@@ -66,6 +66,8 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
         where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
         line = f"\n  {culprit['line']}" if culprit["line"] else ""
         wrong.append(f"{where}: {culprit['what']}{line}")
+    if wrong:
+        wrong += method.get("culprit_notes") or ()
     if method["runs"] or wrong:
         skips = [f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"]]
         _add_case(suite, classname, "numerics", wrong, output="\n".join(skips), seconds=seconds)

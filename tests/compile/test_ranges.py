@@ -78,6 +78,7 @@ def test_a_size_that_lowering_narrows_is_told_with_the_operator():
     assert traced["line"].startswith(line)
 
 
+@pytest.mark.slow
 def test_a_range_is_kept_where_that_is_asked():
     pte, narrowed, _ = alone(keep=True)
     assert narrowed == [] and takes(pte) == 4000

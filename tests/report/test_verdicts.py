@@ -179,3 +179,11 @@ def test_an_sqnr_beyond_what_a_baseline_holds_is_no_change():
 def test_what_nothing_ran_on_was_held_to_nothing():
     assert "Held to" not in render(NONE)["report.md"].decode()
     assert "Held to" in render(SOME)["report.md"].decode()
+
+
+def test_a_failure_that_was_not_looked_into_says_so_in_junit_too():
+    output = {"method": "m", "inputs": "example 0", "output": "output", "what": "wrong"}
+    note = "m: not looked into: 8 methods are, of 9 that failed"
+    report = validation(method("m", ok=False, failures=[output], culprit_notes=[note]))
+    for name in ("junit.xml", "report.md", "report.html"):
+        assert note in render(report)[name].decode()
