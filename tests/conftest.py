@@ -24,6 +24,19 @@ def pytest_configure():
     settings.load_profile("any")
 
 
+# Files that take longest, most first. They are begun first, as no processor may be idle while the
+# other one has such a file left.
+LONGEST = (
+    "mutations", "packages", "kills", "prover", "apple", "openvino", "arm", "upstream", "quantize",
+    "vulkan", "exporter_inputs", "faults", "add_sub", "key", "calibration", "plugins",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    place = {f"test_{name}": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
 def pytest_collection_finish():
     """Keep the garbage collector off what was imported: 400,000 objects that it would look through
     again and again while programs are lowered."""
