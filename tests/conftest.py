@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.bench import Bench, bench_of
 from tests.support.drawing import draw_in_helper
-from tests.support.quick_torch import collect_operators_once
+from tests.support.quick_torch import make_torch_quick
 
 
 def pytest_configure():
@@ -41,7 +41,7 @@ def pytest_collection_finish():
     """Keep the garbage collector off what was imported: 400,000 objects that it would look through
     again and again while programs are lowered."""
     if "torch" in sys.modules:
-        collect_operators_once()
+        make_torch_quick()
     gc.collect()
     gc.freeze()
 

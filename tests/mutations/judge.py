@@ -38,6 +38,7 @@ from pipeline.validate.locate.locate import locate_failures
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
 from pipeline.validate.results import Validation
+from tests.support.quick_torch import make_torch_quick
 
 from .parts import Culprit, Damage
 from .registry import DAMAGES, damaged
@@ -292,6 +293,7 @@ def _times(inputs: InputSet, factor: float) -> InputSet:
 def serve() -> None:
     """First a line with the names of all samples and damages. Then a job a line, `[sample, damage,
     seed]`, and for each the verdict, or null, a line."""
+    make_torch_quick()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what lowering prints is no answer
     answers.write(json.dumps({"samples": list(SAMPLES), "damages": list(DAMAGES)}) + "\n")

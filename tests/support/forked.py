@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.drawing import start_helper
-from tests.support.quick_torch import collect_operators_once
+from tests.support.quick_torch import make_torch_quick
 
 
 @cache
@@ -34,9 +34,11 @@ def warm_up() -> None:
     from executorch.exir import to_edge_transform_and_lower
 
     import pipeline.run.perform  # noqa: F401
+    from pipeline.run.build.export_reads import _installed
 
     start_helper()
-    collect_operators_once()
+    make_torch_quick()
+    _installed()
     torch.set_num_threads(1)
     program = torch.export.export(torch.nn.Linear(2, 2).requires_grad_(False), (torch.ones(1, 2),))
     to_edge_transform_and_lower({"forward": program}, partitioner=[XnnpackPartitioner()])

@@ -81,10 +81,10 @@ def _serve() -> None:
     import torch.ao.quantization  # noqa: F401
 
     from tests.support.drawing import draw_in_helper, start_helper
-    from tests.support.quick_torch import collect_operators_once
+    from tests.support.quick_torch import make_torch_quick
 
     workers.set_start_method("fork")
-    collect_operators_once()
+    make_torch_quick()
     draw_in_helper()
     start_helper()
     gc.collect()
