@@ -64,7 +64,7 @@ class Reporter(ConsoleReporter):
             counts = Counter[str](event.outcome for event in events)
             known = ("built", "hit", "up-to-date", "failed", "not-run")
             counted = ", ".join(f"{counts[each]} {each}" for each in known if counts[each])
-            lines = ["", *table, *_narrowed(plan, events)]
+            lines = ["", *table, *_narrowed(plan, events), *_left_out_lines(plan, events)]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
         if any(remote.values()):  # it was asked something, can't be, or everyone is believed
             lines.append(_remote_line(remote))
@@ -135,7 +135,9 @@ def _show_calibrations(
 
 
 _DONE = ("built", "hit", "up-to-date")
-HEADINGS = ("package", "method", "lower", "validate", "delegated", "size", "max error", "seconds")
+HEADINGS = (
+    "package", "method", "lower", "validate", "delegated", "size", "max error", "limit", "seconds",
+)  # fmt: skip
 
 
 def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
@@ -163,7 +165,7 @@ def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
             "size": human_size(size) if linked else "",
             "seconds": f"{spent:.1f}",
         }
-        errors = {method["method"]: _error(method) for method in report.get("methods", ())}
+        judged = {method["method"]: method for method in report.get("methods", ())}
         quantizing = {str(event.method): event.seconds for event in own if event.kind == "quantize"}
         units = [event for event in own if event.kind == "compile"]
         for unit in sorted(units, key=lambda unit: str(unit.method)):
@@ -174,7 +176,9 @@ def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
                     counts = manifest.get("methods", {}).get(method, {}).get("delegation")
                     share = delegated_share([counts] if counts else [])
                     row["delegated"] = "" if share is None else f"{100 * share:.0f} %"
-                    row["max error"] = errors.get(method, "")
+                    if method in judged:
+                        row["max error"] = _error(judged[method])
+                        row["limit"] = _limit(judged[method])
                 yield blank | row
 
 
@@ -205,6 +209,28 @@ def _error(method: Mapping[str, Any]) -> str:
     if not method["runs"]:
         return ""  # it failed before it could
     return f"{method['max_abs']:.1e}" if isinstance(method["max_abs"], float) else method["max_abs"]
+
+
+def _limit(method: Mapping[str, Any]) -> str:
+    """Return the limit on a method's error, and what it follows."""
+    limits, source = method["limits"], method.get("limits_from", "")
+    if not method["runs"]:
+        return ""
+    if limits.get("atol") is not None:
+        return f"{limits['atol']:.1e} {source}".strip()
+    least = limits.get("min_sqnr")
+    return source if least is None else f"{least:.1f} dB {source}".strip()
+
+
+def _left_out_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
+    """Yield a line for each package whose validation was cut short."""
+    from pipeline.report.packages import describe_left_out
+    from pipeline.report.records import read_fitting
+
+    for package in sorted({str(each.package) for each in events if each.kind == "validate"}):
+        report = read_fitting(plan.workspace.package(package) / REPORT)
+        if report and (left_out := describe_left_out(report)):
+            yield f"{package}: {left_out}"
 
 
 def _remote_line(counts: Mapping[str, Any]) -> str:

@@ -22,6 +22,9 @@ _CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided", "expanded")
 _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
 
 
+_OTHER = {"atol": 1e-4, "rtol": 1e-3}  # of the tolerances, where only the other one is given
+
+
 class MethodGates(Options):
     """Gates of each method; without a limit nothing is checked."""
 
@@ -54,12 +57,17 @@ class Gates(MethodGates):
 
 
 class Limits(Options):
-    """Limits on the distance of outputs from the source program's. All that are given must hold."""
+    """Limits on the distance of outputs from the source program's. All that are given must hold.
 
-    atol: Tolerance = 1e-4
-    """Absolute tolerance of an output's values."""
-    rtol: Tolerance = 1e-3
-    """Relative tolerance of an output's values."""
+    Without `atol` and `rtol`, limits follow what the program computes in
+    (pipeline/validate/default_limits.py).
+    """
+
+    atol: Tolerance | None = None
+    """Absolute tolerance of an output's values; 1e-4 where only rtol is given. Without both, the
+    limits follow what the program computes in: its dtypes, its depth, its quantization."""
+    rtol: Tolerance | None = None
+    """Relative tolerance of an output's values; 1e-3 where only atol is given."""
     max_mean_abs: Tolerance | None = None
     """The greatest mean of an output's absolute errors."""
     max_p999_abs: Tolerance | None = None
@@ -78,10 +86,6 @@ class Limits(Options):
 class MethodLimits(Limits):
     """Limits and settings of one method, instead of the package's."""
 
-    atol: Tolerance | None = None  # type: ignore[assignment]
-    """Absolute tolerance of an output's values."""
-    rtol: Tolerance | None = None  # type: ignore[assignment]
-    """Relative tolerance of an output's values."""
     gates: MethodGates = MethodGates()
     """Gates of this method, instead of the package's."""
     # What these files hold is in keys.
@@ -113,6 +117,11 @@ class ValidateConfig(Limits):
     timeout: float = Field(default=600, gt=0, le=604800, allow_inf_nan=False, exclude=True)
     """Seconds within which each method must be loaded, and each of its calls come to an end, on the
     machine that validates; what takes longer is ended, and fails."""
+    # What it left out is not kept either.
+    budget: float = Field(default=300, gt=0, le=604800, allow_inf_nan=False, exclude=True)
+    """Seconds for validating the package, a quarter of them for finding out where it fails. Each
+    method makes its first call whatever that takes; then the worst come first. The report says
+    what was left out, and is not kept in the store."""
     # What follows from these two is in keys.
     cases: Cases | None = Field(default=None, exclude=True)
     """Which cases are generated on top of `inputs`: zeros, large values, the limits of dynamic
@@ -145,11 +154,12 @@ class ValidateConfig(Limits):
         return _CASES_OF_DYNAMIC if dynamic else _CASES_OF_STATIC
 
     def select_limits(self, method: str) -> Limits:
-        """Return the limits of a method: its own, else the package's."""
+        """Return the limits of a method: its own, else the package's; both tolerances or none."""
         own = self.methods.get(method, MethodLimits())
-        return Limits(
-            **{
-                name: getattr(self if getattr(own, name) is None else own, name)
-                for name in Limits.model_fields
-            }
-        )
+        given = {
+            name: getattr(self if getattr(own, name) is None else own, name)
+            for name in Limits.model_fields
+        }
+        if given["atol"] is not None or given["rtol"] is not None:
+            given = {**given, **{n: v for n, v in _OTHER.items() if given[n] is None}}
+        return Limits(**given)

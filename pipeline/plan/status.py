@@ -93,6 +93,8 @@ def validate_status(plan: Plan, package: str) -> Status:
         return _hit_or_stale(plan, digest, reason)
     if not recorded.get("ok"):
         return Status("stale", "the last validation failed")
+    if not recorded.get("complete", True):
+        return Status("stale", "the last validation left out what it had no time for")
     damage = find_damage(plan, package, recorded)
     return _hit_or_stale(plan, digest, damage) if damage else Status("up-to-date", "unchanged")
 

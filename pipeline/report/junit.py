@@ -70,6 +70,7 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
         wrong += method.get("culprit_notes") or ()
     if method["runs"] or wrong:
         skips = [f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"]]
+        skips += [f"left out {each}: validate.budget" for each in method.get("left_out", ())]
         _add_case(suite, classname, "numerics", wrong, output="\n".join(skips), seconds=seconds)
     elif not own:
         _add_case(suite, classname, "numerics", skipped=method["not_run"] or "nothing to run it on")

@@ -114,6 +114,7 @@ def lead(report: Json) -> str:
     unrun = [method for method in methods if method["not_run"]]
     said = [_describe_ran(ran, total=len(methods))] if ran else []
     said += [_describe_unrun(unrun, total=len(methods), none=not ran)] if unrun else []
+    said += [f"{left_out}."] if (left_out := describe_left_out(report)) else []
     return " ".join(said)
 
 
@@ -133,6 +134,12 @@ def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
     if len(unrun) > 1:
         declare = "they declare is what their sources declare"
     return f"Nothing was run: {who} {where} What {declare}."
+
+
+def describe_left_out(report: Json) -> str:
+    """Say how many input sets there was no time for; "" where all were run."""
+    count = sum(len(method.get("left_out", ())) for method in report["methods"])
+    return f"{plural(count, 'input set')} left out: validate.budget was spent" if count else ""
 
 
 def about(report: Json) -> str:

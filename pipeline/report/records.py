@@ -103,7 +103,8 @@ class CallRecord(TypedDict):
     """One call on the input set `origin`, which was `generated` or is real.
 
     A generated set that is not random names its `case`. In a method with state, `step` counts the
-    calls of the `sequence` from 1; otherwise it is 0.
+    calls of the `sequence` from 1; otherwise it is 0. `limits` has those of each output, as far as
+    there are any.
     """
 
     origin: str
@@ -112,6 +113,7 @@ class CallRecord(TypedDict):
     sequence: NotRequired[str]
     generated: NotRequired[bool]
     case: NotRequired[str]
+    limits: NotRequired[list[dict[str, float | bool]]]
 
 
 class SkipRecord(TypedDict):
@@ -169,11 +171,29 @@ class LatencyRecord(TypedDict):
     ratio: float
 
 
+class HeldRecord(TypedDict):
+    """The limits that outputs are held to, the widest of all calls but large ones, the reason for
+    them, and the worst figures."""
+
+    limits: dict[str, float | None]
+    limits_reason: str
+    max_abs: Figure
+    mean_abs: Figure
+    p999_abs: Figure
+    relative: Figure
+    sqnr_db: Figure
+    cosine: Figure
+    agreement: Figure
+
+
 class MethodRecord(TypedDict):
     """The outcome of one method, with the worst figures over all outputs of all calls.
 
     `kind` is `program`, `constant` or `unknown`; `outputs` are the names of its outputs, `limits`
-    what these were held to; `not_run` says why this machine can't run it.
+    what these were held to, as in `HeldRecord`; `limits_from` is what they follow: `config`, a
+    dtype, or `quantized`; `quantized` is against the program that it was quantized to on the way;
+    `not_run` says why this machine can't run it; `left_out` names input sets for which
+    validate.budget left no time.
     """
 
     method: str
@@ -182,6 +202,10 @@ class MethodRecord(TypedDict):
     state: list[str]
     outputs: NotRequired[list[str]]
     limits: dict[str, float | None]
+    limits_from: NotRequired[str]
+    limits_reason: NotRequired[str]
+    quantized: NotRequired[HeldRecord]
+    left_out: NotRequired[list[str]]
     max_abs: Figure
     mean_abs: Figure
     p999_abs: Figure

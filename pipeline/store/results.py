@@ -259,6 +259,7 @@ class _Installed(TypedDict):
     files: dict[FilePath, Digest]
     ok: NotRequired[bool]
     sound: NotRequired[bool]
+    complete: NotRequired[bool]
     measured: NotRequired[Digest]
     unsigned: NotRequired[bool]
 
@@ -275,6 +276,7 @@ class PackageState(TypedDict):
 class _Verdict(TypedDict):
     ok: Literal[True]  # no other is kept
     sound: Literal[True]
+    complete: Literal[True]
     measured: Digest
 
 

@@ -24,6 +24,7 @@ from pipeline.validate.metrics import compare, greatest_magnitude
 _EXPONENTS = (10, 7, 4)
 _MOST_OF_HALF = 5  # beyond a tenth of what a 16-bit float holds, little can be computed
 _UNITS = 8  # in the last place, by which inputs are changed to see what rounding does to the source
+_LEAST_SQNR = 20.0  # dB, that rounding inputs must leave where no other limits are set
 View = Callable[[torch.Tensor], torch.Tensor | None]
 
 
@@ -136,14 +137,16 @@ class CaseMaker:
         self.skipped.append((origin, reason))
 
     def _holds(self, inputs: InputSet, outputs: list[Any], growth: Sequence[float]) -> bool:
-        """Return whether the source's outputs stay within the limits when its inputs are rounded.
+        """Return whether the source's outputs stay within the limits when its inputs are rounded;
+        where limits are derived from rounding, whether more than rounding is left of them.
         Limits of zero ask for the same operations, whatever rounding does."""
         if self.limits.atol == self.limits.rtol == 0:
             return True
+        limits = self.limits if self.limits.atol is not None else Limits(min_sqnr=_LEAST_SQNR)
         args, kwargs = pytree.tree_map(_round, (inputs.args, inputs.kwargs))
         rounded = self.run(replace(inputs, args=args, kwargs=kwargs))
         return not any(
-            any(check_limits(compare(a, e), a, e, scale_limits(self.limits, times)))
+            any(check_limits(compare(a, e), a, e, scale_limits(limits, times)))
             for a, e, times in zip(rounded, outputs, growth, strict=True)
         )
 

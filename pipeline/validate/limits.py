@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,6 +13,16 @@ from pipeline.store.errors import plural
 from pipeline.validate.metrics import OutputError, find_worst_place, greatest_magnitude
 
 LIMITS = tuple(Limits.model_fields)
+AnyLimits = TypeVar("AnyLimits", bound=Limits)
+
+
+class OutputLimits(Limits):
+    """The limits of one output; `integers` has `atol` hold for integers and bools too, which are
+    compared exactly otherwise."""
+
+    integers: bool = False
+
+
 # By figure of an `OutputError` other than the greatest error: its words, and the limit on it.
 FIGURES = {
     "mean_abs": ("mean absolute error", "max_mean_abs"),
@@ -25,6 +36,17 @@ _ABSOLUTE = ("atol", "max_mean_abs", "max_p999_abs")
 _RELATIVE_TO_SIGNAL = ("max_relative", "min_sqnr", "min_cosine", "min_agreement")
 
 
+def widest(every: Iterable[Limits]) -> dict[str, float | None]:
+    """Return the widest of several limits of each kind; None for a kind that none of them has."""
+    found: dict[str, float | None] = {}
+    listed = list(every)
+    for name in LIMITS:
+        values = [value for each in listed if (value := getattr(each, name)) is not None]
+        wide = min if name.startswith("min_") else max
+        found[name] = wide(values, default=None)
+    return found
+
+
 def scale_limits(limits: Limits, growth: float) -> Limits:
     """Widen the absolute limits for an output whose values are `growth` times as large as usual; no
     limit is made stricter."""
@@ -34,10 +56,11 @@ def scale_limits(limits: Limits, growth: float) -> Limits:
     return limits.model_copy(update={n: v * growth for n, v in given.items() if v is not None})
 
 
-def drop_limits_of_noise(limits: Limits, expected: Any) -> Limits:
+def drop_limits_of_noise(limits: AnyLimits, expected: Any) -> AnyLimits:
     """Drop the limits relative to the signal where that may be nothing but rounding, since all
     expected values are within `atol` of zero."""
-    if not isinstance(expected, torch.Tensor) or greatest_magnitude(expected) > limits.atol:
+    atol = limits.atol or 0.0
+    if not isinstance(expected, torch.Tensor) or greatest_magnitude(expected) > atol:
         return limits
     return limits.model_copy(update=dict.fromkeys(_RELATIVE_TO_SIGNAL))
 
@@ -45,13 +68,15 @@ def drop_limits_of_noise(limits: Limits, expected: Any) -> Limits:
 def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Iterator[str]:
     """Yield what is wrong with an output, each with its figure and its limit.
 
-    It passes where |a - e| <= atol + rtol |e| everywhere and each figure keeps to its limit, if it
-    has one. A figure that is undefined passes.
+    It passes where |a - e| <= atol + rtol |e| everywhere, if there are such limits, and each figure
+    keeps to its limit, if it has one. A figure that is undefined passes.
     """
     if error.mismatch is not None:
         yield error.mismatch
         return
-    worst = find_worst_place(error, actual, expected, limits.atol, limits.rtol)
+    atol = math.inf if limits.atol is None else limits.atol
+    integers = isinstance(limits, OutputLimits) and limits.integers
+    worst = find_worst_place(error, actual, expected, atol, limits.rtol or 0.0, integers)
     at = f" at {list(worst.index)}" if worst.index else ""
     values = f"({worst.actual:.6g}, must be {worst.expected:.6g})"
     if error.disagreeing:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,13 +26,25 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import bounds, check_inputs, expression, flatten, signature
 from pipeline.store.errors import PipelineError, first_line
+from pipeline.validate.budget import Budget
 from pipeline.validate.cases import CaseMaker, InputCase, describe_source_error
-from pipeline.validate.limits import LIMITS, check_limits
-from pipeline.validate.metrics import compare
+from pipeline.validate.default_limits import (
+    CONFIG_REASON,
+    NOISE_REASON,
+    explain_rounding,
+    limit_noise,
+    limits_of_rounding,
+    what_it_computes_in,
+)
+from pipeline.validate.limits import LIMITS, OutputLimits, check_limits, drop_limits_of_noise
+from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
+from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
+MARGIN_DB = 3.0  # twice the noise
+_AGAINST_QUANTIZED = ", against the quantized program that it was made of"
 
 # Takes a method, where an input set is from, its flat values and what the source gives on them.
 Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
@@ -45,6 +60,7 @@ class MethodValidator:
         lines: by debug handle, the line of the source that a delegate's instruction comes from.
         cases: kinds of inputs that are generated beside random ones (cases.py).
         keep: is given each call from the initial state, also of a method that is not run.
+        quantized: the program that quantization made of it, which the package is held to as well.
         sets: the examples that fit, and the generated sets.
         calls: those since the package was opened.
     """
@@ -57,30 +73,82 @@ class MethodValidator:
     lines: Mapping[int, str] = field(default_factory=dict)
     cases: Sequence[str] = ()
     keep: Keep | None = None
+    quantized: ExportedProgram | None = None
     examples: list[InputSet] = field(default_factory=list)
     sets: list[InputSet] = field(default_factory=list)
     calls: list[tuple[str, InputSet]] = field(default_factory=list)
+    references: References = field(init=False)
+    _ready: bool = False
 
-    def run(self, examples: Sequence[InputSet]) -> None:
-        """Validate the method by itself.
+    def __post_init__(self) -> None:
+        self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
+        self._usual: dict[int, float] = defaultdict(float)
+        self._pending: list[tuple[str, Callable[[], object]]] = []
+        self._describe_limits()
+
+    @property
+    def source(self) -> Source:
+        return self.references.source
+
+    def start(self, examples: Sequence[InputSet]) -> None:
+        """Load the method, and make its first call, or those of its first sequence.
 
         Where torch fails on the source itself, outside a run, that too is this method's failure.
         """
-        self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
+        with self._failing():
+            self._prepare(examples)
+            for _, call in self._pending[:1]:
+                call()
+
+    def finish(self, budget: Budget) -> None:
+        """Make all other calls, as long as the budget lasts."""
+        with self._failing():
+            self._go_on(budget)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
         try:
-            self._validate(examples)
+            yield
         except DeviceError as error:
             self.result.fail(self._reason(error))
         except Exception as error:
             self.fail_for(error)
+
+    @property
+    def derives_limits(self) -> bool:
+        """Return whether the config leaves the tolerances to what the program computes in."""
+        return self.limits.atol is None
+
+    @property
+    def measures_rounding(self) -> bool:
+        return self.derives_limits or self.quantized is not None
+
+    def _make_references(self) -> References:
+        name, quantized = self.result.method, self.quantized
+        others = {} if quantized is None else {name: quantized}
+        rounding = [name] if self.measures_rounding else []
+        return References.make({name: self.program}, others, rounding)[name]
+
+    def _describe_limits(self) -> None:
+        """Say what the limits of outputs follow, and why."""
+        result = self.result
+        if not self.derives_limits:
+            result.limits_from, result.limits_reason = "config", CONFIG_REASON
+        elif self.quantized is None:
+            result.limits_from = what_it_computes_in(self.program)
+            result.limits_reason = explain_rounding(self.program)
+        else:
+            result.limits_from, result.limits_reason = "quantized", NOISE_REASON
+        if self.quantized is not None:
+            result.quantized_reason = explain_rounding(self.quantized)
 
     def fail_for(self, error: Exception) -> None:
         """Fail for what torch raises where nothing should, with its traceback on stderr."""
         traceback.print_exception(error)
         self.result.fail(f"validation stopped at {type(error).__name__}: {first_line(error)}")
 
-    def _validate(self, examples: Sequence[InputSet]) -> None:
-        self.source = Source(self.program)
+    def _prepare(self, examples: Sequence[InputSet]) -> None:
+        self.references = self._make_references()
         self.result.state = self.source.state
         self.result.outputs = tuple(name for name, _ in self.source.outputs)
         self.package = Session(self.files)
@@ -92,19 +160,48 @@ class MethodValidator:
         if not self._declares_the_same():
             return
         self.sets = self._input_sets(examples)
+        if self.source.state:
+            self._pending = list(self._sequences(self.sets))
+        else:
+            self._pending = [(each.origin, partial(self._call_alone, each)) for each in self.sets]
+        self._ready = True
+
+    def _go_on(self, budget: Budget) -> None:
+        if not self._ready:
+            return
+        for name, call in self._pending[1:]:
+            if not self._leaves_out(name, budget):
+                call()
+        for case in self._make_cases(budget):
+            if self._leaves_out(case.origin, budget):
+                continue
+            if self.source.state:
+                self._run_in_sequence([case] * min(self.settings.steps, _STEPS_OF_A_CASE))
+            else:
+                self._call_alone(case)
+        if not self.result.runs and not self.result.failures:
+            self.result.fail("no input set ran: give examples, or have inputs generated")
+
+    def _make_cases(self, budget: Budget) -> list[InputCase]:
+        if budget.spent:
+            self.result.left_out += self.cases
+            return []
         settings = self.settings
         maker = CaseMaker(self.source, settings.inputs, settings.seed, self.examples, self.limits)
         maker.make(self.cases)
         self.result.skipped += maker.skipped
-        if self.source.state:
-            self._run_with_state(self.sets)
-            for case in maker.sets:
-                self._run_in_sequence([case] * min(settings.steps, _STEPS_OF_A_CASE))
-        for inputs in () if self.source.state else (*self.sets, *maker.sets):
-            self.calls = []
-            self.call(inputs)
-        if not self.result.runs and not self.result.failures:
-            self.result.fail("no input set ran: give examples, or have inputs generated")
+        return maker.sets
+
+    def _leaves_out(self, name: str, budget: Budget) -> bool:
+        """Leave out a call where the budget is spent, unless it would be the first one."""
+        if not budget.spent or not self.result.runs:
+            return False
+        self.result.left_out.append(name)
+        return True
+
+    def _call_alone(self, inputs: InputSet) -> None:
+        self.calls = []
+        self.call(inputs)
 
     def _reason(self, error: DeviceError) -> str:
         """Say why the package failed, with the line of the source that a delegate failed at."""
@@ -136,14 +233,14 @@ class MethodValidator:
         count, seed = self.settings.inputs, self.settings.seed
         return self.examples + generate_inputs(self.program, count, seed, self.examples)
 
-    def _run_with_state(self, sets: Sequence[InputSet]) -> None:
-        """Call in sequences of `steps` from each set on, going on with the sets that follow it, and
-        then the first sequence again. Each begins with the initial state."""
+    def _sequences(self, sets: Sequence[InputSet]) -> Iterator[tuple[str, Callable[[], None]]]:
+        """Yield sequences of `steps` calls from each set on, going on with the sets that follow it,
+        and then the first sequence again. Each begins with the initial state."""
         starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
         starts += [(number, f"{origin}, again") for number, origin in starts[:1]]
         for number, name in starts:
             following = [sets[(number + step) % len(sets)] for step in range(self.settings.steps)]
-            self._run_in_sequence(following, name)
+            yield name, partial(self._run_in_sequence, following, name)
 
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
         """Keep the source's outputs, for a device that can run what this machine can't."""
@@ -161,7 +258,7 @@ class MethodValidator:
     def _run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
         """Call a package just opened, until one side fails."""
         self.package, self.calls = Session(self.files), []
-        self.source = Source(self.program)
+        self.references.reset()
         for step, inputs in enumerate(sets):
             if not self.call(inputs, step + 1, name or sets[0].origin):
                 break
@@ -186,7 +283,7 @@ class MethodValidator:
             actual = self.package.run(self.result.method, flatten(self.program, inputs, as_it_lies))
             self.result.seconds += time.perf_counter() - started
             run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
-            self._check(actual, expected, inputs, run, where)
+            self._check(actual, expected, inputs, run, where, as_it_lies)
             # Further calls go on from a state, large cases are held to other limits, and without
             # their layout, which is the plan's in a bundle, strided ones are another's again.
             other_limits = isinstance(inputs, InputCase) and inputs.growth
@@ -198,7 +295,16 @@ class MethodValidator:
             return False
         finally:
             if len(self.result.failures) > failed and not self.result.failing:
-                self.result.failing = tuple(self.calls)
+                self._keep_failing(failed)
+
+    def _keep_failing(self, failed: int) -> None:
+        """Keep the calls that failed, the last one with failures from number `failed` on."""
+        result = self.result
+        result.failing = tuple(self.calls)
+        whats = [failure.what for failure in result.failures[failed:]]
+        result.fails_quantized = all(what.endswith(_AGAINST_QUANTIZED) for what in whats)
+        runs = result.quantized_runs if result.fails_quantized else result.runs
+        result.failing_limits = runs[-1].limits if runs else ()
 
     def _expected(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
         """Run the source on tensors as they lie, or as it was exported. Raises DeviceError."""
@@ -208,22 +314,89 @@ class MethodValidator:
             raise DeviceError(f"{self.result.method}: ", describe_source_error(error)) from error
 
     def _check(
-        self, actual: list[Any], expected: list[Any], inputs: InputSet, run: Run, where: str
+        self,
+        actual: list[Any],
+        expected: list[Any],
+        inputs: InputSet,
+        run: Run,
+        where: str,
+        as_it_lies: bool,
     ) -> None:
+        """Compare the outputs of a call with the source's, and with the quantized program's."""
+        quantized = self.references.run_quantized(inputs, as_it_lies)
+        rounded = self.references.run_rounded(inputs, as_it_lies, run.step)
+        by_rounding = self._derive_limits(quantized or expected, rounded, run)
+        limits: list[Limits]
+        if not self.derives_limits:
+            case = inputs if isinstance(inputs, InputCase) else InputCase(())
+            limits = [case.ease(self.limits, n, value) for n, value in enumerate(expected)]
+        elif quantized is None:
+            limits = [self._with_config(each) for each in by_rounding]
+        else:
+            pairs = zip(expected, quantized, by_rounding, strict=True)
+            limits = [self._with_config(limit_noise(*each)) for each in pairs]
         errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
-        self.result.runs.append(replace(run, outputs=errors))
-        hint = ""
-        if run.step == 1 and self.source.nonzero:
-            names = ", ".join(self.source.nonzero)
-            hint = f"; {names} starts with other values than zeros, which a package holds only"
-            hint += " where InitializedMutableBufferPass names the buffer"
-        pairs = zip(self.source.outputs, errors, actual, expected, strict=True)
-        for place, ((name, _), error, a, e) in enumerate(pairs):
-            limits = (
-                inputs.ease(self.limits, place, e) if isinstance(inputs, InputCase) else self.limits
-            )
-            for what in check_limits(error, a, e, limits):
-                self.result.fail(what + hint, where, name)
+        self.result.runs.append(replace(run, outputs=errors, limits=tuple(limits)))
+        self._fail_beyond(errors, actual, expected, limits, where, self._hint(run))
+        if quantized is not None:
+            errors = tuple(compare(a, e) for a, e in zip(actual, quantized, strict=True))
+            own = self._limits_of_quantized(by_rounding, expected, quantized)
+            self.result.quantized_runs.append(replace(run, outputs=errors, limits=tuple(own)))
+            self._fail_beyond(errors, actual, quantized, own, where, _AGAINST_QUANTIZED)
+
+    def _derive_limits(
+        self, expected: Sequence[Any], rounded: Sequence[Sequence[Any]], run: Run
+    ) -> list[OutputLimits]:
+        """Return the limits of outputs by what rounding does to them on these inputs."""
+        found = []
+        for place, value in enumerate(expected):
+            if run.case != "large":  # which are no measure of what is usual
+                self._usual[place] = max(self._usual[place], greatest_magnitude(value))
+            usual = max(self._usual[place], greatest_magnitude(value))
+            limits = limits_of_rounding(value, [outputs[place] for outputs in rounded], usual)
+            found.append(drop_limits_of_noise(limits, value))
+        return found
+
+    def _with_config(self, limits: OutputLimits) -> OutputLimits:
+        """Replace limits by those that the config sets."""
+        given = {name: value for name, value in self.limits if value is not None}
+        return limits.model_copy(update=given)
+
+    def _limits_of_quantized(
+        self, by_rounding: Sequence[OutputLimits], expected: Sequence[Any], quantized: Sequence[Any]
+    ) -> list[OutputLimits]:
+        """Return the limits against the quantized program; where the config sets limits, only one
+        on the noise, which may be as much as quantization makes."""
+        if self.derives_limits:
+            return list(by_rounding)
+        found = []
+        for limits, e, q in zip(by_rounding, expected, quantized, strict=True):
+            least = limits.min_sqnr
+            if least is not None and (noise := compare(q, e).sqnr_db) is not None:
+                least = min(least, noise - MARGIN_DB)
+            found.append(OutputLimits(min_sqnr=least, integers=True))
+        return found
+
+    def _hint(self, run: Run) -> str:
+        if run.step != 1 or not self.source.nonzero:
+            return ""
+        names = ", ".join(self.source.nonzero)
+        hint = f"; {names} starts with other values than zeros, which a package holds only"
+        return f"{hint} where InitializedMutableBufferPass names the buffer"
+
+    def _fail_beyond(
+        self,
+        errors: Sequence[OutputError],
+        actual: Sequence[Any],
+        expected: Sequence[Any],
+        limits: Sequence[Limits],
+        where: str,
+        more: str,
+    ) -> None:
+        outputs = zip(self.source.outputs, errors, actual, expected, limits, strict=True)
+        for (name, _), error, a, e, own in outputs:
+            for what in check_limits(error, a, e, own):
+                self.result.fail(what + more, where, name)
 
 
 def _compare_declared(

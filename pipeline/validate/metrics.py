@@ -212,7 +212,12 @@ class WorstPlace:
 
 
 def find_worst_place(
-    error: OutputError, actual: Any, expected: Any, atol: float, rtol: float
+    error: OutputError,
+    actual: Any,
+    expected: Any,
+    atol: float,
+    rtol: float,
+    integers: bool = False,
 ) -> WorstPlace:
     """Find the worst place of an output by the rule of `torch.allclose`, |a-e| <= atol + rtol |e|.
 
@@ -224,7 +229,7 @@ def find_worst_place(
     if expected is None or isinstance(expected, str):
         return WorstPlace()
     actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
-    tolerated = expected.dtype.is_floating_point or expected.is_complex()
+    tolerated = expected.dtype.is_floating_point or expected.is_complex() or integers
     worst, start = WorstPlace(), 0
     for a, e, distance in _chunks(actual, expected):
         allowed = atol + rtol * e.abs() if tolerated else torch.zeros_like(e)

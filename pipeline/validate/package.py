@@ -19,13 +19,14 @@ from torch.utils import _pytree as pytree
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
-from pipeline.program.eager import Source, common_buffers
+from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
+from pipeline.validate.budget import OF_LOCATING, Budget
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import Keep, MethodValidator
 from pipeline.validate.metrics import compare
-from pipeline.validate.quantization import check_quantized
+from pipeline.validate.references import References
 from pipeline.validate.results import LACKS, MethodValidation, Run, Validation
 
 _AMOUNTS = ("inputs", "seed", "steps")
@@ -60,11 +61,13 @@ def validate_package(
         sequences: methods that share state, in the order in which they are called on one opened
             package; None for the usual ones, by the programs' buffers.
         keep: is given each call from the initial state, also of methods that are not run.
-        quantized: the programs that quantization made of some, which they are held to as well.
+        quantized: the programs that quantization made of some, which they are held to as well:
+            what a float program and its int8 package may be apart would hide a wrong scale.
         crashes: by method, how it ended the process that ran it, so that it fails without being
             run; of "", how opening the package did.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
+    budget = Budget(settings.budget * (1 - OF_LOCATING))
     files, crashes = PackageFiles.of(pte, ptds), crashes or {}
     if "" in crashes:  # not even a list of its methods can be had
         return Validation(pte.name, (), (f"{pte.name}: {crashes['']}",), kept_to)
@@ -89,17 +92,17 @@ def validate_package(
                 (lines or {}).get(name, {}),
                 (cases or {}).get(name, ()),
                 keep,
+                (quantized or {}).get(name),
             )
-            validators[name].run(examples.get(name, ()))
+            validators[name].start(examples.get(name, ()))
         else:
             _validate_other(made, present, constant_methods, files)
+    for validator in sorted(validators.values(), key=lambda each: each.result.badness):
+        validator.finish(budget)
     if sequences is None:
         sequences = usual_sequences(programs, settings.steps)
     for sequence in sequences:
-        _run_together(sequence, validators, files)
-    for name, program in (quantized or {}).items():
-        if name in validators and validators[name].result.runs:
-            check_quantized(validators[name], program)
+        _run_together(sequence, validators, files, budget)
     return Validation(pte.name, tuple(methods), (), kept_to)
 
 
@@ -130,7 +133,10 @@ def rounds(
 
 
 def _run_together(
-    sequence: Sequence[str], validators: Mapping[str, MethodValidator], files: PackageFiles
+    sequence: Sequence[str],
+    validators: Mapping[str, MethodValidator],
+    files: PackageFiles,
+    budget: Budget,
 ) -> None:
     """Call methods one after another on state that they share, in a package just opened.
 
@@ -146,10 +152,17 @@ def _run_together(
         name = f"{' > '.join(sequence)} from {calls[0][1].origin}"
         times[name] += 1
         name += ", again" if times[name] > 1 else ""
+        if budget.spent:
+            first.result.left_out.append(name)
+            continue
         package = Session(files, INTERPRETER)
         try:
             package.load_together([*own])
-            sources = Source.with_common_state({m: each.program for m, each in own.items()})
+            references = References.make(
+                {m: each.program for m, each in own.items()},
+                {m: each.quantized for m, each in own.items() if each.quantized is not None},
+                [m for m, each in own.items() if each.measures_rounding],
+            )
         except DeviceError as error:  # ExecuTorch's runtime, which loaded them, may know more
             first.result.skipped.append((name, f"the interpreter: {error.reason}"))
             return
@@ -158,7 +171,7 @@ def _run_together(
             return
         done: list[tuple[str, InputSet]] = []
         for method, each in own.items():
-            each.package, each.source, each.calls = package, sources[method], done
+            each.package, each.references, each.calls = package, references[method], done
         for step, (method, inputs) in enumerate(calls, 1):
             if not own[method].call(inputs, step, name):
                 break

@@ -1,11 +1,13 @@
 """The results of a validation: of a package, a method, a call, and each failure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.validate.limits import FIGURES
+from pipeline.validate.limits import FIGURES, widest
 from pipeline.validate.metrics import OutputError, json_number
 
 LACKS = "the package lacks this method"  # how such a failure begins
@@ -32,7 +34,7 @@ class Run:
 
     `case` is the kind of a generated set that is not random (cases.py). `step` counts the calls of
     a sequence from 1, which `sequence` names and which began on a package just opened; it is 0 for
-    a method without state.
+    a method without state. `limits` are those that each output was held to.
     """
 
     origin: str
@@ -41,9 +43,15 @@ class Run:
     sequence: str = ""
     generated: bool = False
     case: str = ""
+    limits: tuple[Limits, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"outputs": [error.to_json() for error in self.outputs]}
+        record = {name: value for name, value in vars(self).items() if name != "limits"}
+        return {
+            **record,
+            "outputs": [error.to_json() for error in self.outputs],
+            "limits": [each.model_dump(exclude_defaults=True) for each in self.limits],
+        }
 
 
 @dataclass
@@ -54,12 +62,20 @@ class MethodValidation:
         kind: `program`, `constant` or `unknown`.
         state: the buffers that it changes.
         outputs: the names of its outputs.
-        limits: those that its outputs were held to.
+        limits: those of the config; `wide_limits` are those that its outputs were held to.
+        limits_from: what they follow: `config`, a dtype, or `quantized`.
+        limits_reason: why they are what they are, for people.
+        quantized_runs: the same calls, compared with the quantized program; of a method that was
+            quantized on the way.
+        quantized_reason: as `limits_reason`, of those.
+        left_out: input sets, or kinds of them, for which there was no time.
         skipped: the generated input sets, and sequences, that were not run or count for nothing,
             and why, in words that stand alone.
         not_run: why this machine can't run it; then only its declarations were compared.
         seconds: the package's running time over all runs.
         failing: the calls of the first sequence that failed.
+        failing_limits: of each output of the last of them.
+        fails_quantized: whether they depart from the quantized program, and not from the source.
     """
 
     method: str
@@ -67,12 +83,19 @@ class MethodValidation:
     state: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     limits: Mapping[str, float | None] = field(default_factory=dict)
+    limits_from: str = ""
+    limits_reason: str = ""
+    quantized_runs: list[Run] = field(default_factory=list)
+    quantized_reason: str = ""
+    left_out: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     not_run: str = ""
     seconds: float = 0.0
     failing: Sequence[tuple[str, InputSet]] = field(default=(), repr=False)
+    failing_limits: Sequence[Limits] = ()
+    fails_quantized: bool = False
 
     def fail(self, what: str, inputs: str = "", output: str = "") -> None:
         self.failures.append(Failure(self.method, what, inputs, output))
@@ -81,20 +104,28 @@ class MethodValidation:
     def ok(self) -> bool:
         return not self.failures
 
+    @property
+    def badness(self) -> tuple[bool, float]:
+        """By which methods are ordered, the worst first: failed ones, then by their SQNR."""
+        return self.ok, -math.inf if (least := self.worst()["sqnr_db"]) is None else least
+
+    @property
+    def wide_limits(self) -> Mapping[str, float | None]:
+        """The widest limits that an output was held to, but on large inputs."""
+        return _wide_limits(self.runs) or self.limits
+
+    @property
+    def wide_quantized_limits(self) -> Mapping[str, float | None]:
+        """The same, against the quantized program; empty where nothing was quantized."""
+        return _wide_limits(self.quantized_runs)
+
     def worst(self) -> dict[str, float | None]:
         """Return each figure of the output that is worst by it; None where no output has it.
 
         They are those of real and random inputs, where there are any: others say nothing of how
         large an error is as a rule.
         """
-        usual = [run for run in self.runs if not run.case] or self.runs
-        errors = [error for run in usual for error in run.outputs]
-        found: dict[str, float | None] = {"max_abs": max((e.max_abs for e in errors), default=0.0)}
-        for name, (_, limit) in FIGURES.items():
-            figures = [figure for e in errors if (figure := getattr(e, name)) is not None]
-            worst = max if limit.startswith("max_") else min
-            found[name] = worst(figures, default=None)
-        return found
+        return _worst(self.runs)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -103,13 +134,41 @@ class MethodValidation:
             "ok": self.ok,
             "state": list(self.state),
             "outputs": list(self.outputs),
-            "limits": dict(self.limits),
+            "limits": dict(self.wide_limits),
+            "limits_from": self.limits_from,
+            "limits_reason": self.limits_reason,
+            **({"quantized": self._quantized_json()} if self.quantized_runs else {}),
             **{name: json_number(value) for name, value in self.worst().items()},
             "runs": [run.to_json() for run in self.runs],
             "skipped": [{"origin": origin, "reason": reason} for origin, reason in self.skipped],
             "failures": [asdict(failure) for failure in self.failures],
             "not_run": self.not_run,
+            "left_out": list(self.left_out),
         }
+
+    def _quantized_json(self) -> dict[str, Any]:
+        return {
+            "limits": dict(self.wide_quantized_limits),
+            "limits_reason": self.quantized_reason,
+            **{name: json_number(value) for name, value in _worst(self.quantized_runs).items()},
+        }
+
+
+def _wide_limits(runs: Sequence[Run]) -> dict[str, float | None]:
+    held = [limits for run in runs if run.case != "large" for limits in run.limits]
+    return widest(held) if held else {}
+
+
+def _worst(runs: Sequence[Run]) -> dict[str, float | None]:
+    """Return each figure of the output that is worst by it (`MethodValidation.worst`)."""
+    usual = [run for run in runs if not run.case] or runs
+    errors = [error for run in usual for error in run.outputs]
+    found: dict[str, float | None] = {"max_abs": max((e.max_abs for e in errors), default=0.0)}
+    for name, (_, limit) in FIGURES.items():
+        figures = [figure for e in errors if (figure := getattr(e, name)) is not None]
+        worst = max if limit.startswith("max_") else min
+        found[name] = worst(figures, default=None)
+    return found
 
 
 @dataclass(frozen=True)
@@ -120,6 +179,11 @@ class Validation:
     methods: tuple[MethodValidation, ...]
     problems: tuple[str, ...]
     settings: Mapping[str, float | None]
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether no input set was left out."""
+        return not any(method.left_out for method in self.methods)
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from pipeline.config.validation import ValidateConfig
+from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.eager import find_effects
@@ -165,7 +165,8 @@ def _judged(sample: Sample, files: Files, damage: Damage, seed: int) -> dict[str
             changed = name in damage.methods or sample.shares_state  # one spoils what all read
             states[name] = "failed" if changed else "misplaced"
         elif name in sample.programs:
-            states[name] = _seen(sample, files, name, seed)
+            limits = _limits(sample, validation, name, seed)
+            states[name] = _seen(sample, files, name, seed, limits)
         else:
             states[name] = "survived"
     return {
@@ -227,9 +228,17 @@ def _outcome(states: Mapping[str, str], sentences: Sequence[str]) -> str:
     return "equivalent"
 
 
-def _seen(sample: Sample, files: Files, method: str, seed: int) -> str:
+def _limits(sample: Sample, validation: Validation, method: str, seed: int) -> Limits:
+    """Return the limits of the config, or those that were derived for what was lowered."""
+    given = sample.settings(seed).select_limits(method)
+    if given.atol is not None:
+        return given
+    result = next(each for each in validation.methods if each.method == method)
+    return Limits(**(result.wide_quantized_limits or result.wide_limits))
+
+
+def _seen(sample: Sample, files: Files, method: str, seed: int, limits: Limits) -> str:
     """Whether a method of a damaged package, which passed, gives anything else than before."""
-    limits = sample.settings(seed).select_limits(method)
     worst = "equivalent"
     for sequence in _wide(sample, method, seed):
         sessions = [Session(_in_memory(each)) for each in (sample.files, files)]

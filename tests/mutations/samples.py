@@ -9,7 +9,7 @@ same in every process.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -201,7 +201,9 @@ class Image(nn.Module):
 
 
 @cache
-def _quantized(dynamic: bool) -> tuple[dict[str, ExportedProgram], dict[str, ExportedProgram]]:
+def quantized_programs(
+    dynamic: bool,
+) -> tuple[dict[str, ExportedProgram], dict[str, ExportedProgram]]:
     """Float programs, and what quantizing makes of them."""
     shapes = {"text": (4, 16)} if dynamic else {"text": (4, 16), "image": (1, 3, 8, 8)}
     modules: dict[str, nn.Module] = {"text": Text(), "image": Image()}
@@ -222,7 +224,7 @@ def _quantized(dynamic: bool) -> tuple[dict[str, ExportedProgram], dict[str, Exp
 def _eight_bits(dynamic: bool, partitioners: list[str]) -> Sample:
     """Against the float programs, as `doit validate` has it, with tolerances that a person would
     choose: not far above the errors of packages without damage."""
-    programs, quantized = _quantized(dynamic)
+    programs, quantized = quantized_programs(dynamic)
     files = _packed(quantized, dict.fromkeys(programs, partitioners))
     own = {"text": {"atol": 0.02}} if dynamic else {"text": {"atol": 0.3}, "image": {"atol": 0.02}}
     limits = {"rtol": 0.0, "min_sqnr": 18.0, "methods": own}
@@ -230,8 +232,19 @@ def _eight_bits(dynamic: bool, partitioners: list[str]) -> Sample:
 
 
 def static() -> Sample:
-    """int8, quantized and dequantized at the borders of its delegates."""
-    return _eight_bits(False, ["xnnpack"])
+    """int8, quantized and dequantized at the borders of its delegates; no limits are set."""
+    return replace(_eight_bits(False, ["xnnpack"]), limits={})
+
+
+def sixteen_bits() -> Sample:
+    """float16 on XNNPACK and bfloat16 on portable kernels; no limits are set."""
+    text = {name: Text() for name in ("fast", "brain")}
+    dtypes = {"fast": torch.float16, "brain": torch.bfloat16}
+    programs = {
+        name: _exported(module.to(dtypes[name]), noise(4, 16).to(dtypes[name]))
+        for name, module in text.items()
+    }
+    return Sample(_packed(programs, {"fast": ["xnnpack"]}), programs)
 
 
 def static_portable() -> Sample:
@@ -389,6 +402,7 @@ SAMPLES: dict[str, Callable[[], Sample]] = {
         delegated,
         twins,
         static,
+        sixteen_bits,
         static_portable,
         dynamic,
         stateful,

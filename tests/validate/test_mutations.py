@@ -44,6 +44,8 @@ REPRESENTATIVE = {
     "twins": ["methods_swapped", "delegate_of_another_method", "row_in_named_data"],
     "stateful": ["write_back_removed", "state_split", "initial_state"],
     "sharing": ["shared_state_split", "write_back_removed"],
+    "sixteen_bits": ["relu_to_gelu", "xnnpack_range_lost"],
+    "static": ["xnnpack_zero_point"],
     "external": ["exponent_in_ptd", "ptd_truncated"],
     "branching": ["condition_inverted", "skipped"],
     "add_sub": ["add_sub_line", "element_in_named_data", "methods_swapped"],

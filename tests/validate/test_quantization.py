@@ -7,9 +7,10 @@ from torch.export import export
 
 from pipeline.config.validation import ValidateConfig
 from pipeline.program.inputs import InputSet
+from pipeline.validate.default_limits import LEAST_SQNR, limit_noise
+from pipeline.validate.limits import OutputLimits
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
-from pipeline.validate.quantization import MARGIN_DB, MOST_DB, least_sqnr_allowed
 from tests.devices.test_bindings import lowered, write
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -26,11 +27,6 @@ class Rounded(nn.Module):
         return x * 1.0 if self.steps is None else torch.round(x * self.steps) / self.steps
 
 
-class Whole(nn.Module):
-    def forward(self, x):
-        return torch.zeros_like(x)
-
-
 def program(module):
     return export(module, (X,))
 
@@ -39,42 +35,54 @@ def sets(*factors):
     return [InputSet((X * factor,), {}, f"example {n}") for n, factor in enumerate(factors)]
 
 
-def noise(steps, x=X):
-    return compare(Rounded(steps)(x), x).sqnr_db
+def noise(steps):
+    return compare(Rounded(steps)(X), X).sqnr_db
 
 
-def test_a_package_may_be_as_far_away_as_the_quantization_is():
-    floor = least_sqnr_allowed(program(Rounded()), program(Rounded(4)), sets(1.0, 0.5))
-    assert floor == pytest.approx(min(noise(4), noise(4, X * 0.5)) - MARGIN_DB)
-    assert 10 < floor < 30
+def limited(quantized, added):
+    return limit_noise(X, quantized, OutputLimits(min_sqnr=added)).min_sqnr
 
 
-def test_where_quantization_loses_nothing_roundings_are_allowed_all_the_same():
-    assert least_sqnr_allowed(program(Rounded()), program(Rounded()), sets(1.0)) == MOST_DB
-    assert least_sqnr_allowed(program(Rounded()), program(Rounded(1 << 20)), sets(1.0)) == MOST_DB
+def test_noise_may_be_that_of_quantization_and_what_the_package_adds():
+    found = limited(Rounded(4)(X), 40.0)
+    assert noise(4) - 1.5 < found < noise(4)
+    assert limited(Rounded(4)(X), noise(4)) == pytest.approx(noise(4) - 6.02, abs=0.1)
+    assert limited(X, 40.0) == pytest.approx(40, abs=0.11)
+
+
+def test_a_quantization_that_loses_the_signal_is_no_excuse():
+    assert limited(torch.zeros_like(X), 40.0) == LEAST_SQNR
+    few = limit_noise(X[0], torch.zeros(8), OutputLimits(min_sqnr=40.0)).min_sqnr
+    assert few < LEAST_SQNR  # a few values may be near zero by chance
 
 
 def test_nothing_is_asked_where_nothing_can_be_compared():
-    assert least_sqnr_allowed(program(Whole()), program(Whole()), sets(1.0)) == MOST_DB
-    assert least_sqnr_allowed(program(Whole()), program(Rounded(4)), sets(1.0)) is None
-    assert least_sqnr_allowed(program(Rounded()), program(Rounded(4)), []) is None
+    free = OutputLimits(integers=True)
+    assert limit_noise(X > 0, X > 0, OutputLimits(min_sqnr=40.0)) == free
+    assert limit_noise(X, X, OutputLimits()) == free
+    assert limit_noise(torch.zeros_like(X), X, OutputLimits(min_sqnr=40.0)) == free
 
 
 def validated(made, quantized, examples=(), **settings):
     """What comes of a package of `made`, whose float program rounds nothing."""
     pte = write("rounded.pte", lowered({"run": program(made)}).buffer)
     programs, given = {"run": program(Rounded())}, {"run": program(quantized)}
-    settings = ValidateConfig(**{"atol": 1.0, "inputs": 2} | settings)
+    settings = ValidateConfig(**{"inputs": 2} | settings)
     return validate_package(pte, (), programs, {"run": examples}, settings, {}, quantized=given)
 
 
-def test_a_package_is_held_to_the_quantized_program_too():
-    assert validated(Rounded(4), Rounded(4)).ok
-    failures = validated(Rounded(2), Rounded(4), sets(1.0)).failures
-    assert failures[0].startswith("run: example 0, output: SQNR ")
-    assert all(
-        each.endswith(", against the quantized program that it was made of") for each in failures
-    )
+@pytest.mark.parametrize("settings", [{}, {"atol": 1.0}], ids=["derived", "config"])
+def test_a_package_is_held_to_the_quantized_program_too(settings):
+    right = validated(Rounded(4), Rounded(4), **settings)
+    assert right.ok
+    (record,) = right.to_json()["methods"]
+    assert record["limits_from"] == ("config" if settings else "quantized")
+    assert record["quantized"]["sqnr_db"] == "inf"
+    assert record["quantized"]["limits"]["min_sqnr"] > 10
+    failures = validated(Rounded(2), Rounded(4), sets(1.0), **settings).failures
+    assert any(each.startswith("run: example 0, output: SQNR ") for each in failures)
+    about = ", against the quantized program that it was made of"
+    assert any(each.endswith(about) for each in failures)
 
 
 def test_a_method_that_did_not_run_is_not_held_to_its_quantized_program():

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from pipeline.config.validation import ValidateConfig
+from pipeline.config.validation import Limits
 from pipeline.plan.actions import Action
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown
@@ -17,7 +17,7 @@ from pipeline.validate.results import Failure, MethodValidation
 from tests.support.resident import run_python
 from tests.validate.test_locate import X, damaged_weight, portable
 
-LIMITS = ValidateConfig(atol=1e-5, rtol=1e-5)
+LIMITS = {"run": [Limits(atol=1e-5, rtol=1e-5)]}
 
 
 def files():

@@ -96,23 +96,35 @@ def calls_section(report: Json) -> ReportSection:
 def _limits(report: Json) -> Iterator[str]:
     settings = report["settings"]
     ran = any(method["runs"] for method in report["methods"] if method["kind"] == "program")
-    if not (common := _limit_words(settings)) or not ran:
+    if "atol" not in settings or not ran:
         return
+    common = _limit_words(settings)
+    if settings["atol"] is None and settings["rtol"] is None:
+        common = ["limits that follow what each method computes in", *common]
     inputs = f"{plural(settings['inputs'], 'generated input set')} (seed {settings['seed']})"
     steps = f"{plural(settings['steps'], 'call')} in sequence where a method has state"
     yield f"Held to: {'; '.join([*common, inputs, steps])}."
     for method in report["methods"]:
         own = _limit_words(method["limits"])
         if own and own != common:
-            yield f"{method['method']} is held to: {'; '.join(own)}."
+            yield f"{method['method']} is held to: {'; '.join(own)}{_reason(method)}."
+        if held := method.get("quantized"):
+            own = _limit_words(held["limits"])
+            about = f"{method['method']}, against the program that it was quantized to, is held to"
+            yield f"{about}: {'; '.join(own)}{_reason(held)}."
+
+
+def _reason(held: Json) -> str:
+    return f" ({held['limits_reason']})" if held.get("limits_reason") else ""
 
 
 def _limit_words(limits: Json) -> list[str]:
-    if "atol" not in limits:
-        return []
     given = ((words, limits.get(key)) for key, words in _LIMITS.items())
-    tolerance = f"absolute error at most {limits['atol']:g} + {limits['rtol']:g} × |expected|"
-    return [tolerance, *(words.format(limit) for words, limit in given if limit is not None)]
+    found = [words.format(limit) for words, limit in given if limit is not None]
+    if limits.get("atol") is not None:
+        relative = limits["rtol"] or 0
+        found.insert(0, f"absolute error at most {limits['atol']:g} + {relative:g} × |expected|")
+    return found
 
 
 def _method(method: Json, places: Mapping[str, str]) -> Row:
@@ -160,6 +172,11 @@ def _skipped(methods: Sequence[Json]) -> list[Row]:
     found = [(method, "all", method["not_run"]) for method in methods if method["not_run"]]
     found += [
         (method, skip["origin"], skip["reason"]) for method in methods for skip in method["skipped"]
+    ]
+    found += [
+        (method, each, "left out: validate.budget was spent")
+        for method in methods
+        for each in method.get("left_out", ())
     ]
     return [
         {"method": name(method["method"]), "input set": inputs, "why": Cell(why, kind="wide")}

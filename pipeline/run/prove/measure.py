@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.compile.inspect.delegation import add_source_lines
 from pipeline.compile.ranges import trace_narrowed
+from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
@@ -23,6 +24,7 @@ from pipeline.store import digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import record_bytes
 from pipeline.store.workspace import Workspace
+from pipeline.validate.budget import OF_LOCATING
 from pipeline.validate.bundle import BundleCases, bundle, describe_bundle
 from pipeline.validate.crashes import CrashLog
 from pipeline.validate.latency import measure_latencies
@@ -55,8 +57,8 @@ def measure(
 
     Returns:
         The record: what `Validation.to_json` gives, and more; and files that show again what
-        failed, by name. The record is kept only if nothing failed: what failed may have failed by
-        accident.
+        failed, by name. The record is kept only if nothing failed and nothing was left out: what
+        failed may have failed by accident, and whoever has more time is given more.
     """
     with stages.stage("load"), guard_sources(action.inputs.sources.values()):
         subject = Subject.load(action, workspace)
@@ -73,15 +75,28 @@ def measure(
             check_files(subject.folder, subject.key["files"])
         if validation.failures:
             with stages.stage("locate"):
-                located = locate_failures(subject.evidence(opened), validation, examples)
+                seconds = settings.budget * OF_LOCATING
+                evidence = subject.evidence(opened, seconds)
+                located = locate_failures(evidence, validation, examples, seconds)
     crash_log.clear()
     record = _make_record(subject, validation, located)
     for method in record["methods"]:
         method["latency"] = times[method["method"]]
-    if validation.ok:
+    if validation.ok and validation.is_complete:
         _keep(subject, record, validation, suites, stages)
     files = sorted(subject.key["files"])
-    return record, reproductions(str(action.package), files, programs, settings, located)
+    limits = {each.method: each.failing_limits for each in validation.methods}
+    judges = {**programs, **_failed_by(validation, subject.quantized())}
+    return record, reproductions(str(action.package), files, judges, limits, located)
+
+
+def _failed_by(
+    validation: Validation, quantized: Mapping[str, ExportedProgram]
+) -> dict[str, ExportedProgram]:
+    """Return the quantized programs of the methods that depart from these alone."""
+    return {
+        each.method: quantized[each.method] for each in validation.methods if each.fails_quantized
+    }
 
 
 def _run(subject: Subject, crash_log: CrashLog, suites: BundleCases | None) -> Validation:
@@ -162,7 +177,7 @@ def reproductions(
     package: str,
     names: Sequence[str],
     programs: Mapping[str, ExportedProgram],
-    settings: Any,
+    limits: Mapping[str, Sequence[Limits]],
     located: Mapping[str, Located],
 ) -> dict[str, bytes]:
     """Return the files that show each method that failed, by their path in the package's folder."""
@@ -171,8 +186,7 @@ def reproductions(
         if not found.calls:
             continue
         try:
-            limits = settings.select_limits(method)
-            files |= make_reproduction(package, method, names, programs, limits, found)
+            files |= make_reproduction(package, method, names, programs, limits[method], found)
         except Exception as error:  # it must not hide the failure that it would show
             _log.warning("%s: no reproduce.py: %s", method, error)
     return files

@@ -30,7 +30,6 @@ from pipeline.store.store import MissingBlobError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.locate.case import Evidence, LoweredMethod
 
-MOST_SECONDS = 600.0  # that a compile may have taken, to be done again
 Json = Mapping[str, Any]
 
 
@@ -104,8 +103,12 @@ class Subject:
                     found[name] = load_quantized(action, name, store).program
         return found
 
-    def evidence(self, files: PackageFiles) -> Evidence:
-        """Return what is known of the package, to find out where it fails."""
+    def evidence(self, files: PackageFiles, seconds: float) -> Evidence:
+        """Return what is known of the package, to find out where it fails.
+
+        Args:
+            seconds: the most that a compile may have taken, to be done again.
+        """
         lowered = cache(self._load_lowered)
         return Evidence(
             files,
@@ -113,7 +116,7 @@ class Subject:
             self.settings.select_limits,
             lowered,
             cache(partial(self._link, files.name)),
-            cache(partial(self._lower_again, lowered)),
+            cache(partial(self._lower_again, lowered, seconds)),
             self.workspace.root,
         )
 
@@ -145,13 +148,13 @@ class Subject:
         return PackageFiles(name, store.read(linked.pte.digest), ptds)
 
     def _lower_again(
-        self, lowered: Callable[[str], LoweredMethod], method: str
+        self, lowered: Callable[[str], LoweredMethod], seconds: float, method: str
     ) -> list[LoweredBackendModule]:
         unit, inputs = self._facts(method)["unit"], self.action.inputs
         compiled = self.workspace.store.get(self.manifest["objects"][unit]["action"])
-        if compiled is not None and compiled.seconds > MOST_SECONDS:
-            taken = f"compiling it took {compiled.seconds:.0f} s"
-            raise PipelineError(f"{method}: {taken}, and {MOST_SECONDS:.0f} are the limit")
+        if compiled is not None and compiled.seconds > seconds:
+            share = f"validate.budget leaves {seconds:g} s for it"
+            raise PipelineError(f"compiling it took {compiled.seconds:.0f} s, and {share}")
         names = [name for name in inputs.sources if self._facts(name)["unit"] == unit]
         programs = {name: lowered(name).program for name in names}
         configs = {name: inputs.config.methods[name] for name in names}

@@ -67,9 +67,10 @@ def validate(
             # Whether it is what its source is, so that its figures can be accepted.
             "sound": not (wrong or measured["failures"]),
             "measured": digest.hash_json(key),
+            "complete": not any(each["left_out"] for each in measured["methods"]),
         }
         result = {"files": put, "facts": verdict}
-        if record["ok"]:
+        if record["ok"] and verdict["complete"]:
             workspace.store.put_result(action.key, result, stages.total)
         install(workspace, action, result)
     if failures := record["failures"]:

@@ -40,9 +40,15 @@ MOST_SECONDS = 60.0
 
 
 def bisect_delegate(
-    module: LoweredBackendModule, inputs: Sequence[Any], tolerance: Tolerance
+    module: LoweredBackendModule,
+    inputs: Sequence[Any],
+    tolerance: Tolerance,
+    seconds: float = MOST_SECONDS,
 ) -> tuple[Node | None, OutputError | None, str]:
     """Bisect a delegate that diverges on these inputs, which are those of its partition.
+
+    Args:
+        seconds: after which no other part is compiled.
 
     Returns: the culprit, a node of the partition, with the error of the first output that diverges,
     or None; and how it was found, or why not.
@@ -65,12 +71,12 @@ def bisect_delegate(
         except Exception:  # whatever a backend raises for what it was not asked to take
             return "refused"
 
+    deadline = time.monotonic() + seconds
     low, high = 0, len(cuts) - 1  # the first diverging one is among these
     if run(high) == "refused":
         return None, None, "the partition can't be preprocessed and run by itself"
     if run(high) == "agrees":
         return None, None, "lowered again by itself, the partition agrees"
-    deadline = time.monotonic() + MOST_SECONDS
     note = "found in {} compiles of parts of the partition"
     while low < high:
         if run.cache_info().misses >= MOST_COMPILES or time.monotonic() > deadline:

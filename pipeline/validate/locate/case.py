@@ -37,6 +37,7 @@ from pipeline.program.signature import flatten
 from pipeline.program.source_lines import source_line
 from pipeline.report.records import CulpritKind
 from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.validate.budget import Budget
 from pipeline.validate.limits import check_limits
 from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.locate.walk import Compared
@@ -82,8 +83,10 @@ class Evidence:
 
     Attributes:
         sources: the program of each method, in floating point.
+        limits: of a method's outputs against the program that was lowered, with both tolerances.
         built: the package as its build gives it; None where this one is the same.
         lower_again: lowers a method once more, without a cache, and returns its delegates.
+        source_limits: of a method's outputs against its source; None where these are the same.
         root: the workspace, in which source lines are looked for.
     """
 
@@ -94,6 +97,7 @@ class Evidence:
     built: Callable[[], PackageFiles | None]
     lower_again: Callable[[str], Sequence[LoweredBackendModule]]
     root: Path
+    source_limits: Callable[[str], Limits | None] = lambda method: None
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,7 @@ class FailureCase:
         floor: the least SQNR in dB that the package may have against the program that was lowered,
             beside the limits: those of a quantized method are against the float program, and wide.
         may_run: whether it may be run: a method that ended a process would end another one.
+        budget: the time that is left for it; None is no limit.
     """
 
     evidence: Evidence
@@ -133,6 +138,7 @@ class FailureCase:
     first: dict[int, Compared] = field(default_factory=dict)
     floor: float | None = None
     may_run: bool = True
+    budget: Budget | None = None
 
     def note(self, what: str) -> None:
         self.notes.append(f"{self.method}: {what}")
@@ -144,6 +150,10 @@ class FailureCase:
     @cached_property
     def limits(self) -> Limits:
         return self.evidence.limits(self.method)
+
+    @cached_property
+    def source_limits(self) -> Limits | None:
+        return self.evidence.source_limits(self.method)
 
     @cached_property
     def data(self) -> PackageData:

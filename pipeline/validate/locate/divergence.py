@@ -15,7 +15,7 @@ from pipeline.program.graphs import NodePlaces
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.store.errors import first_line
 from pipeline.store.sizes import human_size
-from pipeline.validate.locate.bisect_delegate import bisect_delegate
+from pipeline.validate.locate.bisect_delegate import MOST_SECONDS, bisect_delegate
 from pipeline.validate.locate.bisect_runtime import locate_in_runtime
 from pipeline.validate.locate.case import FailureCase, Spot, describe_error, load_methods, run_until
 from pipeline.validate.locate.node_values import MOST_BYTES, MOST_VISITS, NodeValues
@@ -127,6 +127,8 @@ def _look_into_delegate(
     """Return the place of the node at which a delegate diverges, its error, and how it was found;
     where none is found, those of the delegate's output, and the reason."""
     otherwise = compared.place, compared.error
+    if case.budget is not None and case.budget.spent:
+        return *otherwise, "validate.budget was spent before its delegate could be cut into parts"
     try:
         delegates = case.evidence.lower_again(case.method)
     except Exception as error:  # whatever a backend raises
@@ -146,6 +148,7 @@ def _look_into_delegate(
     args = get_instructions(loaded.plan)[compared.index].instr_args.args
     given = args[: len(args) - loaded.results[compared.index]]
     inputs = [read_value(loaded, index) for index in given]
-    node, found, note = bisect_delegate(module, inputs, tolerance)
+    left = MOST_SECONDS if case.budget is None else min(MOST_SECONDS, case.budget.left)
+    node, found, note = bisect_delegate(module, inputs, tolerance, left)
     place = None if node is None else NodePlaces(case.lowered.program).find(node)
     return compared.place if place is None else place, found or compared.error, note

@@ -23,7 +23,7 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
 from pipeline.program.signature import flatten, lay_out
 from pipeline.store.files import record_bytes
-from pipeline.validate.limits import LIMITS, check_limits
+from pipeline.validate.limits import OutputLimits, check_limits
 from pipeline.validate.locate.case import Call, Located, describe_error, run_until
 from pipeline.validate.metrics import compare
 
@@ -50,7 +50,7 @@ def make_reproduction(
     method: str,
     names: Sequence[str],
     programs: Mapping[str, ExportedProgram],
-    limits: Limits,
+    limits: Sequence[Limits],
     located: Located,
 ) -> dict[str, bytes]:
     """Make the files that show a method that failed, by their path in the package's folder.
@@ -58,6 +58,7 @@ def make_reproduction(
     Args:
         names: the names of the package's own files.
         programs: by method, what the package is held to.
+        limits: of each output of the call that fails.
     """
     calls = [(name, flatten(programs[name], inputs)) for name, inputs in located.calls]
     sources = Source.with_common_state({name: programs[name] for name, _ in calls})
@@ -70,7 +71,7 @@ def make_reproduction(
         "package": package,
         "method": method,
         "files": sorted(name for name in names if name.endswith((".pte", ".ptd"))),
-        "limits": {name: getattr(limits, name) for name in LIMITS},
+        "limits": [each.model_dump() for each in limits],
         "calls": [{"method": m, "layouts": [_dim_order(v) for v in given]} for m, given in calls],
         "culprits": list(located.culprits),
         "notes": list(located.notes),
@@ -109,7 +110,8 @@ def main(folder: Path) -> int:
         pairs = zip(each.args, call["layouts"], strict=True)
         calls.append((call["method"], [v if o is None else lay_out(v, o) for v, o in pairs]))
     expected = [each.args for each in load_inputs((folder / _EXPECTED).read_bytes())]
-    lines = list(_run(files, calls, expected, Limits(**record["limits"])))
+    limits = [OutputLimits(**each) for each in record["limits"]]
+    lines = list(_run(files, calls, expected, limits))
     failed = any(wrong for _, wrong in lines)
     shown = [line for line, _ in lines]
     if failed:
@@ -126,7 +128,10 @@ def main(folder: Path) -> int:
 
 
 def _run(
-    files: PackageFiles, calls: Sequence[Call], expected: Sequence[Sequence[Any]], limits: Limits
+    files: PackageFiles,
+    calls: Sequence[Call],
+    expected: Sequence[Sequence[Any]],
+    limits: Sequence[Limits],
 ) -> Iterator[tuple[str, bool]]:
     """Yield a line for each output of each call, and whether it fails."""
     methods = list(dict.fromkeys(method for method, _ in calls))
@@ -143,7 +148,8 @@ def _run(
             yield f"call {number}: gives {len(actual)} outputs, must give {len(wanted)}", True
         for place, (a, e) in enumerate(zip(actual, wanted, strict=False)):
             error = compare(a, e)
-            wrong = list(check_limits(error, a, e, limits))
+            own = limits[place] if place < len(limits) else Limits()
+            wrong = list(check_limits(error, a, e, own))
             verdict = f"FAILS: {'; '.join(wrong)}" if wrong else "passes"
             yield f"call {number}, output {place}: {describe_error(error)}: {verdict}", bool(wrong)
 

@@ -163,9 +163,9 @@ class Tolerance:
             # A value between two steps may go to either.
             return error.max_abs > (1 if is_quantize else 0)
         own = find_scale([expected])
-        atol = self.limits.atol / self.scale * own * self.share
+        atol = (self.limits.atol or 0.0) / self.scale * own * self.share
         least = ROUNDING * torch.finfo(expected.dtype).eps * own
-        rtol = self.limits.rtol * self.share
+        rtol = (self.limits.rtol or 0.0) * self.share
         wanted = self.limits.min_sqnr
         noisy = wanted is not None and error.sqnr_db is not None and error.sqnr_db < wanted
         return noisy or not find_worst_place(error, actual, expected, max(atol, least), rtol).ok

@@ -1,0 +1,140 @@
+"""Derives the limits of an output from what its program computes in, where the config sets none.
+
+They are a small multiple of what rounding alone does to this output (rounding.py), and never closer
+than a share of it that depends on its dtype. So float16, bfloat16 and quantized programs are held
+to what they can be, each at its depth, and float32 ones to as little as ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from pipeline.config.validation import Limits
+from pipeline.validate.limits import OutputLimits
+from pipeline.validate.metrics import compare, find_worst_place
+from pipeline.validate.rounding import float_dtypes, is_quantized
+
+RUNS = 2  # of the program with every value rounded anew
+# What rounding does to the worst value, and to all of them as noise, with a margin: kernels round
+# in their own ways.
+TIMES, TIMES_NOISE = 2.0, 1.5
+# The least share of the greatest value that is allowed, and of each value; or 4 eps of the dtype.
+LEAST_ATOL, LEAST_RTOL = 1e-4, 1e-3
+_UNITS = 4
+# Below it, a quantized program is not its float one any more: half as much noise as signal. Of few
+# values that are near zero by chance it says nothing.
+LEAST_SQNR = 3.0
+_FEW = 16
+
+
+def margin(samples: int) -> float:
+    """Return a factor on what rounding does, which is larger where few values tell."""
+    return 1 + 4 / samples
+
+
+def limits_of_rounding(expected: Any, rounded: Sequence[Any], usual: float) -> OutputLimits:
+    """Return the limits of an output.
+
+    Args:
+        rounded: the same output with every value of the program rounded anew, once for each run.
+        usual: the greatest magnitude of this output on any inputs so far.
+    """
+    if not isinstance(expected, Tensor) or not expected.numel():
+        return OutputLimits(atol=0.0, rtol=0.0)
+    same = [r for r in rounded if isinstance(r, Tensor) and r.shape == expected.shape]
+    more = margin(expected.numel() * max(len(same), 1))
+    times = TIMES * more
+    if not (expected.dtype.is_floating_point or expected.is_complex()):
+        return _limits_of_integers(expected, same, times)
+    finite = [torch.where(r.isfinite() & expected.isfinite(), r, expected) for r in same]
+    eps = torch.finfo(expected.dtype).eps
+    least, rtol = max(LEAST_ATOL, _UNITS * eps), max(LEAST_RTOL, _UNITS * eps)
+    errors = [compare(r, expected) for r in finite]
+    places = (
+        find_worst_place(error, r, expected, 0.0, rtol / times)
+        for error, r in zip(errors, finite, strict=True)
+    )
+    beyond = times * max((place.excess for place in places), default=0.0)
+    sqnr = min((e.sqnr_db for e in errors if e.sqnr_db is not None), default=math.inf)
+    return OutputLimits(
+        atol=_round_up(max(beyond, least * min(1.0, usual))),
+        rtol=rtol,
+        min_sqnr=_round_down(min(sqnr - decibels(TIMES_NOISE * more), -decibels(least))),
+    )
+
+
+def _limits_of_integers(expected: Tensor, rounded: Sequence[Tensor], times: float) -> OutputLimits:
+    """Integers and bools are exact where rounding leaves them alone. Where it moves some, such as
+    an argmax or a quantized output, as many may be as far off, with the margin."""
+    errors = [compare(r, expected) for r in rounded]
+    worst = max((e.max_abs for e in errors), default=0.0)
+    mean = max((e.mean_abs for e in errors), default=0.0)
+    if not worst:
+        return OutputLimits(atol=0.0, rtol=0.0)
+    return OutputLimits(
+        atol=times * worst, rtol=0.0, max_mean_abs=_round_up(times * mean), integers=True
+    )
+
+
+def limit_noise(expected: Any, quantized: Any, against_quantized: Limits) -> OutputLimits:
+    """Return the limits of an output against the float program, given what the quantized program
+    makes of it: noise alone is limited, to what quantization makes and what the package may add,
+    and to half the signal."""
+    free = OutputLimits(integers=True)
+    if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
+        return free
+    found = compare(quantized, expected).sqnr_db
+    added = against_quantized.min_sqnr
+    if found is None or added is None:
+        return free
+    floor = -decibels(10 ** (-found / 20) + 10 ** (-added / 20))
+    least = LEAST_SQNR if expected.numel() >= _FEW else -math.inf
+    return free.model_copy(update={"min_sqnr": max(_round_down(floor), least)})
+
+
+def what_it_computes_in(program: ExportedProgram) -> str:
+    """Return `quantized`, the coarsest dtype of a program, or `integers`, for tables."""
+    if is_quantized(program):
+        return "quantized"
+    return next(iter(float_dtypes(program)), "integers")
+
+
+def explain_rounding(program: ExportedProgram) -> str:
+    """Return why the limits of a program are what they are."""
+    dtypes = ", ".join(float_dtypes(program)) or "integers"
+    what = f"computes in {dtypes}"
+    if is_quantized(program):
+        what += " and quantized values"
+    return (
+        f"{what}: {TIMES:g} times what rounding every value anew does to its outputs, and at least "
+        "what the dtype of an output rounds"
+    )
+
+
+NOISE_REASON = (
+    "quantized: the noise of its quantized program and what its package may add to that, "
+    f"but {LEAST_SQNR:g} dB at least"
+)
+CONFIG_REASON = "set in the config"
+
+
+def decibels(times: float) -> float:
+    return 20 * math.log10(times)
+
+
+def _round_up(value: float) -> float:
+    """Round to two significant digits, as the last ones vary with the number of threads."""
+    if not value or not math.isfinite(value):
+        return value
+    digits = 1 - math.floor(math.log10(value))
+    return float(f"{math.ceil(value * 10**digits - 1e-9) / 10**digits:.2g}")
+
+
+def _round_down(value: float) -> float:
+    return math.floor(value * 10) / 10

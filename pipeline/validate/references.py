@@ -1,0 +1,84 @@
+"""The programs that a method of a package is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet
+from pipeline.validate.default_limits import RUNS
+from pipeline.validate.rounding import RoundedSource
+
+
+@dataclass(frozen=True)
+class References:
+    """The source program of a method and what its limits are derived from, in the same state.
+
+    Attributes:
+        source: the method's own program.
+        quantized: the program that quantization made of it, if it did.
+        rounded: what was lowered, with every value rounded anew; none where the config sets limits
+            and nothing was quantized.
+    """
+
+    source: Source
+    quantized: Source | None = None
+    rounded: Sequence[RoundedSource] = ()
+
+    @classmethod
+    def make(
+        cls,
+        programs: Mapping[str, ExportedProgram],
+        quantized: Mapping[str, ExportedProgram],
+        rounding: Collection[str],
+    ) -> dict[str, References]:
+        """Make those of methods, by name, which share the buffers that any of them changes.
+
+        Args:
+            rounding: the methods whose rounding is measured.
+        """
+        lowered = {name: quantized.get(name, program) for name, program in programs.items()}
+        sources = Source.with_common_state(programs)
+        others = Source.with_common_state(lowered) if quantized.keys() & programs.keys() else {}
+        runs = range(RUNS if rounding else 0)
+        rounded = [RoundedSource.with_common_state(lowered) for _ in runs]
+        return {
+            name: cls(
+                sources[name],
+                others[name] if name in quantized else None,
+                [run[name] for run in rounded] if name in rounding else [],
+            )
+            for name in programs
+        }
+
+    def reset(self) -> None:
+        """Restore the initial state."""
+        for source in (self.source, self.quantized, *self.rounded):
+            if source is not None:
+                source.reset()
+
+    def run_quantized(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any] | None:
+        """Return what the quantized program gives; None without one, or where it fails."""
+        return None if self.quantized is None else _run(self.quantized, inputs, as_it_lies)
+
+    def run_rounded(
+        self, inputs: InputSet, as_it_lies: bool = False, step: int = 0
+    ) -> list[list[Any]]:
+        """Return what runs with rounded values give, of those that end well."""
+        found = []
+        for number, each in enumerate(self.rounded):
+            each.reseed(number + RUNS * step)
+            if (outputs := _run(each, inputs, as_it_lies)) is not None:
+                found.append(outputs)
+        return found
+
+
+def _run(source: Source, inputs: InputSet, as_it_lies: bool) -> list[Any] | None:
+    try:
+        return source.run(inputs, as_it_lies)
+    except Exception:  # whatever an operator raises for values that rounding made
+        return None

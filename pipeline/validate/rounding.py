@@ -1,0 +1,176 @@
+"""Runs a program with every value rounded anew: how far may two right implementations be apart?
+
+Every value that the program computes is changed at random by as much as its dtype rounds; values
+that are summed by more, the longer the sum; and a share of quantized values is moved by a step.
+What that does to the outputs holds for this program and these inputs: at any depth, with whatever
+grows or cancels on the way.
+Source: Monte Carlo arithmetic (D. S. Parker, 1997).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from pipeline.program.eager import Source
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.operators import base_name
+
+# Kernels may sum in the dtype itself: ExecuTorch's portable linear, of 2048 float16 or bfloat16
+# inputs, is off by 0.14 sqrt(k) eps of what it gives. With this factor it is 0.29 sqrt(k) eps here.
+_OF_SUMS = 0.5
+# The share of quantized values that is moved by a step. Two roundings of one value differ where it
+# lies near the middle between steps. Ranges that are found as values come move those middles.
+_MOVED, _MOVED_DYNAMIC = 0.01, 0.25
+_QUANTIZING = ("quantize_", "dequantize_", "choose_qparams_")
+_DIMENSIONS = ("mean", "sum", "var", "var_mean", "std", "norm", "linalg_vector_norm", "logsumexp")
+_LAST = ("linear", "mm", "matmul", "bmm", "softmax", "log_softmax")
+
+
+class RoundedSource(Source):
+    """A source program that rounds every value anew, at random; runs after `reseed` are the same
+    for the same seed."""
+
+    def __init__(
+        self, program: ExportedProgram, common: Mapping[str, Tensor] | None = None
+    ) -> None:
+        super().__init__(program, common)
+        self._generator = torch.Generator()
+
+    def reseed(self, seed: int) -> None:
+        self._generator.manual_seed(seed)
+
+    def _call_module(self, leaves: list[Any]) -> list[Any]:
+        rounder = _Rounder(self._module, self._generator)
+        return pytree.tree_leaves(rounder.run(*leaves, enable_io_processing=False))
+
+
+class _Rounder(Interpreter):
+    """Runs through a graph, and those of its control flow, and rounds what each node gives."""
+
+    def __init__(self, module: GraphModule, generator: torch.Generator) -> None:
+        super().__init__(module)
+        self._generator = generator
+
+    def run_node(self, n: Node) -> Any:
+        if n.op != "call_function":
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        number, length = find_sum(base_name(n), args)
+        if length > 1:
+            given = self._round(args[number], _OF_SUMS * math.sqrt(length))
+            args = (*args[:number], given, *args[number + 1 :])
+        with self._set_current_node(n):
+            result = self.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
+        if base_name(n).startswith("quantize"):
+            return self._move(args[0], result, _MOVED_DYNAMIC if _is_dynamic(n) else _MOVED)
+        given_memory = {_memory(v) for v in pytree.tree_leaves((args, kwargs))}
+        # What lies in the memory of an argument is a view of it, or was written in place.
+        return pytree.tree_map(
+            lambda v: v if _memory(v) in given_memory else self._round(v, 1.0), result
+        )
+
+    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return a body of control flow as a function that rounds as well."""
+        value = super().get_attr(target, args, kwargs)
+        return _Rounder(value, self._generator).run if isinstance(value, GraphModule) else value
+
+    def _round(self, value: Any, units: float) -> Any:
+        """Change a floating-point tensor by up to so many units in the last place.
+
+        Whole numbers, such as positions, are computed exactly.
+        """
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+            return value
+        if torch.equal(value, value.trunc()):
+            return value
+        wide = torch.promote_types(value.dtype, torch.float32)
+        step = units * torch.finfo(value.dtype).eps
+        noise = torch.empty(value.shape, dtype=wide)
+        noise.uniform_(1 - step, 1 + step, generator=self._generator)
+        return noise.mul_(value).to(value.dtype)
+
+    def _move(self, given: Tensor, quantized: Tensor, share: float) -> Tensor:
+        """Move a share of quantized values by a step, but for what is zero or cut off."""
+        draw = torch.empty(quantized.shape).uniform_(-1, 1, generator=self._generator)
+        if not quantized.numel():
+            return quantized
+        inside = (quantized > quantized.min()) & (quantized < quantized.max()) & (given != 0)
+        moves = inside & (draw.abs() < share)
+        return quantized + (moves * draw.sign()).to(quantized.dtype)
+
+
+def _memory(value: Any) -> int | None:
+    return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else None
+
+
+def _is_dynamic(node: Node) -> bool:
+    """Tell whether a node quantizes by a scale that is found as values come."""
+    makers = (i.args[0] if i.target is operator.getitem else i for i in node.all_input_nodes)
+    return any(isinstance(m, Node) and base_name(m).startswith("choose_qparams") for m in makers)
+
+
+def is_quantized(program: ExportedProgram) -> bool:
+    """Tell whether a program quantizes values or computes with quantized ones."""
+    return any(base_name(node).startswith(_QUANTIZING) for node in iter_nodes(program))
+
+
+def float_dtypes(program: ExportedProgram) -> list[str]:
+    """Return the floating-point dtypes in which a program computes, the coarsest first."""
+    values = (
+        value
+        for node in iter_nodes(program)
+        if node.op == "call_function"
+        for value in pytree.tree_leaves(node.meta.get("val"))
+    )
+    dtypes = {v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}
+    coarsest_first = sorted(dtypes, key=lambda dtype: -torch.finfo(dtype).eps)
+    return [str(dtype).removeprefix("torch.") for dtype in coarsest_first]
+
+
+def find_sum(name: str, args: Sequence[Any]) -> tuple[int, int]:
+    """Return which argument of an operator is summed, and how many values for each result; (0, 1)
+    where nothing is.
+
+    Args:
+        name: of the operator, without library and overload (`operators.base_name`).
+    """
+    name = name.removeprefix("_").removeprefix("native_")
+    if name in ("addmm", "baddbmm"):
+        return 1, args[1].shape[-1]
+    first = args[0] if args else None
+    if not isinstance(first, Tensor) or not first.ndim:
+        return 0, 1
+    if name in _LAST:
+        return 0, first.shape[-1]
+    if name.startswith(("conv", "to_copy_conv")):
+        return 0, args[1][0].numel()
+    if name == "scaled_dot_product_attention":
+        return 0, first.shape[-1] + args[1].shape[-2]
+    if name in ("layer_norm", "rms_norm"):
+        return 0, math.prod(args[1])
+    if name in ("group_norm", "instance_norm"):
+        return 0, first[0].numel()
+    if name == "cumsum":
+        return 0, first.shape[args[1]]
+    if name.startswith("adaptive_avg_pool"):
+        return 0, first[0, 0].numel()
+    if name.startswith("avg_pool"):
+        return 0, math.prod(args[1])
+    if name in _DIMENSIONS:
+        return 0, _reduced(first, args[1:])
+    return 0, 1
+
+
+def _reduced(value: Tensor, rest: Sequence[Any]) -> int:
+    """Return how many values are reduced to one along the dimensions that an argument lists."""
+    given = next((r for r in rest if isinstance(r, (list, tuple))), None)
+    return math.prod(value.shape[d] for d in given) if given else value.numel()

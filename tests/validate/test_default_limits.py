@@ -1,0 +1,182 @@
+"""Without limits in the config, outputs are held to what their program can compute."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+from pipeline.config.validation import Limits, ValidateConfig
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet
+from pipeline.validate.default_limits import limits_of_rounding, what_it_computes_in
+from pipeline.validate.limits import check_limits
+from pipeline.validate.metrics import compare
+from pipeline.validate.references import References
+from pipeline.validate.rounding import RoundedSource, find_sum, is_quantized
+from tests.mutations.samples import quantized_programs
+
+
+class Deep(nn.Module):
+    """Layers of so many inputs, beside which what they are given goes on."""
+
+    def __init__(self, depth=3, width=64):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.nn.functional.gelu(layer(x)) + x
+        return x
+
+
+def made(dtype, depth=3, width=64):
+    module = Deep(depth, width).to(dtype).eval().requires_grad_(False)
+    x = torch.randn(4, width, generator=torch.Generator().manual_seed(1)).to(dtype)
+    return module, export(module, (x,)), InputSet((x,))
+
+
+def derived(program, inputs):
+    references = References.make({"run": program}, {}, ["run"])["run"]
+    (expected,) = references.source.run(inputs)
+    rounded = [outputs[0] for outputs in references.run_rounded(inputs)]
+    return expected, limits_of_rounding(expected, rounded, float(expected.abs().max()))
+
+
+def wrong(actual, expected, limits):
+    return list(check_limits(compare(actual, expected), actual, expected, limits))
+
+
+def no_bias(module):
+    module.layers[1].bias.zero_()
+
+
+def one_channel(module):
+    module.layers[1].weight[5] = module.layers[1].weight[6]
+
+
+def scaled(module):
+    module.layers[1].weight *= 1.25
+
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fault", [no_bias, one_channel, scaled])
+def test_a_fault_of_a_kernel_is_beyond_the_limits(dtype, fault):
+    module, program, inputs = made(dtype)
+    expected, limits = derived(program, inputs)
+    broken = made(dtype)[0]
+    fault(broken)
+    assert wrong(broken(*inputs.args), expected, limits)
+    assert not wrong(module(*inputs.args), expected, limits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_in_the_dtype_itself_are_within_the_limits(dtype):
+    """As portable kernels compute them: value by value, each partial sum rounded."""
+    module, program, inputs = made(dtype, width=512)
+
+    def summed(x):
+        for layer in module.layers:
+            total = torch.zeros(x.shape[0], 512, dtype=dtype)
+            for k in range(512):
+                total = total + x[:, k : k + 1] * layer.weight[:, k]
+            x = torch.nn.functional.gelu(total + layer.bias) + x
+        return x
+
+    expected, limits = derived(program, inputs)
+    assert not wrong(summed(*inputs.args), expected, limits)
+
+
+def test_limits_follow_dtype_and_depth():
+    found = {
+        (dtype, depth): derived(*made(dtype, depth)[1:])[1] for dtype in DTYPES for depth in (1, 6)
+    }
+    assert [found[dtype, 6].min_sqnr for dtype in DTYPES] == [80.0, 48.1, 30.1]
+    assert found[torch.float32, 6].atol == 1e-4
+    for depth in (1, 6):
+        assert found[torch.float16, depth].atol < found[torch.bfloat16, depth].atol / 4
+    for dtype in DTYPES[1:]:
+        assert found[dtype, 1].atol < found[dtype, 6].atol / 2
+
+
+def test_small_values_are_not_free():
+    """Such as those of a softmax, all of which are close to zero."""
+    expected = torch.softmax(torch.randn(1, 1000), -1)
+    limits = limits_of_rounding(expected, [expected, expected], float(expected.max()))
+    assert limits.atol < 1e-4 * float(expected.max()) * 1.1
+    assert wrong(expected.roll(1), expected, limits)
+
+
+def test_integers_are_exact_unless_rounding_moves_them():
+    values = torch.arange(100)
+    exact = limits_of_rounding(values, [values, values], 99)
+    assert not wrong(values, values, exact)
+    off = values.clone()
+    off[3] += 1
+    assert wrong(off, values, exact)
+    moved = limits_of_rounding(values, [off, values], 99)
+    assert not wrong(off, values, moved)
+    assert wrong(values + 1, values, moved)
+    assert wrong(off, values, Limits(atol=5.0, rtol=1.0))  # of the config, never for integers
+
+
+def test_rounding_is_that_of_its_seed_and_leaves_whole_numbers_alone():
+    class Places(nn.Module):
+        def forward(self, x):
+            index = (torch.arange(8) * 1.0 + 2.0).to(torch.int64) % 8
+            return x[index] * 3.0, index
+
+    x = torch.randn(8)
+    program = export(Places(), (x,))
+    found = []
+    for seed in (1, 1, 2):
+        source = RoundedSource(program)
+        source.reseed(seed)
+        found.append(source.run(InputSet((x,))))
+    (value, index), (same, _), (other, _) = found
+    assert torch.equal(value, same) and not torch.equal(value, other)
+    assert torch.equal(index, (torch.arange(8) + 2) % 8)
+    exact, _ = Source(program).run(InputSet((x,)))
+    assert torch.allclose(value, exact, rtol=4e-7, atol=0)
+
+
+def test_what_is_summed():
+    x, w = torch.zeros(2, 3, 8, 8), torch.zeros(5, 3, 3, 3)
+    assert find_sum("conv2d", (x, w)) == (0, 27)
+    assert find_sum("linear", (x, w)) == (0, 8)
+    assert find_sum("addmm", (x, x, w)) == (1, 8)
+    assert find_sum("_softmax", (x, -1, False)) == (0, 8)
+    assert find_sum("mean", (x, [2, 3], True)) == (0, 64)
+    assert find_sum("sum", (x,)) == (0, 384)
+    assert find_sum("layer_norm", (x, [8, 8])) == (0, 64)
+    assert find_sum("relu", (x,)) == find_sum("full", (3,)) == (0, 1)
+
+
+def test_a_program_that_is_quantized_in_its_source_is_judged_as_such():
+    programs, quantized = quantized_programs(dynamic=False)
+    program = quantized["text"]
+    assert is_quantized(program) and not is_quantized(programs["text"])
+    assert what_it_computes_in(program) == "quantized"
+    inputs = InputSet((torch.randn(4, 16, generator=torch.Generator().manual_seed(5)),))
+    expected, limits = derived(program, inputs)
+    assert 15 < limits.min_sqnr < 45
+    step = float(expected.unique().diff().min())
+    off = expected.clone()
+    off[1, 2] += step  # which rounding may do here and there
+    assert not wrong(off, expected, limits)
+    assert wrong(expected + 2 * step, expected, limits)  # another zero point
+    assert wrong(expected * 1.2, expected, limits)
+
+
+def test_a_limit_of_the_config_wins():
+    config = ValidateConfig(methods={"own": {"rtol": 0.0}, "noisy": {"min_sqnr": 9.0}})
+    assert (config.select_limits("other").atol, config.select_limits("other").rtol) == (None, None)
+    assert (config.select_limits("own").atol, config.select_limits("own").rtol) == (1e-4, 0.0)
+    noisy = config.select_limits("noisy")
+    assert (noisy.atol, noisy.min_sqnr) == (None, 9.0)
+    assert math.isclose(ValidateConfig(atol=0.5).select_limits("any").rtol, 1e-3)
