@@ -77,7 +77,7 @@ def test_a_byte_that_was_changed_on_disk(workspace, capsys):
     path.unlink()
     path.write_bytes(bytes(changed))
     record, error = validated(workspace)
-    assert error.startswith("net.pte has another content than the manifest says")
+    assert error.startswith("package, numerics: net.pte has another content than the manifest says")
     assert record["failures"][1].startswith("run: ")
     assert culprits(record, "sum") == []
     (culprit,) = culprits(record, "run")
@@ -106,7 +106,7 @@ def test_a_delegate_is_lowered_again_as_the_config_says(workspace, monkeypatch):
 
     monkeypatch.setattr(add_sub, "_compute", wrong)
     record, error = validated(workspace)
-    assert error.startswith("sum: ")
+    assert error.startswith("numerics: sum: ")
     (culprit,) = culprits(record, "sum")
     assert (culprit["operator"], culprit["partition"]) == ("aten.sub.Tensor", 0)
     assert "compiles of parts of the partition" in culprit["what"]
