@@ -52,7 +52,9 @@ def run_python(
         words = arguments, os.fspath(cwd or Path.cwd()), given, streams, timeout
         server.stdin.write(json.dumps(words) + "\n")
         server.stdin.flush()
-        status = json.loads(server.stdout.readline())
+        answer = server.stdout.readline()
+        assert answer, "the resident process has ended; its standard error says why"
+        status = json.loads(answer)
         if status is None:
             raise TimeoutError(f"{arguments} took more than {timeout} s")
         told = (file.read().decode() for file in (output, errors))
@@ -70,7 +72,6 @@ def _resident(*values: str | None) -> Any:
         env=environment | {n: v for n, v in zip(AT_START, values, strict=True) if v is not None},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
         text=True,
     )
 
