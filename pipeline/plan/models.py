@@ -189,7 +189,9 @@ class Models:
         result = self._exported_result(export) if exporter else None
         return dict(result["constant_methods"]) if result else {}
 
+    @once
     def _exported_result(self, export: str) -> Mapping[str, Any] | None:
+        """Return the result of an export's run, or None while it did not run."""
         entry = self.workspace.store.get(self.export(export).digest)
         return entry.result if entry is not None and self.is_current(export) else None
 
