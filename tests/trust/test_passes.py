@@ -220,7 +220,7 @@ def test_executorchs_own_passes_are_offered(root):
         "executorch.exir.passes:logging",
         "executorch.exir.passes:dead_code_elimination_pass",  # a function
         "executorch.exir.pass_base:ExportPass",  # no module of passes
-        "executorch.exir.capture._config:MemoryPlanningPass",
+        "executorch.exir.capture:ExecutorchBackendConfig",
         "executorch.devtools.size_analysis_tool.size_analysis_tool:generate_model_size_information",
         "executorch.examples.passes.any:Any",
         "executorch.backends.xnnpack.test.passes.any:Any",
