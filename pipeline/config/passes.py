@@ -46,7 +46,7 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
     of this machine. Empty for a pass that no config may name; `root` is the workspace's folder."""
     module = reference.partition(":")[0]
     if is_own(reference, root):
-        return _files(root / FOLDER, FOLDER)
+        return list_files(root / FOLDER, FOLDER)
     if _is_executorchs(module):
         return _module_file(module)
     if not {module, reference} & _offered():
@@ -56,7 +56,7 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
         return {}
     origin = Path(spec.origin)
     if origin.name == "__init__.py":
-        return _files(origin.parent, spec.name.replace(".", "/"))
+        return list_files(origin.parent, spec.name.replace(".", "/"))
     return {origin.name: origin}
 
 
@@ -131,8 +131,9 @@ def _offered() -> set[str]:
     return {point.value.replace(" ", "") for point in entry_points(group=GROUP)}
 
 
-def _files(folder: Path, name: str) -> dict[str, Path]:
-    """Return all files in a folder but those that Python caches, and hidden ones."""
+def list_files(folder: Path, name: str) -> dict[str, Path]:
+    """Return all files in a folder but those that Python caches, and hidden ones, by their paths
+    in it with a name in front."""
     found = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import cache
 from itertools import zip_longest
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from pipeline.devices.interface import Declared, DeclaredTensor, Device, PackageFiles
+from pipeline.program.operator_libraries import register_operators
 from pipeline.program.pte import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
 
@@ -220,6 +221,18 @@ def _library() -> Any:
     from executorch.extension.pybindings import _portable_lib
 
     return _portable_lib
+
+
+def find_missing_kernels(operators: Iterable[str]) -> list[str]:
+    """Return those of a plan's operators, as `llama::update_cache.out`, for which the runtime has
+    no kernel, after loading the installed libraries that bring some."""
+    library = _library()
+    names = {each.replace("::", "."): each for each in operators}
+
+    def is_known(name: str) -> bool:
+        return names[name] in library._get_operator_names()
+
+    return [names[name] for name in register_operators(names, is_known)]
 
 
 def registered_backends() -> frozenset[str]:

@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.operators import load_libraries
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.method_spec import ArgumentError, MethodSpec, make_flat_spec
@@ -19,7 +20,10 @@ from pipeline.store.files import MANIFEST
 
 
 def load_package(
-    path: str | PathLike[str], device: str = "", ptds: Sequence[str | PathLike[str]] = ()
+    path: str | PathLike[str],
+    device: str = "",
+    ptds: Sequence[str | PathLike[str]] = (),
+    operators: Sequence[str] = (),
 ) -> LoadedPackage:
     """Load a package, with one callable per method.
 
@@ -30,6 +34,9 @@ def load_package(
         device: on which it runs, such as "executorch" or "interpreter"; by default one for each
             method that can run its delegates.
         ptds: its `.ptd` files; by default those that the manifest names, beside it.
+        operators: modules, and paths of libraries, of operators that are not ExecuTorch's. They
+            are loaded first, which runs their code, and modules of the working folder before
+            installed ones.
 
     Raises:
         PipelineError: a file is missing or corrupt, or the manifest is that of another package.
@@ -41,7 +48,7 @@ def load_package(
     files = PackageFiles(pte.name, content, tuple(PackageFiles.of(pte, data).data()))
     methods = manifest["methods"].items()
     signatures = {name: facts["signature"] for name, facts in methods if "signature" in facts}
-    return LoadedPackage(files, signatures, device)
+    return LoadedPackage(files, signatures, device, operators)
 
 
 class LoadedPackage:
@@ -54,8 +61,14 @@ class LoadedPackage:
     """
 
     def __init__(
-        self, files: PackageFiles, signatures: Mapping[str, Any], device: str = ""
+        self,
+        files: PackageFiles,
+        signatures: Mapping[str, Any],
+        device: str = "",
+        operators: Sequence[str] = (),
     ) -> None:
+        self._operators = tuple(operators)
+        load_libraries(self._operators, Path.cwd())
         self.name = files.name
         self._files = files
         self._signatures = dict(signatures)
@@ -106,7 +119,7 @@ class LoadedPackage:
 
     def __reduce__(self) -> tuple[Any, ...]:
         files = PackageFiles(self.name, self._files.contents(), tuple(self._files.data()))
-        return LoadedPackage, (files, self._signatures, self._device)
+        return LoadedPackage, (files, self._signatures, self._device, self._operators)
 
     def __repr__(self) -> str:
         lines = [f"  {method!r}" for method in self._methods.values()]

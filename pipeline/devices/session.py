@@ -8,9 +8,11 @@ from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
-from pipeline.devices.bindings import Package, registered_backends
+from pipeline.devices.bindings import Package, find_missing_kernels, registered_backends
 from pipeline.devices.interface import Declared, Device, PackageFiles
 from pipeline.devices.registry import devices
+from pipeline.program.operator_libraries import OWN_NAMESPACES, REMEDY, is_registered
+from pipeline.store.errors import DeviceError
 
 EXECUTORCH, INTERPRETER = "executorch", "interpreter"
 Guard = Callable[[str, str], AbstractContextManager[None]]
@@ -63,21 +65,33 @@ class Session:
     def choose_device(self, method: str) -> str:
         """Return the name of the device on which a method runs.
 
-        That is ExecuTorch's runtime, unless that lacks the backend of a delegate and the
-        interpreter has a Python runtime for each such.
+        That is ExecuTorch's runtime, unless that lacks the backend of a delegate, or a kernel of a
+        team's own operator, and the interpreter has a Python runtime for each such, or torch the
+        operator. Raises DeviceError for an operator of a team's own that nothing here has.
         """
         if self._device:
             return self._device
         plan = self.files.plans.get(method)
-        if plan is None or not plan.delegates:
+        if plan is None:
             return EXECUTORCH
         lacking = {each.backend for each in plan.delegates} - registered_backends()
         if not lacking:
-            return EXECUTORCH
+            return INTERPRETER if self._foreign_operators(method) else EXECUTORCH
         from pipeline.backends import BACKENDS
 
         able = {b.backend_id for b in BACKENDS.values() if b.execution.make_runtime is not None}
         return INTERPRETER if lacking <= able else EXECUTORCH
+
+    def _foreign_operators(self, method: str) -> list[str]:
+        """Return the operators of a team's own in a method that torch has, and the runtime has not.
+        Raises DeviceError for those that neither has."""
+        missing = find_missing_kernels(self.files.plans[method].operators)
+        foreign = [name for name in missing if name.partition("::")[0] not in OWN_NAMESPACES]
+        for name in foreign:
+            if not is_registered(name.replace("::", ".")):
+                what = f"does not load: nothing here has the operator {name}"
+                raise DeviceError(f"{self.files.name}: method '{method}' ", f"{what}; {REMEDY}")
+        return foreign
 
     def load(self, method: str) -> None:
         """Make a method ready to run. Raises DeviceError."""

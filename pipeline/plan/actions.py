@@ -41,6 +41,12 @@ class Action(Generic[Inputs]):
         return digest.hash_json(self.key)
 
     @property
+    def libraries(self) -> list[str]:
+        """The libraries of operators that are loaded before it runs."""
+        key = self.key.get("measured", self.key)
+        return list(key.get("operators", ()))
+
+    @property
     def title(self) -> str:
         names = (self.package or self.model, self.method)
         return f"{self.kind} {'/'.join(name for name in names if name)}"

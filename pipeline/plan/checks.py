@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.config.operators import FOLDER, may_load
+from pipeline.config.operators import remedy as operators_remedy
 from pipeline.config.passes import NOT_OFFERED, remedy, source_files
 from pipeline.plan import keys
 from pipeline.program.module_paths import Outline, check_names
@@ -52,6 +54,7 @@ def check_config(
     """Yield what is wrong with a config whatever its model is."""
     yield from check_options(config, document)
     yield from _missing_passes(config, document, workspace.root)
+    yield from _strange_libraries(config, document, workspace)
     yield from _misfitting_files(config, document, workspace)
     yield from _mixed_edges(config, document)
     yield from _emission_conflicts(config, document)
@@ -119,6 +122,16 @@ def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[P
         if each and any(each.resolved().values()) and not emit.enable_non_cpu_memory_planning:
             what = "skips copies to and from a device whose memory is not planned"
             yield document.problem(path, what, "leave enable_non_cpu_memory_planning out")
+
+
+def _strange_libraries(
+    config: PackageConfig, document: Document, workspace: Workspace
+) -> Iterator[Problem]:
+    for number, each in enumerate(config.operators):
+        if not may_load(each, workspace.root, workspace.operators):
+            what = f"{each} is neither in {FOLDER}/ nor listed by the workspace's settings"
+            where = join("operators", number)
+            yield document.problem(where, what, operators_remedy(workspace.operators))
 
 
 def _misfitting_files(

@@ -36,6 +36,7 @@ class ConfigSummary:
         distributions: those whose versions count for what the backends and quantizers make.
         backends: those for which this machine counts.
         passes: the passes that the config names, by reference.
+        operators: the libraries of operators that the config names.
         quantized: the methods that are quantized.
         files: the files of the workspace that options name.
     """
@@ -47,6 +48,7 @@ class ConfigSummary:
     distributions: tuple[str, ...]
     backends: tuple[str, ...]
     passes: tuple[str, ...]
+    operators: tuple[str, ...]
     quantized: tuple[str, ...]
     files: tuple[str, ...]
 
@@ -238,6 +240,7 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
         ),
         "backends": [name for name, backend in sorted(used.items()) if backend.asks_machine],
         "passes": sorted(set(config.pass_references(config.methods))),
+        "operators": list(config.operators),
         "quantized": config.quantized,
         "files": sorted(set(named)),
     }

@@ -83,6 +83,10 @@ def _describe(each: Difference, file: str) -> str:
             return f"example inputs of {method} {_verb(each)}"
         case ("content", _) | ("methods", _, "content"):
             return f"{file}, whose lines the object or the ETRecord holds, {_verb(each)}"
+        case ("operator_inputs", library, name):
+            return f"{name}, of the operators in {library}, {_verb(each)}"
+        case ("operator_inputs", *_):
+            return "libraries of operators changed"
         case ("places", *_):
             return "the config's lines moved"
         case ("sources" | "configs", path):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import PackageConfig
 
 Key = dict[str, Any]
+# Libraries of operators, in the order in which they are loaded, with the inputs of each.
+Libraries = Sequence[tuple[str, Mapping[str, str | None]]]
 # The digests of the files of the workspace that a method's options name, by the option's place in
 # the method, such as `partitioners[0].ethos-u.config_ini`.
 OptionFiles = Mapping[str, Sequence[Digest]]
@@ -60,17 +62,23 @@ def export_action(
     reads: Mapping[str, Any],
     distributions: Sequence[str],
     inputs: ExportInputs,
+    libraries: Libraries = (),
 ) -> Action[ExportInputs]:
     """Return the action that exports a model. `reads` is what was found at the places that the
     exporter looked at, by `plan.reads.Finder.find`."""
     key = {**_common("export", distributions), "model": model, "source": source, "reads": reads}
+    key |= _operators(libraries)
     if inputs.unfollowed:  # nobody else is given what it made
         key["unfollowed"] = list(inputs.unfollowed)
     return Action("export", model, None, None, key, inputs)
 
 
 def quantize_action(
-    config: PackageConfig, method: str, source: MethodSource, files: OptionFiles = NO_FILES
+    config: PackageConfig,
+    method: str,
+    source: MethodSource,
+    files: OptionFiles = NO_FILES,
+    libraries: Libraries = (),
 ) -> Action[QuantizeInputs]:
     """Return the action that quantizes a method. Its key holds neither package nor partitioners, so
     that all of them share the result."""
@@ -90,6 +98,7 @@ def quantize_action(
 
     needs = QUANTIZERS[spec.quantizer].host
     key = {**_common("quantize", sorted(needs.distributions)), "methods": {method: described}}
+    key |= _operators(libraries)
     if needs.facts is not None and (facts := needs.facts()):
         key["facts"] = {spec.quantizer: dict(sorted(facts.items()))}
     if spec.depends_on_host:
@@ -115,6 +124,7 @@ def compile_action(
     quantizes: Mapping[str, Action[QuantizeInputs]],
     passes: Mapping[str, Mapping[str, str | None]],
     files: Mapping[str, OptionFiles] = NO_FILES,
+    libraries: Libraries = (),
 ) -> Action[CompileInputs]:
     """Return the action that compiles the methods of a unit.
 
@@ -148,6 +158,7 @@ def compile_action(
         "facts": _machine_facts(config, unit),
         "delegates_beside": beside,
         "passes": {name: passes[name] for name in sorted(set(config.pass_references(unit)))},
+        **_operators(libraries),
     }
     key |= {name: value for name, value in more.items() if value}
     configs = {name: config.methods[name] for name in together}
@@ -201,6 +212,7 @@ def validate_action(
     places: Mapping[str, str] = NO_FILES,
     quotable: Mapping[str, Digest] = NO_FILES,
     configs: Mapping[str, Digest] = NO_FILES,
+    libraries: Libraries = (),
 ) -> Action[ValidateInputs]:
     """Return the action that validates a package.
 
@@ -223,6 +235,7 @@ def validate_action(
         **_common("validate"),
         "measured": {
             **_measure_key(config, files, methods, examples),
+            **_operators(libraries),
             "sources": {**archives, **quotable},
         },
         "held_to": {
@@ -282,6 +295,11 @@ def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
 
 def _common(kind: str, distributions: Sequence[str] = ()) -> Key:
     return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}
+
+
+def _operators(libraries: Libraries) -> Key:
+    names = [name for name, _ in libraries]  # which are loaded in this order
+    return {"operators": names, "operator_inputs": dict(libraries)} if names else {}
 
 
 def _files(files: OptionFiles, quantizer: bool) -> Key:

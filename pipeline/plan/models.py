@@ -17,6 +17,7 @@ from pipeline.plan import keys
 from pipeline.plan.actions import Action, ExportInputs
 from pipeline.plan.declared import parse_declared, read_declared
 from pipeline.plan.export_parameters import find_wrong, parse_export, read_parameters
+from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_records
 from pipeline.program import sources
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
@@ -127,12 +128,21 @@ class Models:
         for reads in parse_records(entry.result if entry else {}) or [Reads()]:
             inputs = ExportInputs(where, self.surroundings, declared, reads.unfollowed, parameters)
             present = self.finder.find(reads, files)
-            action = keys.export_action(export, content, present, reads.distributions, inputs)
+            action = keys.export_action(
+                export, content, present, reads.distributions, inputs, self.libraries
+            )
             if store.get(action.digest) is not None:
                 return action
             latest = latest or action
         assert latest is not None
         return latest
+
+    @cached_property
+    def libraries(self) -> list[tuple[str, dict[str, str | None]]]:
+        """The libraries of operators that the workspace lists, with their inputs. Raises
+        SourceError."""
+        inputs = PassInputs(self.workspace)
+        return [(each, inputs.find_library(each)) for each in self.workspace.operators.listed]
 
     @cached_property
     def finder(self) -> Finder:
@@ -231,7 +241,8 @@ class Models:
     def forget(self, export: str) -> None:
         self._known = {key: found for key, found in self._known.items() if key[1] != export}
         self._exported.add(export)
-        self.__dict__.pop("finder", None)
+        for name in ("finder", "libraries"):
+            self.__dict__.pop(name, None)
 
     def clear(self) -> None:
         self._known.clear()

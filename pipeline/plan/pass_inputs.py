@@ -1,4 +1,5 @@
-"""The inputs of passes, which stand in the keys of what they help to compile.
+"""The inputs of passes and of libraries of operators, which stand in the keys of what they help to
+make.
 
 A compile action's key is made before it runs, so what passes read at run time stands in their text:
 `INPUTS` of any module in `passes/`, as exporters have it. What they read beside is an error, which
@@ -12,11 +13,13 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from pipeline.config import operators
 from pipeline.config.passes import FOLDER, is_own, source_files
 from pipeline.plan.declared import Declared, parse_declared, read_declared
 from pipeline.plan.places import Places
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.distributions import module_identity
+from pipeline.store.errors import SourceError
 from pipeline.store.file_digests import FileDigests
 from pipeline.store.toolchain import CORE, code, version_of
 from pipeline.store.workspace import Workspace
@@ -40,9 +43,12 @@ class PassInputs:
         found: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
         for name in self.imports(files.values()):
             found[f"import {name}"] = module_identity(name)
-        if not is_own(reference, root):
-            return found
-        for where, declared in self.declared():
+        return found | (self._find_declared(self.modules()) if is_own(reference, root) else {})
+
+    def _find_declared(self, modules: Iterable[Path]) -> dict[str, str | None]:
+        """Return the digests and versions of all that INPUTS of modules name."""
+        found: dict[str, str | None] = {}
+        for where, declared in self.declared(modules):
             for name in declared.find(self._places, where):
                 found[name] = self._digests.find(Path(self._places.locate(name)))
             for name in declared.environment:
@@ -51,14 +57,33 @@ class PassInputs:
                 found[f"lib:{name}"] = version_of(name)
         return found
 
+    def find_library(self, reference: str) -> dict[str, str | None]:
+        """Return the digests and versions of all that a library of operators depends on, by name.
+        Raises SourceError where it is not there."""
+        root = self._workspace.root
+        if not operators.is_there(reference, root):
+            raise SourceError(f"operators: {reference}: no such module or library")
+        files = operators.source_files(reference, root)
+        found: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
+        installed = [] if files else [reference.partition(".")[0]]
+        for name in self.imports(files.values()) or sorted({*installed} - _KNOWN):
+            found[f"import {name}"] = module_identity(name)
+        return found | self._find_declared(self.library_modules([reference]))
+
+    def library_modules(self, references: Iterable[str]) -> list[Path]:
+        """Return the modules of the workspace in these libraries."""
+        root = self._workspace.root
+        found = {f for each in references for f in operators.source_files(each, root).values()}
+        return sorted(path for path in found if path.suffix == ".py")
+
     def modules(self) -> list[Path]:
         """Return the modules of the workspace's passes."""
         return sorted((self._workspace.root / FOLDER).rglob("*.py"))
 
-    def declared(self) -> Iterator[tuple[str, Declared]]:
+    def declared(self, modules: Iterable[Path]) -> Iterator[tuple[str, Declared]]:
         """Yield what modules declare, with their names. Raises SourceError."""
-        for path in self.modules():
-            where = path.relative_to(self._workspace.root).as_posix()
+        for path in modules:
+            where = os.path.relpath(path, self._workspace.root)
             record = self._digests.cached(path, "inputs", read_declared, code("plan"))
             if (declared := parse_declared(record, where)) is not None:
                 yield where, declared

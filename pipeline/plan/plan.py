@@ -97,6 +97,10 @@ class Plan:
             self._passes(package)
         except SourceError as error:
             found += (document.problem("methods", str(error)),)
+        try:
+            self._libraries(package)
+        except SourceError as error:
+            found += (document.problem("operators", str(error)),)
         found += self.models.problems(config.model, document)
         if config.model not in self.models.sources:
             return tuple(found)
@@ -176,7 +180,11 @@ class Plan:
             return None
         return {
             name: keys.quantize_action(
-                config, name, methods[name], self._option_files(config.methods[name])
+                config,
+                name,
+                methods[name],
+                self._option_files(config.methods[name]),
+                self._libraries(package),
             )
             for name in self.quantized(package)
         }
@@ -197,11 +205,12 @@ class Plan:
         """Return the compile actions, or None while the model is not exported."""
         methods, config = self.methods(package), self.config(package)
         quantizes, passes = self.quantizes(package), self._passes(package)
+        libraries = self._libraries(package)
         if methods is None or quantizes is None:
             return None
         files = {name: self._option_files(method) for name, method in config.methods.items()}
         return [
-            keys.compile_action(config, unit, methods, quantizes, passes, files)
+            keys.compile_action(config, unit, methods, quantizes, passes, files, libraries)
             for unit in self.units(package)
         ]
 
@@ -210,6 +219,16 @@ class Plan:
         """Return the inputs of a config's passes, by reference and name."""
         summary, inputs = self.configs.summary(package), PassInputs(self.workspace)
         return {each: inputs.find(each) for each in (summary.passes if summary else ())}
+
+    @once
+    def _libraries(self, package: str) -> list[tuple[str, dict[str, str | None]]]:
+        """Return the libraries of operators that a package has, with their inputs: those of the
+        workspace, then the config's own."""
+        summary, inputs = self.configs.summary(package), PassInputs(self.workspace)
+        found = dict(self.models.libraries)
+        for each in summary.operators if summary else ():
+            found.setdefault(each, inputs.find_library(each))
+        return list(found.items())
 
     @once
     def link(self, package: str) -> Action | None:
@@ -240,11 +259,12 @@ class Plan:
             return None
         try:
             methods, passes = self.methods(package), self._passes(package)
+            libraries = self._libraries(package)
         except SourceError:
             return None
         if (methods is not None) != exported:
             return None
-        inputs = [toolchain(summary.distributions), passes]
+        inputs = [toolchain(summary.distributions), passes, libraries]
         return self._derived(package, what, methods or {}, inputs, compute)
 
     def validate(self, package: str) -> Action | None:
@@ -269,7 +289,15 @@ class Plan:
         written = {place.rpartition(":")[0] for place in places.values()}
         configs = {file: self.configs.content(file) for file in sorted(written)}
         return keys.validate_action(
-            config, files, methods, examples, baseline, places, quotable, configs
+            config,
+            files,
+            methods,
+            examples,
+            baseline,
+            places,
+            quotable,
+            configs,
+            self._libraries(package),
         )
 
     def _baseline(self, package: str) -> Digest | None:
@@ -283,7 +311,8 @@ class Plan:
         if methods is None or summary is None or not files:
             return None
         quotable = self.models.quotable(summary.export)
-        inputs = [files, toolchain(summary.distributions), self._baseline(package), quotable]
+        given = [files, toolchain(summary.distributions), self._baseline(package), quotable]
+        inputs = [*given, self._libraries(package)]
         found: Digest | None = self._derived(
             package, "validate", methods, inputs, lambda: _digest(self.validate(package))
         )

@@ -29,6 +29,12 @@ from torch.utils import _pytree as pytree
 from pipeline.program.archive_grammar import OTHER_OPERATORS
 from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive, shown
 from pipeline.program.graphs import iter_nodes
+from pipeline.program.operator_libraries import (
+    REMEDY,
+    find_operators,
+    register_for_lowering,
+    register_operators,
+)
 from pipeline.program.tensor_file import load_storage, load_tensor_file
 from pipeline.store.errors import SourceError
 
@@ -36,19 +42,11 @@ _LONGEST = 300  # characters of what torch says of an error
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType)
 
 
-def register_operators() -> None:
-    """Register the operators of quantized programs, and of those that portable kernels run."""
-    import executorch.kernels.quantized  # noqa: F401
-    import torch.ao.quantization.fx._decomposed  # noqa: F401
-    import torchao.quantization.quant_primitives  # noqa: F401
-    from executorch.exir.passes import _quant_patterns_and_replacements  # noqa: F401
-
-
 def load_program(archive: Path, entry: str) -> ExportedProgram:
     """Load the program of one entry, without example inputs. Raises SourceError."""
-    register_operators()
     with open_archive(archive) as reader:
         document = reader.program(entry)
+        _register_operators(document, entry)
         # They are Python that torch runs before each call; a package has no such checks.
         document["guards_code"] = []
         tensors = {kind: _load_tensors(reader, kind, entry) for kind in KINDS}
@@ -61,6 +59,14 @@ def load_program(archive: Path, entry: str) -> ExportedProgram:
             return program
         except Exception as error:  # torch raises what its readers happen to raise
             raise SourceError(f"{shown(archive)}: {_explain(entry, document, error)}") from error
+
+
+def _register_operators(document: Any, entry: str) -> None:
+    """Register the operators that a program calls. Raises ValueError where nothing does."""
+    register_for_lowering()
+    for name, why in register_operators(find_operators(document)).items():
+        what = f"'{entry}' calls the operator {name}, which nothing here registers"
+        raise ValueError(f"{what}: {why}" if why else f"{what}; {REMEDY}")
 
 
 def _load_tensors(reader: ArchiveReader, kind: str, entry: str) -> dict[str, torch.Tensor]:

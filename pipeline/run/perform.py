@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.backends import BACKENDS
+from pipeline.config.operators import load_libraries
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
 from pipeline.plan.models import Models
@@ -43,14 +44,18 @@ def perform(
             turn.enter_context(workspace.store.lock(action.digest))
         if not always and _done(action, workspace):
             return True
+        if action.kind != "export":  # whose exporter has a process of its own, and loads them there
+            load_libraries(action.libraries, workspace.root)
         verbs[action.kind](action, workspace, stages)
         return False
 
 
 def runs_user_code(action: Action) -> bool:
-    """Return whether an action runs passes, or parts of a backend, that are not this package's, and
-    so gets a process of its own. An export sees to that itself."""
+    """Return whether an action runs passes, libraries of operators, or parts of a backend, that are
+    not this package's, and so gets a process of its own. An export sees to that itself."""
     inputs = action.inputs
+    if action.kind != "export" and action.libraries:
+        return True
     match action.kind:
         case "quantize":
             configs, emit = {str(action.method): inputs.config}, None

@@ -124,7 +124,8 @@ def _perform(
             from pipeline.run.perform import runs_user_code
         if not runs_user_code(action):
             return _perform_here(action, workspace, stages, always)
-        watch = watch_passes(workspace) if action.key.get("passes") else None
+        watched = action.key.get("passes") or action.key.get("operators")
+        watch = watch_passes(workspace) if watched else None
         asked = _asked(workspace)
         if asked and watch is not None:  # or passes would seem to depend on the network
             asked[2] = True

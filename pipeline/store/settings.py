@@ -52,6 +52,19 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class OperatorSettings:
+    """The libraries of operators that may be loaded, which runs their code.
+
+    Attributes:
+        listed: modules, and files of modules and shared libraries, that every package has.
+        folder: whether configs may name what stands in the workspace's folder `operators/`.
+    """
+
+    listed: tuple[str, ...] = ()
+    folder: bool = True
+
+
+@dataclass(frozen=True)
 class WorkspaceSettings:
     """`jobs` is the number of worker processes, `cap` the greatest size of the store in bytes;
     `data` are folders outside of the workspace to which links in it may lead."""
@@ -62,6 +75,7 @@ class WorkspaceSettings:
     remote: RemoteSettings | None
     environment: Environment
     data: tuple[Path, ...]
+    operators: OperatorSettings
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
@@ -69,7 +83,8 @@ def read_settings(root: Path) -> WorkspaceSettings:
 
     An untrusted build goes by its environment alone, not by a file that the build's author can
     edit: where the store and the remote tier are, what is believed of them and written to them,
-    which variables configs read, and which links out of the workspace are followed.
+    which variables configs read, which links out of the workspace are followed, and which libraries
+    of operators are loaded.
     """
     untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
     table = _read_table(root / "pyproject.toml")
@@ -99,6 +114,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
         remote=remote,
         environment=_environment(get, untrusted),
         data=get("data", ()),
+        operators=OperatorSettings(get("operators", ()), not untrusted),
     )
 
 
@@ -160,6 +176,11 @@ def _parse_path(value: Any, root: Path) -> Path:
     return _checked(path, all(len(os.fsencode(part)) < 256 for part in path.parts))
 
 
+def _parse_texts(value: Any, _: Path) -> tuple[str, ...]:
+    values = value.split(os.pathsep) if isinstance(value, str) else value
+    return tuple(_parse_text(each) for each in _checked(values, isinstance(values, list)))
+
+
 def _parse_names(value: Any, _: Path) -> frozenset[str]:
     names = re.split(r"[,\s]+", value.strip(", ")) if isinstance(value, str) else value
     ok = isinstance(names, list) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names)
@@ -198,6 +219,7 @@ _SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "variables": (_parse_names, "a list of names of variables"),
     "secrets": (_parse_names, "a list of names of variables"),
     "data": (_parse_paths, "a path or a list of paths"),
+    "operators": (_parse_texts, "a list of modules and of paths of libraries"),
     "remote_options": (lambda value, _: _checked(value, isinstance(value, dict)), "a table"),
 }
 VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in _SETTINGS if name != "remote_options"}

@@ -20,7 +20,7 @@ from pipeline.store.files import (
 )
 from pipeline.store.forms import fits
 from pipeline.store.results import PackageState
-from pipeline.store.settings import Environment, read_settings
+from pipeline.store.settings import Environment, OperatorSettings, read_settings
 from pipeline.store.store import Store
 
 BASELINES = "baselines"
@@ -30,7 +30,8 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 @dataclass(frozen=True)
 class Workspace:
     """`jobs` is the number of worker processes; `build_folder` is where builds go, where that is
-    not `build/`; `environment` and `data` are what configs may read beside the workspace."""
+    not `build/`; `environment` and `data` are what configs may read beside the workspace, and
+    `operators` the libraries that may be loaded."""
 
     root: Path
     store: Store
@@ -38,6 +39,7 @@ class Workspace:
     build_folder: Path | None = None
     environment: Environment = field(default_factory=Environment)
     data: tuple[Path, ...] = ()
+    operators: OperatorSettings = field(default_factory=OperatorSettings)
 
     def find_data(self, name: str | Path) -> Digest | None:
         """Return the digest of a data file of the workspace, or None if the file cannot be read or
@@ -118,5 +120,10 @@ def open_workspace(root: Path) -> Workspace:
     settings = read_settings(root)
     store = Store(settings.store, settings.remote, settings.cap)
     return Workspace(
-        root, store, settings.jobs, environment=settings.environment, data=settings.data
+        root,
+        store,
+        settings.jobs,
+        environment=settings.environment,
+        data=settings.data,
+        operators=settings.operators,
     )

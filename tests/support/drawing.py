@@ -1,8 +1,8 @@
 """Charts of tests are drawn in a helper process, of which there is one for a test process and its
 forks.
 
-The library that draws them takes 0.4 CPU seconds to start, and has threads, which a fork lacks: a
-forked doit (`forked.py`) would wait for them for ever, once the test's own process had drawn.
+The process that draws takes 0.4 CPU seconds to start, which each forked doit (`forked.py`) would
+take again.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import os
 import subprocess
 import sys
 import threading
-from functools import cache, partial
+from functools import cache
 from multiprocessing.connection import Client, Listener, arbitrary_address
 from pathlib import Path
 from typing import Any
 
 import vl_convert
 
-_ORIGINALS = {name: getattr(vl_convert, name) for name in ("vega_to_svg", "vegalite_to_svg")}
+from pipeline.report import charts
 
 
 def draw_in_helper() -> None:
-    """Draw charts of this process and of its forks in another."""
-    for name in _ORIGINALS:
-        setattr(vl_convert, name, partial(_submit, name))
+    """Draw charts of this process and of its forks in another, which all of them share."""
+    charts._convert = _submit  # type: ignore[assignment]
 
 
 @cache
@@ -58,7 +57,7 @@ def _submit(name: str, spec: dict[str, Any]) -> str:
 @cache
 def _draw(name: str, spec: str) -> str | ValueError:
     try:
-        return _ORIGINALS[name](json.loads(spec))
+        return getattr(vl_convert, name)(json.loads(spec))
     except ValueError as error:
         return ValueError(str(error))
 

@@ -25,6 +25,7 @@ from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.interpreter.prims import OWN, PRIMS, Prim
 from pipeline.devices.interpreter.single import ExecutorchDelegate
 from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList, allocate
+from pipeline.program.operator_libraries import register_operators
 
 # Whose out variants take a tensor of any size to write to. The others are ExecuTorch's own kernels
 # behind torch's dispatcher, which crash on a wrong one: their functional variants are called.
@@ -229,6 +230,8 @@ def _operator(known: schema.Operator) -> Any:
     if namespace not in _TORCH and known.overload.lower().endswith("out"):
         functional = known.overload[: -len("out")].rstrip("_") or "default"
         overload = getattr(packet, functional, overload)
+    if overload is None and not register_operators([f"{namespace}.{name}.{known.overload}"]):
+        return _operator(known)
     if overload is None:
         raise RefusalError(f"missing operator {known.name}{known.overload and '.'}{known.overload}")
     return overload

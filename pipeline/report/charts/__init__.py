@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -243,17 +246,45 @@ def draw(chart: Chart) -> Markup:
 
 
 def _svg(chart: Chart, width: int) -> Markup:
-    import vl_convert  # a library of megabytes, which Markdown does without
-
     spec = {**_visible(chart.spec), "width": width}
-    convert = vl_convert.vega_to_svg if "marks" in spec else vl_convert.vegalite_to_svg
-    root = Xml.fromstring(convert(spec).replace(_NAMESPACE, "", 1))
+    name = "vega_to_svg" if "marks" in spec else "vegalite_to_svg"
+    root = Xml.fromstring(_convert(name, spec).replace(_NAMESPACE, "", 1))
     _prune(root)
     _add_titles(root, chart.links)
     del root.attrib["height"]
     style = f"max-width:{root.attrib.pop('width')}px"
     root.attrib |= {"role": "img", "aria-label": chart.label, "style": style}
     return Markup(Xml.tostring(root, encoding="unicode"))
+
+
+def _convert(name: str, spec: Json) -> str:
+    """Convert a specification to SVG by a function of vl_convert, in a process of its own: the
+    library has threads, and a fork of a process that used it would wait for them for ever. A worker
+    forks for actions that run user code."""
+    drawer = _drawer()
+    assert drawer.stdin is not None and drawer.stdout is not None
+    drawer.stdin.write(json.dumps([name, spec]) + "\n")
+    drawer.stdin.flush()
+    if not (line := drawer.stdout.readline()):
+        raise RuntimeError(f"{name} ended the process that draws charts")
+    svg: str = json.loads(line)
+    return svg
+
+
+@cache
+def _drawer() -> subprocess.Popen[str]:
+    """Start the process that draws, which ends when its input does."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-Pc", _DRAWER], stdin=pipe, stdout=pipe, text=True)
+
+
+_DRAWER = """
+import json, signal, sys, vl_convert
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for line in sys.stdin:
+    name, spec = json.loads(line)
+    print(json.dumps(getattr(vl_convert, name)(spec)), flush=True)
+"""
 
 
 def _visible(value: Any) -> Any:

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from pipeline.config.fields import wrong_constant
+from pipeline.config.operators import load_libraries
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, ExportInputs
 from pipeline.plan.export_parameters import FUNCTION
@@ -68,7 +69,9 @@ def export(
     inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
     with stages.stage("run the exporter"), _importing(root, path):
         shadowed = _shadowed(root, path.parent)
-        run = partial(_run_exporter, path, store, shadowed, action.inputs.parameters)
+        prepare = partial(load_libraries, action.libraries, root)
+        parameters = action.inputs.parameters
+        run = partial(_run_exporter, path, store, shadowed, parameters, prepare)
         result, parts, names = run_isolated(run, inputs.watch, stages, kernel)
     with stages.stage("store"):
         if digest.hash_file(path) != content:
@@ -78,7 +81,10 @@ def export(
             store.put_result(key, value)
         made = replace(action.inputs, unfollowed=reads.unfollowed)
         found = inputs.finder.find(reads, inputs.declared)
-        real = keys.export_action(action.model, content, found, reads.distributions, made)
+        libraries = list(action.key.get("operator_inputs", {}).items())
+        real = keys.export_action(
+            action.model, content, found, reads.distributions, made, libraries
+        )
         store.put_result(real.key, result, stages.total)
         _record(store, keys.reads_key(action.model, content), reads, real.digest)
 
@@ -101,11 +107,17 @@ def _warm_up() -> None:
 
 
 def _run_exporter(
-    path: Path, store: Store, shadowed: Collection[str], parameters: Mapping[str, Any]
+    path: Path,
+    store: Store,
+    shadowed: Collection[str],
+    parameters: Mapping[str, Any],
+    prepare: Callable[[], None],
 ) -> list[Any]:
     """Run an exporter in this process, which is its own, and store its programs and inputs; return
-    its result, the records of its programs with their keys, and what it asked importlib for."""
+    its result, the records of its programs with their keys, and what it asked importlib for.
+    `prepare` is called before it is."""
     asked = _import_afresh(shadowed)
+    prepare()
     module = _load(path)
     programs = _programs(module, parameters)
     constants = _constants(module, parameters, programs)

@@ -1,10 +1,13 @@
-"""Checks that passes of a workspace read only what keys hold, as their process was seen."""
+"""Checks that passes and libraries of operators of a workspace read only what keys hold, as their
+process was seen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.config.operators import FOLDER as OPERATORS
+from pipeline.config.operators import source_files
 from pipeline.config.passes import FOLDER as PASSES
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.plan.declared import list_beside
@@ -19,28 +22,39 @@ from pipeline.store.workspace import Workspace
 
 
 def watch_passes(workspace: Workspace) -> Watch:
-    """Return a watch for a process that runs passes."""
+    """Return a watch for a process that runs passes or loads libraries of operators."""
     places = Places(workspace)
     return Watch(places.wanted, places.observe)
 
 
 def check_pass_reads(action: Action[CompileInputs], workspace: Workspace, watch: Watch) -> None:
-    """Raise SourceError where passes read in their process what the action's key doesn't hold."""
+    """Raise SourceError where passes, or libraries of operators, read in their process what the
+    action's key doesn't hold."""
     inputs, places = PassInputs(workspace), Places(workspace)
-    declared = [each for _, each in inputs.declared()]
+    modules = _modules(action, inputs)
+    declared = [each for _, each in inputs.declared(modules)]
     beside = set()
     for kind, path in _reads(action, inputs, workspace, watch):
         name = places.spell(path)
         if not any(each.covers(places, path, kind != "file") for each in declared):
             beside.add(name)
     known = {name for each in declared for name in each.environment}
-    strings = {text for path in inputs.modules() for text in find_strings(path)}
+    strings = {text for path in modules for text in find_strings(path)}
     beside |= {f"env:{name}" for name in (watch.environment.keys() & strings) - known}
+    who = [("passes", PASSES), ("libraries of operators", OPERATORS)]
+    named = [each for each in who if action.key.get(each[1])]
+    subject, where = " and ".join(n for n, _ in named), ", ".join(f"{f}/" for _, f in named)
     if beside:
-        what = f"passes read what no INPUTS of theirs names: {list_beside(beside)}"
-        raise SourceError(f"{PASSES}/: {what}")
+        what = f"{subject} read what no INPUTS of theirs names: {list_beside(beside)}"
+        raise SourceError(f"{where}: {what}")
     if watch.view == "kernel" and watch.unfollowed:
-        raise SourceError(f"{PASSES}/: passes depend on {', '.join(watch.unfollowed)}")
+        raise SourceError(f"{where}: {subject} depend on {', '.join(watch.unfollowed)}")
+
+
+def _modules(action: Action[CompileInputs], inputs: PassInputs) -> list[Path]:
+    """Return the modules of the workspace that the action's process runs."""
+    passes = inputs.modules() if action.key.get("passes") else []
+    return [*passes, *inputs.library_modules(action.libraries)]
 
 
 def _reads(
@@ -54,8 +68,11 @@ def _reads(
     files |= {str(Path(root, name)) for name in named}
     files |= running_files() | loaded_files()
     own = str(default_root() / "distributions")  # versions of libraries, which we cache
-    folders = [str(workspace.root / PASSES), own, *SYSTEM]
-    for name in inputs.imports(inputs.modules()):
+    folders = [*(str(workspace.root / each) for each in (PASSES, OPERATORS)), own, *SYSTEM]
+    for each in action.libraries:
+        files |= set(map(str, source_files(each, workspace.root).values()))
+        folders += find_folders(each.partition(".")[0])
+    for name in inputs.imports(_modules(action, inputs)):
         folders += find_folders(name)
     for (kind, path), value in watch.seen.items():
         known = path in files or any(within(path, folder) for folder in folders)

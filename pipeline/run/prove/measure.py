@@ -87,7 +87,8 @@ def measure(
     files = sorted(subject.key["files"])
     limits = {each.method: each.failing_limits for each in validation.methods}
     judges = {**programs, **_failed_by(validation, subject.quantized())}
-    return record, reproductions(str(action.package), files, judges, limits, located)
+    shown = reproductions(str(action.package), files, judges, limits, located, action.libraries)
+    return record, shown
 
 
 def _failed_by(
@@ -179,6 +180,7 @@ def reproductions(
     programs: Mapping[str, ExportedProgram],
     limits: Mapping[str, Sequence[Limits]],
     located: Mapping[str, Located],
+    operators: Sequence[str] = (),
 ) -> dict[str, bytes]:
     """Return the files that show each method that failed, by their path in the package's folder."""
     files: dict[str, bytes] = {}
@@ -186,7 +188,9 @@ def reproductions(
         if not found.calls:
             continue
         try:
-            files |= make_reproduction(package, method, names, programs, limits[method], found)
+            files |= make_reproduction(
+                package, method, names, programs, limits[method], found, operators
+            )
         except Exception as error:  # it must not hide the failure that it would show
             _log.warning("%s: no reproduce.py: %s", method, error)
     return files

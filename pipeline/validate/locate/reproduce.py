@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from pipeline.config.operators import load_libraries
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.interpreter.execute import read_results
@@ -41,7 +42,7 @@ from pathlib import Path
 
 from pipeline.validate.locate.reproduce import main
 
-sys.exit(main(Path(__file__).resolve().parent))
+sys.exit(main(Path(__file__).resolve().parent{operators}))
 '''
 
 
@@ -52,6 +53,7 @@ def make_reproduction(
     programs: Mapping[str, ExportedProgram],
     limits: Sequence[Limits],
     located: Located,
+    operators: Sequence[str] = (),
 ) -> dict[str, bytes]:
     """Make the files that show a method that failed, by their path in the package's folder.
 
@@ -59,6 +61,7 @@ def make_reproduction(
         names: the names of the package's own files.
         programs: by method, what the package is held to.
         limits: of each output of the call that fails.
+        operators: the libraries of operators that the workspace loads for it.
     """
     calls = [(name, flatten(programs[name], inputs)) for name, inputs in located.calls]
     sources = Source.with_common_state({name: programs[name] for name, _ in calls})
@@ -78,7 +81,9 @@ def make_reproduction(
         "departs": next(iter(departs), None),
     }
     folder = f"{FOLDER}/{method}"
-    script = _SCRIPT.format(method=method, package=package, place=f"build/{package}/{folder}")
+    place = f"build/{package}/{folder}"
+    named = f", {json.dumps(list(operators))}" if operators else ""
+    script = _SCRIPT.format(method=method, package=package, place=place, operators=named)
     files = {
         "reproduce.py": script.encode(),
         _RECORD: record_bytes(record, sort_keys=False),
@@ -98,8 +103,10 @@ def _dim_order(value: Any) -> list[int] | None:
     return list(value.dim_order()) if isinstance(value, torch.Tensor) else None
 
 
-def main(folder: Path) -> int:
-    """Run the reproduction in a folder and print the outcome; return 1 while it fails."""
+def main(folder: Path, operators: Sequence[str] = ()) -> int:
+    """Run the reproduction in a folder and print the outcome; return 1 while it fails. `operators`
+    are loaded before, from the workspace in whose `build/` it stands."""
+    load_libraries(operators, folder.parents[3])
     record = json.loads((folder / _RECORD).read_bytes())
     paths = [folder.parents[1] / name for name in record["files"]]
     pte = next(path for path in paths if path.suffix == ".pte")

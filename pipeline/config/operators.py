@@ -1,0 +1,123 @@
+"""Libraries of a team's own operators: which ones a build may load, and how they are loaded.
+
+A library is a Python module (`my_ops`), or a file: a module or a shared library
+(`native/libops.so`), whose kernels ExecuTorch's runtime then has too. Loading one runs its code, so
+a config names it among what others vouch for: what stands in the workspace's folder `operators/`,
+and what the workspace's settings list, which every package has.
+
+The digests of their files are part of keys, and are found without importing anything;
+`plan/pass_inputs.py` says what else counts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from pipeline.config.passes import list_files
+from pipeline.program.fresh_imports import FromText, importing_from_text
+from pipeline.store.errors import PipelineError
+from pipeline.store.settings import OperatorSettings
+
+FOLDER = "operators"
+_SHARED = (".so", ".dylib", ".dll")
+_FOLDERS = (FOLDER, ".")  # where modules of a workspace are looked for
+
+
+def may_load(reference: str, root: Path, settings: OperatorSettings) -> bool:
+    """Return whether a config may name a library."""
+    if reference in settings.listed:
+        return True
+    path = _find_file(reference, root)
+    folder = Path(os.path.normpath(root / FOLDER))
+    inside = path is not None and Path(os.path.normpath(path)).is_relative_to(folder)
+    return settings.folder and inside
+
+
+def remedy(settings: OperatorSettings) -> str:
+    """Return what makes a library one that a config may name."""
+    if settings.folder:
+        return f"put it into {FOLDER}/, or list it in `operators` of [tool.pte-pipeline]"
+    return "this build is untrusted: only PTE_PIPELINE_OPERATORS of its environment lists them"
+
+
+def source_files(reference: str, root: Path) -> dict[str, Path]:
+    """Find the files of the workspace whose content decides what a library is, by names without
+    paths of this machine: all of `operators/` for what stands there, all of a package, or one file.
+    Empty for an installed module, and for what is not there."""
+    path = _find_file(reference, root)
+    if path is None:
+        return {}
+    if path.is_relative_to(root / FOLDER):
+        return list_files(root / FOLDER, FOLDER)
+    if path.name == "__init__.py":
+        return list_files(path.parent, path.parent.name)
+    return {reference if _is_path(reference) else path.name: path}
+
+
+def is_there(reference: str, root: Path) -> bool:
+    """Return whether there is such a library, in the workspace or installed."""
+    if _find_file(reference, root) is not None:
+        return True
+    try:
+        return not _is_path(reference) and find_spec(reference.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def load_libraries(references: Sequence[str], root: Path) -> None:
+    """Load libraries in their order, for good: torch knows their operators while this process
+    lives, and ExecuTorch's runtime their kernels. Modules of the workspace at `root` come first.
+    Raises PipelineError for one that can't be loaded."""
+    if not references:
+        return
+    # Which libraries with kernels are linked against, whether they say so or not.
+    from executorch.extension.pybindings import _portable_lib  # noqa: F401
+
+    own = [str(root / folder) for folder in _FOLDERS]
+    sys.path[:0] = [path for path in own if path not in sys.path]
+    with importing_from_text(lambda path: f"{path}{os.sep}".startswith(f"{root}{os.sep}")):
+        for reference in references:
+            try:
+                _load(reference, root)
+            except Exception as error:  # whatever the code of others raises
+                what = f"cannot be loaded ({type(error).__name__}: {error})"
+                raise PipelineError(f"operators: {reference}: {what}") from error
+
+
+def _load(reference: str, root: Path) -> None:
+    if not _is_path(reference):
+        importlib.import_module(reference)
+        return
+    path = root / reference
+    if path.suffix in _SHARED:
+        import torch
+
+        torch.ops.load_library(path)
+        return
+    name = path.stem
+    spec = spec_from_file_location(name, path, loader=FromText(name, str(path)))
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+def _is_path(reference: str) -> bool:
+    return os.sep in reference or reference.endswith((".py", *_SHARED))
+
+
+def _find_file(reference: str, root: Path) -> Path | None:
+    """Return the file of a library in the workspace, or at a path; None for others."""
+    if _is_path(reference):
+        path = root / reference
+        return path if path.is_file() else None
+    for folder in _FOLDERS:
+        path = root.joinpath(folder, *reference.split("."))
+        for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+            if file.is_file():
+                return file
+    return None

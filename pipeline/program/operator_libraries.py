@@ -1,0 +1,146 @@
+"""Registers the operators that programs call: those of installed libraries, when one is named.
+
+torch knows an operator once the module or the shared library that defines it is loaded. Libraries
+of ExecuTorch's wheel and of torchao are loaded here by the operators' names, from a fixed table;
+a team's own are named by the workspace (`pipeline/config/operators.py`), since loading one runs its
+code. Libraries register kernels with ExecuTorch's runtime too, where they have some.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+_LLM = "executorch.extension.llm"
+# By namespace, the modules that define its operators, in the order in which they are tried.
+# `executorch.backends.cadence.aot.ops_registrations` is not among them: it gives ATen's operators
+# more overloads, for all that its process lowers afterwards. A workspace can name it.
+LIBRARIES: Mapping[str, tuple[str, ...]] = {
+    "ao": ("torchao.prototype.mx_formats.kernels",),
+    "blocksparse": ("torchao.sparsity.blocksparse",),
+    "channels_last": ("executorch.backends.transforms.channels_last_ops",),
+    "coreml": ("executorch.examples.models.llama.source_transformation.sdpa",),
+    "cortex_m": ("executorch.backends.cortex_m.ops.operators",),
+    "dim_order_ops": ("executorch.exir.passes.dim_order_ops_registry",),
+    "et_copy": ("executorch.exir.passes._device_copy_ops_registry",),
+    "et_vk": ("executorch.backends.vulkan.custom_ops_lib",),
+    "executorch": (f"{_LLM}.custom_ops.custom_ops",),
+    "executorch_cuda": ("executorch.backends.cuda.quantize_op_dispatch._library",),
+    "executorch_devtools": ("executorch.devtools.intermediate_output_tap.custom_ops_lib",),
+    "executorch_prim": ("executorch.exir.passes.executorch_prim_ops_registry",),
+    "float8_sparse": ("torchao.quantization",),
+    "llama": (f"{_LLM}.custom_ops.custom_ops", f"{_LLM}.custom_ops.op_fallback"),
+    "metal": (
+        "executorch.backends.apple.metal.ops.gated_delta_rule",
+        "executorch.backends.apple.metal.ops.gather_qmv",
+    ),
+    "mlx": (
+        "executorch.backends.mlx.custom_ops",
+        *(
+            f"executorch.backends.mlx.custom_kernel_ops.{name}"
+            for name in ("gated_delta_rule", "tq4_compress", "tq_dequant", "tq_norm")
+        ),
+    ),
+    "preprocess": (f"{_LLM}.custom_ops.op_tile_crop_aot",),
+    "quant": ("torchao.prototype.quantization.codebook_coreml.codebook_ops",),
+    "quant_fusion": ("executorch.exir.passes._quant_patterns_and_replacements",),
+    "quant_logger": ("torchao.prototype.quant_logger.quant_logger",),
+    "quantized_decomposed": (
+        "executorch.kernels.quantized",
+        "torch.ao.quantization.fx._decomposed",
+    ),
+    "torchao": (
+        "torchao.quantization.quant_primitives",
+        "torchao.ops",
+        f"{_LLM}.export.int4",
+        f"{_LLM}.export.gguf",
+        f"{_LLM}.export.nvfp4",
+        "torchao.prototype.spinquant.hadamard_utils",
+        "torchao.quantization.pt2e.reference_representation_rewrite",
+    ),
+    "tosa": ("executorch.backends.arm.tosa.dialect.ops_registration",),
+    "tosa_mxfp": (
+        "executorch.backends.arm.ao_ext.ops.mxfp_conv2d_op",
+        "executorch.backends.arm.ao_ext.ops.mxfp_linear_op",
+    ),
+}
+# What lowering asks for, whichever operators a program calls: the out variants of quantized ones,
+# and those that exir itself puts into programs.
+_OF_LOWERING = (
+    *LIBRARIES["quantized_decomposed"],
+    LIBRARIES["torchao"][0],
+    *LIBRARIES["quant_fusion"],
+)
+# Of torch's and ExecuTorch's operators; all others are a team's own.
+OWN_NAMESPACES = frozenset(LIBRARIES) | {"aten", "prims", "quantized"}
+REMEDY = (
+    "name the module or library that registers it in `operators`: of the config, of "
+    "[tool.pte-pipeline] in pyproject.toml, or of load_package (docs/configs.md#operators)"
+)
+
+
+def register_for_lowering() -> None:
+    """Register the operators that lowering itself asks for."""
+    for module in _OF_LOWERING:
+        importlib.import_module(module)
+
+
+def register_operators(
+    names: Iterable[str], is_known: Callable[[str], bool] | None = None
+) -> dict[str, str]:
+    """Load the installed libraries of operators that are not known yet.
+
+    Args:
+        names: operators with their overloads, as `llama.update_cache.default`.
+        is_known: tells whether one is known, by default to torch.
+
+    Returns:
+        Of those that are still missing, by name, why: the error of the library that should define
+        it, or "" where no installed library does.
+    """
+    is_known = is_known or is_registered
+    missing = {}
+    for name in dict.fromkeys(names):
+        reasons = []
+        for module in LIBRARIES.get(name.partition(".")[0], ()):
+            if is_known(name):
+                break
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # whatever it lacks here
+                what = f"{type(error).__name__}: {error}"
+                reasons.append(f"{module} cannot be imported ({what})")
+        if not is_known(name):
+            missing[name] = "; ".join(reasons)
+    return missing
+
+
+def is_registered(name: str) -> bool:
+    """Return whether torch knows an operator, as `aten.add.Tensor`."""
+    import torch
+
+    namespace, operator, overload = name.split(".")
+    try:  # not by `torch.ops`, which remembers the overloads that there are by now
+        torch._C._get_schema(f"{namespace}::{operator}", overload.removeprefix("default"))
+    except RuntimeError:
+        return False
+    return True
+
+
+def find_operators(document: Any) -> Iterator[str]:
+    """Yield the operators that an archive's program calls, `<namespace>.<name>.<overload>`, some
+    more than once. Source: `schema.Node.target` and `schema.Argument.as_operator`."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            if key in ("target", "as_operator") and isinstance(value, str):
+                if value.startswith(_PREFIX) and value.count(".") == _DOTS:
+                    yield value.removeprefix(_PREFIX)
+            elif isinstance(value, (dict, list)):
+                yield from find_operators(value)
+    elif isinstance(document, list):
+        for each in document:
+            yield from find_operators(each)
+
+
+_PREFIX, _DOTS = "torch.ops.", 4

@@ -1,0 +1,94 @@
+"""Which libraries of operators are installed, and when they are loaded."""
+
+import re
+from pathlib import Path
+
+import executorch.exir
+import pytest
+
+from pipeline.program.operator_libraries import (
+    LIBRARIES,
+    find_operators,
+    is_registered,
+    register_operators,
+)
+
+WHEEL = Path(next(iter(executorch.exir.__path__))).parent
+DEFINED = re.compile(r"""(?:Library\(\s*|custom_op\(\s*)["'](\w+)(?:::\w+["']|["'],\s*["']DEF)""")
+# Of scripts, samples and tests, and what the table says of `cadence`.
+LEFT_OUT = {"cadence", "executorch_utils", "jarvis_nn_ops", "my_ops"}
+
+
+@pytest.mark.slow
+def test_every_namespace_that_the_wheel_defines_is_in_the_table():
+    texts = [
+        path.read_text(errors="replace")
+        for path in WHEEL.rglob("*.py")
+        if "test" not in str(path.relative_to(WHEEL)) and "triton" not in path.parts
+    ]
+    found = {name for text in texts for name in DEFINED.findall(text)}
+    assert {"llama", "executorch", "torchao"} <= found
+    assert found - LEFT_OUT <= LIBRARIES.keys()
+
+
+def test_every_module_of_the_table_is_there():
+    packages = {"executorch": WHEEL.parent, "torchao": WHEEL.parent, "torch": WHEEL.parent}
+    for module in (module for modules in LIBRARIES.values() for module in modules):
+        path = packages[module.partition(".")[0]].joinpath(*module.split("."))
+        assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), module
+
+
+def test_an_operator_is_registered_when_it_is_named_and_a_strange_one_is_missing():
+
+    assert is_registered("aten.add.Tensor")
+    assert is_registered("aten.relu.default")
+    assert not is_registered("aten.add.Matrix")
+    assert register_operators(["aten.add.Tensor", "team.scale.default"]) == {
+        "team.scale.default": ""
+    }
+
+
+def test_a_library_that_lacks_something_says_so(monkeypatch):
+    monkeypatch.setitem(LIBRARIES, "team", ("torchao.no_such_module",))
+    missing = register_operators(["team.scale.default"])
+    assert missing["team.scale.default"].startswith("torchao.no_such_module cannot be imported")
+
+
+def test_operators_are_found_in_sub_graphs_and_arguments():
+    document = {
+        "nodes": [
+            {"target": "torch.ops.aten.add.Tensor", "inputs": []},
+            {"target": "torch.ops.higher_order.cond"},
+            {"arg": {"as_graph": {"nodes": [{"target": "torch.ops.team.scale.out"}]}}},
+            {"arg": {"as_operator": "torch.ops.team.other.default"}},
+            {"target": "_operator.getitem"},
+        ],
+    }
+    assert list(find_operators(document)) == [
+        "aten.add.Tensor",
+        "team.scale.out",
+        "team.other.default",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reference", "allowed"),
+    [
+        ("team_ops", True),
+        ("operators/lib.so", True),
+        ("operators/../data/lib.so", False),
+        ("data/lib.so", False),
+        ("subprocess", False),
+        ("acme.ops", True),
+    ],
+)
+def test_a_config_names_what_others_vouch_for(reference, allowed, tmp_path):
+    from pipeline.config.operators import may_load
+    from pipeline.store.settings import OperatorSettings
+
+    for name in ("operators/team_ops.py", "operators/lib.so", "data/lib.so"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert may_load(reference, tmp_path, OperatorSettings(("acme.ops",))) == allowed
+    untrusted = OperatorSettings(("acme.ops",), folder=False)
+    assert may_load(reference, tmp_path, untrusted) == (reference == "acme.ops")

@@ -1,0 +1,94 @@
+"""Operators beside ATen's: where their libraries come from, and what is done without one."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from executorch.exir import to_edge_transform_and_lower
+
+from tests.support.bench import bench_of
+
+pytestmark = pytest.mark.slow
+
+
+def joint_call(root, model, target):
+    """Write what ExecuTorch's own call gives, in a fork that keeps the operators to itself."""
+    if (child := os.fork()) == 0:
+        status = 1
+        try:
+            os.chdir(root)
+            sys.path[:0] = [str(root), str(root / "models")]
+            from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+            programs = __import__(model).export_methods()
+            partitioners = {name: [XnnpackPartitioner()] for name in programs}
+            lowered = to_edge_transform_and_lower(programs, partitioner=partitioners)
+            target.write_bytes(lowered.to_executorch().buffer)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    return target.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    bench = bench_of("operators", tmp_path_factory.mktemp("operators"))
+    assert bench.doit() == 1, bench.output
+    return bench
+
+
+@pytest.mark.parametrize("package", ["cached", "scaled"])
+def test_lowered_to_the_bytes_of_the_joint_call_and_validated(built, package, tmp_path):
+    assert built.outcomes()[f"validate {package}"] == "built", built.output
+    expected = joint_call(built.root, package, tmp_path / "expected.pte")
+    assert built.bytes_of(package, f"{package}.pte") == expected
+
+
+def test_a_missing_one_is_one_line_with_its_name_and_a_remedy(built):
+    lines = [line for line in built.output.splitlines() if "team.scale.default" in line]
+    assert len(lines) == 1, built.output
+    assert "compile:unnamed/forward failed in stage 'load'" in lines[0]
+    assert "name the module or library that registers it in `operators`" in lines[0]
+
+
+def test_an_edit_of_a_library_compiles_again_what_has_it_and_nothing_else(built):
+    built.edit("operators/team_ops.py", "x * by", "by * x")
+    assert built.doit("validate:scaled", "validate:cached") == 0, built.output
+    outcomes = built.outcomes()
+    assert outcomes["compile scaled/forward"] == "built"
+    assert outcomes["compile cached/step"] == "up-to-date"
+
+
+def test_an_untrusted_build_loads_what_its_environment_lists_alone(built):
+    untrusted = {"PTE_PIPELINE_UNTRUSTED": "1"}
+    assert built.doit("lower:scaled", **untrusted) == 1
+    wanted = "partition_configs/scaled.yaml:2: operators[0]: team_ops is neither in operators/ nor"
+    assert wanted in built.output
+    assert "only PTE_PIPELINE_OPERATORS of its environment lists them" in built.output
+    assert built.doit("lower:scaled", **untrusted, PTE_PIPELINE_OPERATORS="team_ops") == 0
+
+
+def test_a_loaded_package_says_which_operator_it_lacks_and_takes_its_library(built):
+    script = """
+from pipeline import load_package
+import torch
+path = "build/scaled/scaled.pte"
+try:
+    load_package(path).forward(torch.ones(2, 4))
+except Exception as error:
+    print(error)
+print(load_package(path, operators=["team_ops"]).forward(torch.ones(2, 4)).shape)
+"""
+    environment = {**built.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=built.root,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    lines = done.stdout.splitlines()
+    assert "nothing here has the operator team::scale.out; name the" in lines[0], done.stderr
+    assert lines[1] == "torch.Size([2, 4])"

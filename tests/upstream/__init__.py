@@ -1,0 +1,6 @@
+"""ExecuTorch's own operator tests as methods of packages, against ExecuTorch's joint call.
+
+`python -m tests.upstream` collects every program that `backends/test/suite` and
+`backends/xnnpack/test/ops` lower, in the installed ExecuTorch or a checkout of it, makes packages
+of them, and counts what this pipeline lowers, to which bytes, and how it judges the result.
+"""

@@ -1,0 +1,246 @@
+"""Makes packages of collected cases, and compares this pipeline with the joint call on each.
+
+A package holds the cases of some test files, as methods of one PT2 archive. ExecuTorch's call is
+made as a user makes it, on the programs in memory, with no code of this pipeline; what it refuses
+is left out. Then `doit` builds and validates the package in a workspace of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import executorch.exir
+import torch
+from executorch.exir import EdgeCompileConfig
+from torch.export.pt2_archive._package import package_pt2
+
+from pipeline.program.sources import describe_archive
+from tests.support.bench import Bench
+from tests.support.forked import warm_up
+from tests.upstream.collect import Case, collect
+
+to_edge_transform_and_lower = executorch.exir.to_edge_transform_and_lower  # before `collect`
+
+# Faults of ExecuTorch's runtime, by a pattern of `<case>: <what failed>`. Each is there in what the
+# joint call gives too, with nothing of this pipeline at work.
+FAULTS: Mapping[str, str] = {
+    r"kernel '\S+' not found": "the wheel's runtime has no kernel of the operator",
+    r"^gelu\w*: ": "XNNPACK computes gelu's tanh approximation as erf",
+    r"^\w*rsqrt\w*: ": "XNNPACK's rsqrt of 0 is not inf",
+    r"^floor_divide\w*: ": "the portable kernel of 0 // 0 gives another value than torch",
+}
+
+LOWERED, REFUSED, LOST = "lowered by both", "refused by both", "lowered by upstream only"
+EXPECTED = "expected.pte"  # of the joint call
+EQUAL, OTHER = "bytes equal", "other bytes"
+VALIDATED, CAUGHT, ALARM = "validated", "caught for a known fault", "failed, no known fault"
+
+
+@dataclass
+class Outcome:
+    """What became of the cases of a package.
+
+    Attributes:
+        cases: by name: one of LOWERED, REFUSED and LOST, then one of VALIDATED, CAUGHT and ALARM
+            where it was validated, and a reason.
+        bytes: EQUAL or OTHER; "" where a method was lost.
+    """
+
+    package: str
+    cases: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    bytes: str = ""
+
+    def count(self) -> Counter[str]:
+        found = Counter(word for each in self.cases.values() for word in each[:2] if word)
+        lowered = sum(each[0] == LOWERED for each in self.cases.values())
+        return found + Counter({self.bytes: lowered} if self.bytes else {})
+
+
+def compare(
+    files: Sequence[Path], flow: str, folder: Path, name: str, select: str = "", run: bool = True
+) -> list[Outcome]:
+    """Compare the cases of test files; a package for each set of settings of edge programs, which
+    is validated if `run`.
+
+    Each step is a fork of this process, since ExecuTorch's calls leave traces, and can crash.
+    """
+    warm_up()
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    if _fork(lambda: _write_packages(collect(files, flow, select), folder, name), log):
+        raise RuntimeError(f"{name}: {_last_line(log)}; {log} says more")
+    outcomes = []
+    for root in sorted(folder.glob(f"{name}-*/")):
+        outcomes.append(_compare_package(root, run))
+        shutil.rmtree(root / ".store", ignore_errors=True)
+    return outcomes
+
+
+def _write_packages(cases: Sequence[Case], folder: Path, name: str) -> None:
+    """Write a workspace for each group of cases, with what the joint call gives. It is a fork."""
+    ordered = sorted(_unique(cases, folder / f"{name}.pt2"), key=lambda case: str(case.edge))
+    for number, (_, own) in enumerate(groupby(ordered, key=lambda case: str(case.edge))):
+        _write_package({case.name: case for case in own}, folder / f"{name}-{number}")
+
+
+def _unique(cases: Sequence[Case], scratch: Path) -> list[Case]:
+    """Leave out cases that lower a program of the same digest in the same way."""
+    seen, found = set(), []
+    for case in cases:
+        package_pt2(scratch, exported_programs={"forward": case.program})
+        digest = describe_archive(scratch).programs[0].program
+        way = digest, str(case.options), str(case.edge), bool(case.partitioners)
+        if way not in seen:
+            seen.add(way)
+            found.append(case)
+    scratch.unlink(missing_ok=True)
+    return found
+
+
+def _write_package(cases: Mapping[str, Case], root: Path) -> None:
+    (root / "models").mkdir(parents=True)
+    (root / "partition_configs").mkdir()
+    refused = _find_refused(cases, root)
+    if refused:
+        cases = {name: case for name, case in cases.items() if name not in refused}
+        if cases and _find_refused(cases, root):
+            raise RuntimeError(f"{root}: parts of the cases are lowered, and not all at once")
+    (root / "refused.json").write_text(json.dumps(refused, indent=1))
+    if cases:
+        programs = {name: case.program for name, case in cases.items()}
+        package_pt2(root / "models" / "cases.pt2", exported_programs=programs)
+        write_config(root, {name: _method_config(case) for name, case in cases.items()})
+
+
+def _find_refused(cases: Mapping[str, Case], root: Path) -> dict[str, str]:
+    """Return why the joint call refuses some cases, by halves; what it gives where it refuses none
+    is kept."""
+    log = root / "joint.log"
+    if not _fork(lambda: _write_joint(cases, root / EXPECTED), log):
+        return {}
+    names = list(cases)
+    if len(names) == 1:
+        return {names[0]: _last_line(log)}
+    halves = names[: len(names) // 2], names[len(names) // 2 :]
+    found = [_find_refused({name: cases[name] for name in half}, root) for half in halves]
+    return found[0] | found[1]
+
+
+def _write_joint(cases: Mapping[str, Case], path: Path) -> None:
+    """Lower cases by ExecuTorch's one call. It is a fork: this consumes programs."""
+    edge = next(iter(cases.values())).edge
+    lowered = to_edge_transform_and_lower(
+        {name: case.program for name, case in cases.items()},
+        partitioner={name: list(case.partitioners) for name, case in cases.items()},
+        compile_config=EdgeCompileConfig(**edge),
+    )
+    path.write_bytes(lowered.to_executorch().buffer)
+
+
+def _method_config(case: Case) -> dict[str, Any]:
+    partitioners = [
+        {"xnnpack": _spell(options)} if options else "xnnpack" for options in case.options
+    ]
+    edge = {name.removeprefix("_"): value for name, value in case.edge.items()}
+    return {"partitioners": partitioners, "edge": edge}
+
+
+def _spell(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a partitioner's keyword arguments as a config has them."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, spell in (
+        ("config_precisions", lambda each: each.name.lower()),
+        ("configs", lambda each: each.__name__),
+    ):
+        if name in given:
+            value = given[name]
+            given[name] = list(map(spell, value if isinstance(value, list) else [value]))
+    return given
+
+
+def write_config(root: Path, methods: Mapping[str, Any]) -> None:
+    config = {"model": "cases", "methods": methods, "validate": {"latency": {"seconds": 0}}}
+    (root / "partition_configs" / "cases.yaml").write_text(json.dumps(config, indent=1))
+    (root / "dodo.py").write_text("from pipeline.tasks import *\n")
+
+
+def _compare_package(root: Path, run: bool) -> Outcome:
+    outcome, bench = Outcome(root.name), Bench(root)
+    for name, reason in json.loads((root / "refused.json").read_text()).items():
+        outcome.cases[name] = REFUSED, "", reason
+    config = root / "partition_configs" / "cases.yaml"
+    if not config.exists():
+        return outcome
+    bench.doit("lower", timeout=3600)
+    (root / "lower.log").write_text(bench.output)
+    methods = json.loads(config.read_text())["methods"]
+    pte = root / "build" / "cases" / "cases.pte"
+    if not pte.exists():
+        actions = {a["method"]: a for a in bench.actions()} if (root / "build").exists() else {}
+        for name in methods:
+            failed = name not in actions or actions[name]["outcome"] == "failed"
+            reason = _told(bench.output, name) if failed else ""
+            outcome.cases[name] = (LOST if failed else LOWERED), "", reason
+        return outcome
+    outcome.bytes = EQUAL if pte.read_bytes() == (root / EXPECTED).read_bytes() else OTHER
+    if not run:
+        outcome.cases |= dict.fromkeys(methods, (LOWERED, "", ""))
+        return outcome
+    bench.doit("validate", timeout=7200)
+    (root / "validate.log").write_text(bench.output)
+    report = root / "build" / "cases" / "report.json"
+    judged = json.loads(report.read_text())["methods"] if report.exists() else []
+    verdicts = {each["method"]: each for each in judged}
+    for name in methods:
+        own = verdicts.get(name, {"ok": False, "failures": [{"what": "has no verdict"}]})
+        told = "; ".join(dict.fromkeys(each["what"] for each in own["failures"]))
+        found = (why for each, why in FAULTS.items() if re.search(each, f"{name}: {told}"))
+        known = next(found, "")
+        verdict = VALIDATED if own["ok"] else CAUGHT if known else ALARM
+        outcome.cases[name] = LOWERED, verdict, "" if own["ok"] else known or told[:400]
+    return outcome
+
+
+def _told(output: str, method: str) -> str:
+    """Return what doit printed of a method, else the last line that it printed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    own = [line for line in lines if re.search(rf"\b{method}\b", line)]
+    return (own or lines or [""])[-1][:400]
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "crashed")
+
+
+def _fork(action: Callable[[], object], log: Path) -> int:
+    """Run an action in a fork that prints to a file; return its exit status, 0 for success."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for stream in (1, 2):
+                os.dup2(output, stream)
+            torch.set_num_threads(1)
+            action()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    return os.waitpid(child, 0)[1]
