@@ -100,6 +100,8 @@ def _load(reference: str, root: Path) -> None:
         torch.ops.load_library(path)
         return
     name = path.stem
+    if getattr(sys.modules.get(name), "__file__", None) == str(path):
+        return  # torch takes the definition of an operator once
     spec = spec_from_file_location(name, path, loader=FromText(name, str(path)))
     assert spec is not None and spec.loader is not None
     sys.modules[name] = module_from_spec(spec)
