@@ -213,7 +213,7 @@ NAME_RULE = "letters, digits, '_', '-' and single dots inside"
 METHOD_RULE = "letters, digits and '_', and not begin with a digit"
 MISTAKES = [
     ("modle", 1, "unknown key 'modle'; did you mean 'model'? known: model, export, target, "
-     "methods, constant_methods, emit, validate"),
+     "methods, operators, constant_methods, emit, validate"),
     ("model", ..., "model: is missing; name one of models/"),
     ("model", None, "model: is empty; name one of models/"),
     ("model", 5, "model: is 5, must be text; quote it"),
