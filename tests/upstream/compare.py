@@ -36,6 +36,7 @@ to_edge_transform_and_lower = executorch.exir.to_edge_transform_and_lower  # bef
 # joint call gives too, with nothing of this pipeline at work.
 FAULTS: Mapping[str, str] = {
     r"kernel '\S+' not found": "the wheel's runtime has no kernel of the operator",
+    r"Expect input tensor to be 3-D or 4-D": "the portable convolution takes no volumes",
     r"^gelu\w*: ": "XNNPACK computes gelu's tanh approximation as erf",
     r"^\w*rsqrt\w*: ": "XNNPACK's rsqrt of 0 is not inf",
     r"^floor_divide\w*: ": "the portable kernel of 0 // 0 gives another value than torch",
