@@ -66,7 +66,7 @@ def test_it_holds_no_pickle_and_no_path_of_this_machine():
     ]
     record = json.loads(made["reproduce/run/reproduce.json"])
     assert record["files"] == ["small.pte"]
-    assert record["limits"]["atol"] == 1e-5
+    assert record["limits"][0]["atol"] == 1e-5
     assert [culprit["kind"] for culprit in record["culprits"]] == ["package"]
     assert not any(b"/home" in data or b"/work/" in data for data in made.values())
 
