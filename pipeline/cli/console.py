@@ -19,6 +19,7 @@ from pipeline.report.events import Event
 from pipeline.run.batch import Show, Steps
 from pipeline.store.errors import plural
 from pipeline.store.files import REPORT
+from pipeline.store.names import shorten_name
 from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
@@ -77,7 +78,7 @@ def progress_on(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterato
     stands for each action that calibrates; else it writes plain lines."""
 
     def line(event: Event) -> None:
-        title = one_line(event.title)
+        title = shorten_name(one_line(event.title))
         stream.write(f"{event.outcome:<8} {title:<44} {event.seconds:6.1f} s\n")
         stream.flush()
 
@@ -102,7 +103,7 @@ def _bars(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterator[Show
 
         def show(event: Event) -> None:
             outcome = (event.outcome, "red" if event.outcome == "failed" else "")
-            title = one_line(event.title)
+            title = shorten_name(one_line(event.title))
             console.print(Text.assemble(outcome, f" {title} ", (f"{event.seconds:.1f} s", "dim")))
             progress.advance(bar)
 

@@ -1,12 +1,14 @@
-"""Control flow that ExecuTorch can't lower, refused before it fails or computes something else."""
+"""Control flow that ExecuTorch can't lower or emits wrongly: its errors in words of the model."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from executorch.exir.error import InternalError
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils import _pytree as pytree
@@ -16,23 +18,34 @@ from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import control_flow_name, operator_name
 from pipeline.store.errors import PipelineError
 
+_log = logging.getLogger(__name__)
 # exir/emit/_emitter.py, `_emit_control_flow`.
 _EMITTED = frozenset({"cond", "map_impl", "scan"})
+_EDGE = frozenset({*_EMITTED, "executorch_call_delegate"})
 _INSTEAD = {
     "while_loop": "use torch.scan over a fixed number of steps, or call the method in a loop"
 }
 
 
-def refuse_unsupported(programs: Mapping[str, ExportedProgram]) -> None:
-    """Raises PipelineError where a program has control flow that ExecuTorch doesn't emit."""
-    instead = f"it emits {', '.join(sorted(_EMITTED))}"
-    wrong = [
-        f"{place} can't be emitted by ExecuTorch; {_INSTEAD.get(control_flow_name(node), instead)}"
-        for place, node in _find_control_flow(programs)
-        if control_flow_name(node) not in _EMITTED
-    ]
-    if wrong:
-        raise PipelineError("; ".join(wrong))
+@contextmanager
+def explain_unsupported(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
+    """Raises PipelineError in place of the emitter's error about control flow that it lacks.
+
+    Args:
+        programs: edge programs. What decomposing inlines, as `torch.no_grad()`, is gone by then.
+    """
+    try:
+        yield
+    except InternalError as error:
+        instead = f"it emits {', '.join(sorted(_EMITTED))}"
+        wrong = [
+            f"{place} can't be emitted by ExecuTorch; {_INSTEAD.get(name, instead)}"
+            for place, node in _find_control_flow(programs)
+            if (name := control_flow_name(node)) not in _EDGE
+        ]
+        if not wrong:
+            raise
+        raise PipelineError("; ".join(wrong)) from error
 
 
 @contextmanager
@@ -71,20 +84,19 @@ def count_float_operators(program: ExportedProgram) -> int:
     )
 
 
-def refuse_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:
-    """Raises PipelineError where the body of a scan looks at its carry through a view.
+def warn_of_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:
+    """Log where the body of a scan looks at its carry through a view.
 
     `remove_view_copy` makes such a copy a view of what the carry was in the first step
     (tests/compile/test_control_flow.py has the numbers); nothing fails, the output is wrong.
     """
-    wrong = [
-        f"{place} reads its carry through a view (as a linear layer does), "
-        "which ExecuTorch emits wrongly; say `emit: {remove_view_copy: false}`"
-        for place, node in _find_control_flow(programs)
-        if control_flow_name(node) == "scan" and _views_a_carry(node)
-    ]
-    if wrong:
-        raise PipelineError("; ".join(wrong))
+    for place, node in _find_control_flow(programs):
+        if control_flow_name(node) == "scan" and _views_a_carry(node):
+            _log.warning(
+                "%s reads its carry through a view (as a linear layer does), which ExecuTorch "
+                "emits wrongly; say `emit: {remove_view_copy: false}`",
+                place,
+            )
 
 
 def _views_a_carry(scan: Node) -> bool:

@@ -23,8 +23,10 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.backends.options import edge_operators
-from pipeline.compile.control_flow import refuse_views_of_carries
+from pipeline.compile.control_flow import explain_unsupported, warn_of_views_of_carries
+from pipeline.compile.inspect.constants import constant_name
 from pipeline.config.models import EmitConfig, MemoryPlan, MethodEmit, PropagateDevice
+from pipeline.program.constant_tags import get_tag, iter_constants, set_tag
 
 _ALGORITHMS = {
     "greedy": greedy,
@@ -58,15 +60,16 @@ def emit(
     """Plan memory and emit, by `to_executorch`, with the loaded passes of `settings`.
 
     Consumes `lowered`. `methods` are the settings of single methods; `algorithms` are those of
-    memory planning that were loaded, by reference. Raises PipelineError if ExecuTorch would emit
-    something else than it.
+    memory planning that were loaded, by reference. Raises PipelineError for control flow that
+    ExecuTorch doesn't emit.
     """
     settings = settings or EmitConfig()
     programs = {name: lowered.exported_program(name) for name in lowered.methods}
     if settings.remove_view_copy:
-        refuse_views_of_carries(programs)
+        warn_of_views_of_carries(programs)
     config = make_emission_config(settings, passes, programs, methods, algorithms)
-    return lowered.to_executorch(config)
+    with explain_unsupported(programs):
+        return lowered.to_executorch(config)
 
 
 def make_emission_config(
@@ -137,6 +140,8 @@ def _choose_files(
     settings: EmitConfig, programs: Mapping[str, ExportedProgram]
 ) -> bool | Callable[[Node], str | None]:
     """Return the file of each constant: the first with a pattern of its name."""
+    if settings.external_weights:
+        return get_tag
     if not settings.external_files:
         return settings.external_constants
     names = {
@@ -155,6 +160,22 @@ def _choose_files(
         return rest
 
     return choose_file
+
+
+def tag_weights(programs: Mapping[str, ExportedProgram], settings: EmitConfig) -> None:
+    """Tag the constants that go to `.ptd` files, for delegates to put theirs there: each by the
+    first pattern of its name or of a module around it.
+
+    Constants that tracing made of literals stay, as ExecuTorch has it: they are closer to code.
+    """
+    for program in programs.values() if settings.external_weights else ():
+        for target, node in iter_constants(program):
+            name = constant_name(target, node)
+            for file, patterns in settings.external_weights.items():
+                found = any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in patterns)
+                if found and "lifted_tensor" not in node.name:
+                    set_tag(node, file)
+                    break
 
 
 def collect_named_data(program: ExportedProgram) -> NamedDataStoreOutput:

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from pipeline.backends import Backend
 from pipeline.backends.patching import replaced
-from pipeline.compile.control_flow import explain_quantized_scans, refuse_unsupported
+from pipeline.compile.control_flow import explain_quantized_scans
 from pipeline.compile.module_filter import check_modules
 from pipeline.compile.shared_constants import retry_with_separate_constants
 from pipeline.compile.to_backend_multiple import to_backend_multiple
@@ -50,10 +50,9 @@ def lower(
         delegates: whether a method of the package has a partitioner, though none of these has.
         etrecord: keeps copies of the programs on their way for an ETRecord.
 
-    Raises PipelineError for a module or an operator that is not there, and for control flow that
-    can't be lowered or emitted.
+    Raises PipelineError for a module or an operator that is not there, and for a scan that torch
+    can't lower.
     """
-    refuse_unsupported(programs)
     check_modules(programs, method_to_partitioners)
 
     def attempt(own: dict[str, ExportedProgram]) -> EdgeProgramManager:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import as_exported, bounds, check_inputs, expression, signature
 from pipeline.store.errors import PipelineError, did_you_mean
 
+_log = logging.getLogger(__name__)
 Report = Callable[[int, int], None]
 _QUANTIZED = re.compile(r"(quantized_decomposed\.|torchao\.(de)?quantize_affine)")
 
@@ -82,9 +84,9 @@ def quantize(
         calibration: inputs that the observers see; none for dynamic quantization.
         report: is called with how many of the inputs were observed, and how many there are.
 
-    Raises PipelineError for a program that is quantized already, or lacks what an override is for.
+    Raises PipelineError for a program that lacks what an override is for.
     """
-    _refuse_quantized(program)
+    _warn_of_quantized(program)
     _check_overrides(program, spec)
     first = list(islice(calibration, 1))
     tracing = generate_inputs(program, 3, seed=0, examples=first)[2]
@@ -100,8 +102,9 @@ def quantize(
     else:
         converted = _apply_pt2e(program, module, spec, observed)
     move_exported_model_to_eval(converted)
+    call = as_exported(program, tracing)
     return torch.export.export(
-        converted, tracing.args, tracing.kwargs, dynamic_shapes=_dynamic_shapes(program)
+        converted, call.args, call.kwargs, dynamic_shapes=_dynamic_shapes(program)
     )
 
 
@@ -127,11 +130,13 @@ class _Observed:
             self.report(done, len(self))
 
 
-def _refuse_quantized(program: ExportedProgram) -> None:
+def _warn_of_quantized(program: ExportedProgram) -> None:
     found = next(filter(_QUANTIZED.match, map(operator_name, _calls(program.graph_module))), None)
     if found is not None:
-        raise PipelineError(
-            f"it is quantized already (it holds {found}); leave out `quantize` to lower it as it is"
+        _log.warning(
+            "it is quantized already, in part or whole (it holds %s); leave out `quantize` to "
+            "lower it as it is",
+            found,
         )
 
 
@@ -211,7 +216,20 @@ def _dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
     leaves = [_dimensions(program, argument.value) for argument in signature(program)]
     if not any(leaves):
         return None
-    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    values = iter(leaves)
+
+    def nest(spec: pytree.TreeSpec) -> Any:
+        if spec.is_leaf():
+            return next(values)
+        children = [nest(child) for child in spec.children()]
+        builtin = spec.type in pytree.BUILTIN_TYPES  # what is in others, torch takes as a list
+        return (
+            pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context)
+            if builtin
+            else children
+        )
+
+    args, kwargs = nest(program.call_spec.in_spec)
     return (*args, *kwargs.values())
 
 

@@ -16,6 +16,7 @@ from pipeline.store.names import METHOD_NAME
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _INT64 = range(-(2**63), 2**63)
+_WEIGHTS_FILE = "weights"  # the .ptd file of weights without a file named
 LONGEST_NAME = 128  # of a file's 255, for a suffix and what stands before it
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -80,6 +81,13 @@ def _portion(value: Any) -> Any:
     return float(value)
 
 
+def _by_file(value: Any) -> Any:
+    """Return patterns by the name of their file, where one file goes without its name."""
+    if isinstance(value, bool):
+        value = ["*"] if value else {}
+    return {_WEIGHTS_FILE: value} if isinstance(value, list | tuple) else value
+
+
 def _power_of_two(value: int) -> int:
     if value < 1 or value & (value - 1):
         raise rule("must be a power of two")
@@ -136,6 +144,7 @@ def check_data(value: Any) -> Any:
     return value
 
 
+_PATTERN = {"type": "string", "pattern": LABEL_PATTERN}
 _LEAF = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
 Name = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
 MethodName = Annotated[str, Field(pattern=METHOD_PATTERN), AfterValidator(_short)]
@@ -156,6 +165,23 @@ Operators = Annotated[
     tuple[Annotated[str, Field(pattern=OPERATORS_PATTERN)], ...], Field(strict=False)
 ]
 Patterns = Distinct[Label]
+Weights = Annotated[
+    dict[Name, Patterns],
+    BeforeValidator(_by_file),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "boolean"},
+                {"type": "array", "items": _PATTERN},
+                {
+                    "type": "object",
+                    "propertyNames": {"pattern": NAME_PATTERN},
+                    "additionalProperties": {"type": "array", "items": _PATTERN},
+                },
+            ]
+        }
+    ),
+]
 Constant = Annotated[
     bool | int | float | str | list[bool | int | float | str],
     PlainValidator(_constant),

@@ -36,6 +36,7 @@ from pipeline.config.fields import (
     ParameterName,
     Patterns,
     PowerOfTwo,
+    Weights,
     check_data,
 )
 from pipeline.config.validation import Cases, ValidateConfig
@@ -265,6 +266,10 @@ class LayoutConfig(Options):
 class EmitConfig(Options):
     """Settings by which the package is written: `ExecutorchBackendConfig`."""
 
+    external_weights: Weights = Field(default={})
+    """Store weights in .ptd files, those of delegates too where a backend takes tags (XNNPACK's).
+    `true` for all, in weights.ptd; a list of modules or patterns of qualified names, such as
+    decoder or decoder.*; or such a list by the name of the file."""
     external_constants: bool = False
     """Store the constants of portable operators in a .ptd file."""
     external_files: dict[Name, Patterns] = Field(default={})
@@ -303,6 +308,15 @@ class EmitConfig(Options):
     """Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows the lines and
     modules of what was profiled on a device. The package stays the same."""
     layout: LayoutConfig = LayoutConfig()
+
+    @model_validator(mode="after")
+    def _check_one_choice(self) -> Self:
+        if self.external_weights and (self.external_constants or self.external_files):
+            raise rule(
+                "external_weights can't stand beside external_constants and external_files, which "
+                "are for portable operators alone; name all weights in external_weights"
+            )
+        return self
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -388,7 +402,10 @@ class PackageConfig(Options):
         """Return whether something that makes the method's object may read names of values or
         classes: a backend, a pass, or a choice of constants by patterns."""
         emit = self.emit
-        by_name = (emit.external_constants, emit.external_files, emit.initialized_buffers)
+        by_name = (
+            *(emit.external_weights, emit.external_constants, emit.external_files),
+            emit.initialized_buffers,
+        )
         backends = self.backends([method])
         return (
             any(by_name)

@@ -8,12 +8,14 @@ were read here. Source: `torch/export/pt2_archive/_package.py` of torch 2.13.
 from __future__ import annotations
 
 import io
+import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+import sympy
 import torch
 from torch._export.serde import schema
 from torch._export.serde.serialize import (
@@ -22,12 +24,15 @@ from torch._export.serde.serialize import (
     ExportedProgramDeserializer,
     _dict_to_dataclass,
 )
+from torch._guards import detect_fake_mode
 from torch.export import ExportedProgram
 from torch.export.pt2_archive import _package
 from torch.utils import _pytree as pytree
 
 from pipeline.program.archive_grammar import OTHER_OPERATORS
-from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive, shown
+from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive, shown, tags_file
+from pipeline.program.constant_tags import read_tags, write_tags
+from pipeline.program.containers import make_serializable, register_stand_ins
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operator_libraries import (
     REMEDY,
@@ -51,11 +56,14 @@ def load_program(archive: Path, entry: str) -> ExportedProgram:
         document["guards_code"] = []
         tensors = {kind: _load_tensors(reader, kind, entry) for kind in KINDS}
         try:
+            register_stand_ins(_iter_trees(document))
             serialized = _dict_to_dataclass(schema.ExportedProgram, document)
             program = ExportedProgramDeserializer().deserialize(
                 serialized, tensors["weights"], tensors["constants"]
             )
             _check_operators(program)
+            _forget_derived_sizes(program)
+            write_tags(program, reader.tags(entry))
             return program
         except Exception as error:  # torch raises what its readers happen to raise
             raise SourceError(f"{shown(archive)}: {_explain(entry, document, error)}") from error
@@ -67,6 +75,13 @@ def _register_operators(document: Any, entry: str) -> None:
     for name, why in register_operators(find_operators(document)).items():
         what = f"'{entry}' calls the operator {name}, which nothing here registers"
         raise ValueError(f"{what}: {why}" if why else f"{what}; {REMEDY}")
+
+
+def _iter_trees(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the trees of arguments and results of a program's JSON."""
+    for entry in document["graph_module"]["module_call_graph"]:
+        if signature := entry.get("signature"):
+            yield from (signature["in_spec"], signature["out_spec"])
 
 
 def _load_tensors(reader: ArchiveReader, kind: str, entry: str) -> dict[str, torch.Tensor]:
@@ -118,15 +133,45 @@ def _check_operators(program: ExportedProgram) -> None:
                     raise ValueError(f"'{node.name}' calls '{name}', which is no operator")
 
 
-def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
-    """Write an archive of the programs, in their order, to a file-like object.
+def _forget_derived_sizes(program: ExportedProgram) -> None:
+    """Leave symbols alone among the sizes that a loaded program has ranges and hints of.
 
-    Example inputs are left out: `package_pt2` pickles them, and an exporter gives its own.
+    torch's reader adds expressions, such as the `2*s0` of a derived dimension, of which an exported
+    program holds none, and on which decomposing fails (`_parse_sym_expr` in
+    torch/_export/serde/serialize.py). A symbol that stands in such an expression only has its hint
+    by it. It can go when the reader keeps to symbols.
     """
+    mode = detect_fake_mode([node.meta.get("val") for node in program.graph.nodes])
+    environment = mode.shape_env if mode is not None else None
+    if environment is None:
+        return
+    for known in (environment.var_to_range, environment.var_to_range_sloc):
+        for size in [size for size in known if not size.is_Symbol]:
+            del known[size]
+    hints: dict[Any, Any] = environment.backed_var_to_val
+    for size in [size for size in hints if not size.is_Symbol]:
+        hint = hints.pop(size)
+        unknown = [symbol for symbol in size.free_symbols if symbol not in hints]
+        if len(unknown) == 1 and (slope := size.diff(unknown[0])).is_Integer:
+            hints[unknown[0]] = (hint - size.xreplace({unknown[0]: sympy.Integer(0)})) / slope
+
+
+def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
+    """Write an archive of the programs, in their order, to a file-like object or a path.
+
+    Example inputs are left out: `package_pt2` pickles them, and an exporter gives its own. Tags of
+    constants, which it leaves out, are kept. Raises SourceError for a tag that names no file.
+    """
+    tags = {tags_file(name): read_tags(name, program) for name, program in programs.items()}
     copies = {n: p._update(p.graph_module, p.graph_signature) for n, p in programs.items()}
     for program in copies.values():
         program._example_inputs = None
-    _package.package_pt2(file, exported_programs=copies)
+        for called in program.module_call_graph:
+            if (own := called.signature) is not None:
+                own.in_spec = make_serializable(own.in_spec)
+                own.out_spec = make_serializable(own.out_spec)
+    extra = {name: json.dumps(own) for name, own in tags.items() if own}
+    _package.package_pt2(file, exported_programs=copies, extra_files=extra)
 
 
 def _explain(entry: str, program: Mapping[str, Any], error: BaseException) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline.program.archive_schema import ENUMS, SCHEMA
 from pipeline.program.size_expressions import check_size_expression, is_symbol, words
+from pipeline.store.names import is_file_name
 
 _LONGEST_NAME = 1000
 _DUNDER = re.compile(r"__\w*__")
@@ -162,6 +163,11 @@ def _device(value: Any) -> None:
         raise _WrongError(f"is {_short(value)}, no device")
 
 
+def _file(value: Any) -> None:
+    if not is_file_name(value):
+        raise _WrongError(f"is {_short(value)}, must be a plain name of a file")
+
+
 def _object(value: Any) -> None:
     raise _WrongError("is a custom object, which would be unpickled; export plain tensors")
 
@@ -250,6 +256,9 @@ def _operator(value: Any) -> None:
 
 # Trees of arguments (torch/utils/_pytree.py)
 
+# What torch has in the place of a name, for classes that were registered without one.
+_UNNAMED = frozenset({"", "NO_SERIALIZED_TYPE_NAME_FOUND"})
+_CALL = ["builtins.tuple", "builtins.tuple", "builtins.dict"]
 _FACTORIES = frozenset({"bool", "dict", "float", "int", "list", "set", "str", "tuple"})
 
 
@@ -262,10 +271,9 @@ def _in_tree(value: Any) -> None:
     tree = _parse_tree(value)
     _check_tree(tree)
     children = tree["children_spec"]
-    if tree["type"] == "builtins.tuple" and len(children) == 2:
-        keywords = children[1]
-        names = json.loads(keywords["context"]) if keywords["type"] == "builtins.dict" else []
-        _check("[name]", names)
+    if [each["type"] for each in (tree, *children)] != _CALL:
+        raise _WrongError("is no tree of a call, which is a tuple of a tuple and a dict")
+    _check("[name]", json.loads(children[1]["context"]))
 
 
 def _parse_tree(value: Any) -> Any:
@@ -284,9 +292,11 @@ def _check_tree(tree: Any) -> None:
     if not {"type", "context", "children_spec"} <= tree.keys():
         raise _WrongError("is a tree without type, context or children")
     kind, context = tree["type"], tree["context"]
-    _check("text?", kind)
-    _check_context(kind, context)
+    _check("literal?", kind)
+    if kind in _UNNAMED:
+        raise _WrongError(f"is a tree of {_short(kind)}, which names no class")
     _expect(tree["children_spec"], list, "a list of trees")
+    _check_context(kind, context)
     for child in tree["children_spec"]:
         _check_tree(child)
 
@@ -305,7 +315,7 @@ def _check_context(kind: str | None, context: Any) -> None:
         try:
             context = json.loads(context)
         except ValueError:
-            return  # as a namedtuple's, which is a name
+            return _literal(context)  # as a namedtuple's, which is a name
     _check_keys(context)
 
 
@@ -325,6 +335,7 @@ def _check_keys(value: Any) -> None:
 _GRAMMARS: dict[str, Callable[[Any], None]] = {
     "bool": lambda value: _expect(value, bool, "true or false"),
     "device": _device,
+    "file": _file,
     "float": _float,
     "in_tree": _in_tree,
     "literal": _literal,

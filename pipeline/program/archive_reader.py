@@ -103,6 +103,14 @@ class ArchiveReader:
                 f"{SCHEMA_VERSION[0]}.{SCHEMA_VERSION[1]}); export it again with this torch"
             )
 
+    def tags(self, entry: str) -> dict[str, str]:
+        """Return the tags of constants by qualified name, which `save_programs` adds."""
+        if not self.members.has(f"extra/{tags_file(entry)}"):
+            return {}
+        tags: dict[str, str] = self._json(f"extra/{tags_file(entry)}")
+        self._check(entry, "{path:file}", tags)
+        return tags
+
     def payloads(self, kind: str, entry: str) -> dict[str, Any]:
         """Return the record of each tensor by name: `PayloadMeta` of the schema, of which each has
         a member `data/<kind>/<path_name>` that holds all of its elements.
@@ -174,6 +182,11 @@ class ArchiveReader:
             check_document(cls, document)
         except ValueError as error:
             raise ValueError(f"'{entry}' is refused: {error}") from error
+
+
+def tags_file(entry: str) -> str:
+    """Return the name, among an archive's extra files, of the tags of a program's constants."""
+    return f"constant_tags/{entry}.json"
 
 
 def check_method_name(name: str) -> None:

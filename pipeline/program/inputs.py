@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from pipeline.program.containers import make_plain
 from pipeline.store.errors import PipelineError
 
 _SCALARS = (int, float, str, type(None))  # bool is an int
@@ -32,7 +33,8 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
     """Return numbered input sets of what an exporter returned: `example 0`, `example 1`, ...
 
     `value` is one tuple of arguments, or a list whose elements are each a tuple of arguments or an
-    (args, kwargs) pair, that is a tuple and a dict. Raises PipelineError with all that is wrong.
+    (args, kwargs) pair, that is a tuple and a dict. Containers that torch knows, such as registered
+    dataclasses, become tuples and dicts. Raises PipelineError with all that is wrong.
     """
     calls = value if isinstance(value, list) else [value]
     sets: list[InputSet] = []
@@ -42,6 +44,7 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
         is_pair = type(call) is tuple and [type(part) for part in call] == [tuple, dict]
         args, kwargs = call if is_pair else (call, {})
         if type(args) is tuple:
+            args, kwargs = make_plain(args), make_plain(kwargs)
             mistakes += [
                 f"{where}: {m}" for m in (*_find_foreign(args, "args"), *_find_foreign(kwargs, ""))
             ]

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from pipeline.program import argument_specs as specs
 from pipeline.program.argument_specs import Argument, ConstantSpec, Extent, Json, Leaf, TensorSpec
+from pipeline.program.containers import build_plain
 from pipeline.program.inputs import decode_tree, encode_tree
 from pipeline.program.signature import (
     argument_names,
@@ -156,8 +157,7 @@ def make_method_spec(
 ) -> MethodSpec:
     """Make the signature of a program.
 
-    Containers other than tuples, lists and dicts count as those that they derive from, or else as a
-    tuple of all that is in them.
+    Containers are tuples, lists and dicts, as `build_plain` makes them.
 
     Args:
         changes: see MethodSpec; a program that is not functional does not say it.
@@ -166,14 +166,14 @@ def make_method_spec(
     """
     number = _Numbering(program, 2 if again else 0)
     inputs = [Argument(a.name, number.leaf(a.value)) for a in signature(program)]
-    args, kwargs = pytree.tree_unflatten(inputs, program.call_spec.in_spec)
+    args, kwargs = build_plain(inputs, program.call_spec.in_spec)
     names, keywords = argument_names(program)
     outputs = [Argument(f"output{n}", number.leaf(v, False)) for n, v in returned_values(program)]
-    returned = pytree.tree_unflatten(outputs, program.call_spec.out_spec)
+    returned = build_plain(outputs, program.call_spec.out_spec)
     return MethodSpec(
-        tuple((name, _plain(tree)) for name, tree in zip(names, args, strict=True)),
-        tuple((name, _plain(kwargs[name])) for name in keywords),
-        _plain(returned),
+        tuple(zip(names, args, strict=True)),
+        tuple((name, kwargs[name]) for name in keywords),
+        returned,
         tuple(changes),
     )
 
@@ -227,18 +227,6 @@ class _Numbering:
     def _number(self, symbol: sympy.Symbol) -> None:
         if symbol not in self._numbers:
             self._numbers[symbol] = specs.size_symbol(f"d{len(self._numbers)}")
-
-
-def _plain(tree: Any) -> Any:
-    if isinstance(tree, Argument):
-        return tree
-    if isinstance(tree, tuple):
-        return tuple(map(_plain, tree))
-    if isinstance(tree, list):
-        return list(map(_plain, tree))
-    if isinstance(tree, dict):
-        return {key: _plain(value) for key, value in tree.items()}
-    return tuple(pytree.tree_leaves(tree))
 
 
 def _default(tree: Any) -> Any:

@@ -17,6 +17,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from pipeline.program.argument_specs import Argument, Extent, check_values, make_leaf
+from pipeline.program.containers import build_plain
 from pipeline.program.inputs import InputSet, describe_type
 from pipeline.store.errors import PipelineError
 
@@ -28,7 +29,7 @@ def signature(program: ExportedProgram) -> list[Argument]:
     """
     values = {n.name: n.meta.get("val") for n in program.graph.find_nodes(op="placeholder")}
     kept = [s.arg for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
-    trees = pytree.tree_unflatten(kept, program.call_spec.in_spec)
+    trees = build_plain(kept, program.call_spec.in_spec)
     names = [name for kind in argument_names(program) for name in kind]
     arguments = []
     for name, tree in zip(names, [*trees[0], *trees[1].values()], strict=True):
@@ -57,7 +58,7 @@ def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
         if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
     ]
     spec = program.call_spec.out_spec
-    paths = pytree.tree_flatten_with_path(pytree.tree_unflatten(range(len(returned)), spec))[0]
+    paths = pytree.tree_flatten_with_path(build_plain(range(len(returned)), spec))[0]
     return [
         (pytree.keystr(path), node.meta["val"] if isinstance(node, Node) else node)
         for (path, _), node in zip(paths, returned, strict=True)
@@ -86,7 +87,7 @@ def iter_dynamic_sizes(arguments: Iterable[Argument]) -> Iterator[tuple[str, tor
 def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
     """Return the names of a program's positional arguments, and of those given by keyword."""
     spec = program.call_spec.in_spec
-    args, kwargs = pytree.tree_unflatten(range(spec.num_leaves), spec)
+    args, kwargs = build_plain(range(spec.num_leaves), spec)
     called = program.module_call_graph[0].signature if program.module_call_graph else None
     known = (called.forward_arg_names if called is not None else None) or []
     return [*known[: len(args)], *(f"args[{i}]" for i in range(len(known), len(args)))], [*kwargs]
@@ -127,15 +128,18 @@ def _copy_storage(value: Any) -> Any:
 
 
 def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
-    """Return a copy of a checked input set in the layout that the program was exported with."""
-    return nest_leaves(program, flatten(program, inputs), inputs.origin)
+    """Return a copy of a checked input set in the layout, and in the containers, that the program
+    was exported with."""
+    leaves = flatten(program, inputs)
+    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return InputSet(args, kwargs, inputs.origin)
 
 
 def nest_leaves(
     program: ExportedProgram, leaves: Sequence[Any], origin: str, generated: bool = False
 ) -> InputSet:
     """Return the input set with these leaves, in the order of the signature."""
-    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    args, kwargs = build_plain(leaves, program.call_spec.in_spec)
     return InputSet(args, kwargs, origin, generated)
 
 
@@ -164,7 +168,7 @@ def pair_leaves(
         arguments: by default those of `signature`.
     """
     leaves = signature(program) if arguments is None else list(arguments)
-    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    args, kwargs = build_plain(leaves, program.call_spec.in_spec)
     if len(args) != len(inputs.args):
         mistakes.append(f"{len(inputs.args)} positional arguments, must be {len(args)}")
     for name in sorted(inputs.kwargs.keys() - kwargs.keys()):

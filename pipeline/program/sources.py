@@ -214,6 +214,10 @@ def _describe_entry(archive: ArchiveReader, entry: str) -> ProgramFacts:
     program = archive.program(entry)
     canonical = canonical_program(program)
     tensors = {kind: _payload_digests(archive, kind, entry) for kind in KINDS}
+    for name, tag in archive.tags(entry).items():
+        for own in tensors.values():
+            if name in own:
+                own[name]["tag"] = tag
     outline = asdict(outline_archive(program, tensors))
     examples = f"data/sample_inputs/{entry}.pt"
     return ProgramFacts(

@@ -24,6 +24,7 @@ from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.store.errors import describe_error
 from pipeline.store.files import clear_place, make_folder, remove
+from pipeline.store.names import shorten_name
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
@@ -49,7 +50,7 @@ class Report(NamedTuple):
 
 def log_path(action: Action, workspace: Workspace) -> Path:
     folder = workspace.logs / (action.package or "models")
-    return folder / f"{action.kind}-{action.method or action.model}.log"
+    return folder / f"{shorten_name(f'{action.kind}-{action.method or action.model}')}.log"
 
 
 def progress_path(action: Action, workspace: Workspace) -> Path:

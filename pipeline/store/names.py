@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from pipeline.store.digest import hash_bytes
+
 METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _LONGEST = 200  # bytes; filesystems take 255, and temporary files have longer names
+_LONGEST_STEM = 160
 _FORBIDDEN = frozenset('/\\:*?"<>|')
 
 
@@ -21,6 +24,14 @@ def is_file_name(name: object) -> bool:
         and name[0] not in ". "
         and name[-1] not in ". "
     )
+
+
+def shorten_name(name: str) -> str:
+    """Return a name that leaves room for an ending: long ones, as of methods that are compiled
+    together, are cut, and end in a digest of the whole."""
+    if len(name) <= _LONGEST_STEM:
+        return name
+    return f"{name[: _LONGEST_STEM - 20]}...{hash_bytes(name.encode())[:16]}"
 
 
 def is_file_path(path: object) -> bool:

@@ -15,7 +15,7 @@ from pipeline.config.validation import Limits
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Generator, fill_random, integer_range, is_floating
-from pipeline.program.signature import flatten, signature
+from pipeline.program.signature import flatten, nest_leaves, signature
 from pipeline.store.errors import first_line
 from pipeline.validate.limits import check_limits, drop_limits_of_noise, scale_limits
 from pipeline.validate.metrics import compare, greatest_magnitude
@@ -163,10 +163,9 @@ class CaseMaker:
         views = [_lay_out_by(view, leaf) for leaf in leaves]
         if all(one is other for one, other in zip(leaves, views, strict=True)):
             return
-        args, kwargs = pytree.tree_unflatten(views, self.source.program.call_spec.in_spec)
         what += f", values of {base.origin}" if self.examples else ""
         origin = f"generated {self.number} (seed {self.seed}): {what}"
-        self.add(InputSet(args, kwargs, origin), case)
+        self.add(nest_leaves(self.source.program, views, origin), case)
 
 
 def describe_source_error(error: Exception) -> str:

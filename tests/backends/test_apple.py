@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -407,32 +408,40 @@ class Programs:
     """Stands for the partitions of methods, of which only the number is looked at."""
 
 
-@pytest.mark.parametrize(
-    ("methods", "message"),
-    [
-        (
-            {"encode": (1, {}), "decode": (2, {})},
-            "these differ in how many they have: encode 1, decode 2; set "
-            "`multimethod_weight_sharing_strategy: disabled` in every method",
-        ),
-        (
-            {"encode": (1, {}), "decode": (1, {"multimethod_weight_sharing_strategy": "disabled"})},
-            "must be the same in every method: encode positional, decode disabled",
-        ),
-        (
-            {"encode": (1, {}), "decode": (1, {"minimum_deployment_target": "ios16"})},
-            "need ios18 or later: decode ios16; raise",
-        ),
-    ],
-)
-def test_methods_that_cannot_be_joined_are_told(methods, message):
+def preprocess(methods):
+    """Call upstream with methods of some partitions and options."""
     programs = {name: [Programs()] * number for name, (number, _) in methods.items()}
     own = {
         name: [partitioner(**options).delegation_spec.compile_specs] * number
         for name, (number, options) in methods.items()
     }
-    with reproducible(), pytest.raises(PipelineError, match=re.escape(message)):
+    with reproducible():
         CoreMLBackend.preprocess_multimethod(programs, own)
+
+
+def test_methods_that_cannot_be_joined_are_told():
+    message = (
+        "these differ in how many they have: encode 1, decode 2; set "
+        "`multimethod_weight_sharing_strategy: disabled` in every method"
+    )
+    with pytest.raises(PipelineError, match=re.escape(message)):
+        preprocess({"encode": (1, {}), "decode": (2, {})})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"multimethod_weight_sharing_strategy": "disabled"},
+            "of the first method counts for all, and they differ: encode positional, decode",
+        ),
+        ({"minimum_deployment_target": "ios16"}, "need ios18 or later, which they get: decode"),
+    ],
+)
+def test_where_upstream_overrules_an_option_a_person_is_told(options, message, caplog):
+    with suppress(AttributeError):  # upstream goes on, to what is no program
+        preprocess({"encode": (1, {}), "decode": (1, options)})
+    assert message in caplog.text
 
 
 def quantization(**options):

@@ -6,11 +6,11 @@ import json
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from torch import nn
 from torch.export import export
 
-from pipeline.compile.emit import collect_named_data, emit, make_emission_config
+from pipeline.compile.emit import collect_named_data, emit, make_emission_config, tag_weights
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object, parse_object
@@ -226,3 +226,73 @@ def test_preserved_operators_stay_whole():
         names[bool(keep)] = {str(node.target) for node in nodes if node.op == "call_function"}
     assert any("linear" in name for name in names[True])
     assert not any("linear" in name for name in names[False])
+
+
+class Words(nn.Module):
+    """A portable embedding before layers that XNNPACK takes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.first, self.head = nn.Embedding(4, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.first(self.table(x)))) * 2.5
+
+
+class HeadOfWords(nn.Module):
+    def __init__(self, words):
+        super().__init__()
+        self.words = words
+
+    def forward(self, x):
+        return self.words.head(x)
+
+
+def words():
+    made = Words().eval().requires_grad_(False)
+    head = export(HeadOfWords(made), (torch.ones(2, 8),))
+    return {"run": export(made, (torch.tensor([1, 2]),)), "head": head}
+
+
+@pytest.mark.parametrize(
+    ("written", "choose"),
+    [
+        ({"a": ["head", "words.*"], "b": ["*"]}, lambda name: "a" if "head" in name else "b"),
+        pytest.param(True, lambda name: "weights", marks=pytest.mark.slow),
+        pytest.param(
+            ["*.weight"],
+            lambda n: "weights" if n.endswith("weight") else None,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_weights_go_to_files_as_in_a_joint_call_with_these_tags(written, choose, tmp_path):
+    settings = EmitConfig(external_weights=written)
+    store, objects, programs = Store(tmp_path), [], words()
+    tag_weights(programs, settings)
+    for name, program in programs.items():
+        edge = lower({name: program}, {name: [XnnpackPartitioner()]})
+        objects.append(make_object(emit(edge, settings), store))
+    linked = link(objects, {}, store, list(programs))
+
+    own = words()
+    for program in own.values():
+        for node in program.graph.find_nodes(op="placeholder"):
+            target = program.graph_signature.inputs_to_parameters.get(node.name)
+            if target and (tag := choose(target)):
+                node.meta["custom"] = {"delegate_constant_tag": tag}
+    joint = to_edge_transform_and_lower(
+        own, partitioner={name: [XnnpackPartitioner()] for name in own}
+    ).to_executorch(
+        ExecutorchBackendConfig(
+            external_constants=lambda node: node.meta.get("custom", {}).get("delegate_constant_tag")
+        )
+    )
+    assert store.read(linked.pte.digest) == joint.buffer
+    files = {name: store.read(blob.digest) for name, blob in linked.ptds.items()}
+    assert files == {name: bytes(data) for name, data in joint._tensor_data.items()}
+    assert sum(map(len, files.values())) > 4 * 8 * 8
+    given = PackageFiles("m.pte", joint.buffer, tuple(files.values()))
+    (actual,) = Package(given).run("run", (torch.tensor([1, 2]),))
+    torch.testing.assert_close(actual, Words()(torch.tensor([1, 2])), atol=1e-5, rtol=1e-5)

@@ -127,6 +127,7 @@ def test_resolved_fills_in_every_default():
         "omitted": [],
         "constant_methods": {},
         "emit": {
+            "external_weights": {},
             "external_constants": False,
             "external_files": {},
             "initialized_buffers": [],
@@ -276,6 +277,8 @@ MISTAKES = [
     ("constant_methods.x", float("inf"), "constant_methods.x: is inf, must be a finite number"),
     ("constant_methods.x", "a\0b", "constant_methods.x: is 'a\\x00b', must be text without NUL"),
     ("emit", None, "emit: is empty; give it a value or leave it out"),
+    ("emit.external_weights", "decoder", "emit.external_weights: is 'decoder', must be a mapping"),
+    ("emit.external_weights", [""], "emit.external_weights.weights[0]: is '', must be text, not"),
     ("emit.external_constants", 1, "emit.external_constants: is 1, must be true or false"),
     ("emit.initialized_buffers", [""], "emit.initialized_buffers[0]: is '', must be text, not"),
     ("validate.atol", -1e-3, "validate.atol: is -0.001, must be at least 0"),

@@ -90,6 +90,7 @@ CONFIG_CHANGES = {
         {"decode", "link"},
     ),
     "emit": ({"emit": {"external_constants": True}}, {"encode", "decode", "link"}),
+    "weights": ({"emit": {"external_weights": True}}, {"encode", "decode", "link"}),
     "buffers": ({"emit": {"initialized_buffers": ["x"]}}, {"encode", "decode", "link"}),
     "constant method": ({"constant_methods": {"get_n": 1}}, {"link"}),
     "target": ({"target": "phone"}, {"link"}),

@@ -4,13 +4,25 @@ import io
 import json
 import pickle
 import zipfile
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 import torch
-from torch.export import export
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes.sym_shape_eval_pass import HintBasedSymShapeEvalPass
+from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
+from torch.utils import _pytree as pytree
 
 from pipeline.program.archive import load_example_inputs, load_program, save_programs
+from pipeline.program.archive_reader import tags_file
+from pipeline.program.constant_tags import read_tags, write_tags
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet, as_input_sets
+from pipeline.program.method_spec import make_method_spec
+from pipeline.program.signature import check_inputs
+from pipeline.program.sources import describe_archive
 from pipeline.store.errors import SourceError
 
 
@@ -113,3 +125,160 @@ def test_messages_name_no_blob(tmp_path):
     path.write_bytes(b"x")
     with pytest.raises(SourceError, match=r"^the exported program: is not a readable PT2 archive"):
         load_program(path, "a")
+
+
+# Derived dimensions
+
+N, K = Dim("n", min=2, max=64), Dim("k", min=2, max=20)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((3, 8), 2 * N), ((3, 32), 8 * N), ((3, 48 * 4 - 25), 48 * K - 25), ((3, 9), N + 1)],
+    ids=str,
+)
+def test_derived_dimensions_are_lowered_as_in_memory(shape, size, tmp_path):
+    def made():
+        return export(torch.nn.ReLU(), (torch.ones(shape),), dynamic_shapes=({1: size},))
+
+    with open(tmp_path / "x.pt2", "wb") as file:
+        save_programs({"m": made()}, file)
+    loaded = load_program(tmp_path / "x.pt2", "m")
+    for emission in (
+        None,
+        ExecutorchBackendConfig(sym_shape_eval_pass=HintBasedSymShapeEvalPass()),
+    ):
+        files = [
+            to_edge_transform_and_lower({"m": program}).to_executorch(emission).buffer
+            for program in (made(), load_program(tmp_path / "x.pt2", "m"))
+        ]
+        assert files[0] == files[1]
+    assert str(loaded.range_constraints) == str(made().range_constraints)
+
+
+# Containers
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    cache: list[torch.Tensor]
+    loss: torch.Tensor | None = None
+
+
+class Scores(NamedTuple):
+    best: torch.Tensor
+    worst: torch.Tensor
+
+
+class Named(NamedTuple):
+    """A named tuple without a name in archives."""
+
+    one: torch.Tensor
+
+
+class Containers(torch.nn.Module):
+    def forward(self, given):
+        x = given.logits + given.cache[0]
+        return {"answer": Answer(x, [x * 2]), "scores": Scores(x + 1, x - 1)}
+
+
+class Nameless(torch.nn.Module):
+    def forward(self, x):
+        return [torch.topk(x, 2), x.max(dim=1), Named(x)]
+
+
+@pytest.fixture
+def containers():
+    """Register classes for a test, which returns how to forget them."""
+    pytree.register_dataclass(Answer, serialized_type_name="acme.Answer")
+    pytree._register_namedtuple(Scores, serialized_type_name="acme.Scores")
+
+    def forget():
+        for each in (Answer, Scores):
+            if each in pytree.SUPPORTED_NODES:
+                pytree._deregister_pytree_node(each)
+
+    yield forget
+    forget()
+    for name in ("acme.Answer", "acme.Scores"):
+        if (own := pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)) is not None:
+            pytree._deregister_pytree_node(own)
+
+
+def test_classes_that_a_process_does_not_know_are_stood_in_for(containers, tmp_path):
+    """The package has their names, as that of a process that knows them has."""
+    x = torch.randn(2, 3)
+    given = Answer(x, [x + 3])
+    program = export(Containers(), (given,))
+    (inputs,) = as_input_sets((given,), "example")
+    assert set(inputs.args[0]) == {"logits", "cache"}
+    with open(tmp_path / "x.pt2", "wb") as file:
+        save_programs({"m": program}, file)
+    joint = to_edge_transform_and_lower({"m": program}).to_executorch().buffer
+    assert b"acme.Answer" in joint
+    containers()
+    loaded = load_program(tmp_path / "x.pt2", "m")
+    check_inputs(loaded, inputs)
+    spec = make_method_spec(loaded)
+    assert spec.outputs.keys() == {"answer", "scores"}
+    assert spec.outputs["answer"].keys() == {"logits", "cache"}
+    assert type(spec.outputs["scores"]) is tuple
+    wanted = [x + x + 3, (x + x + 3) * 2, x + x + 4, x + x + 2]
+    for actual, expected in zip(Source(loaded).run(inputs), wanted, strict=True):
+        torch.testing.assert_close(actual, expected)
+    assert to_edge_transform_and_lower({"m": loaded}).to_executorch().buffer == joint
+
+
+def test_containers_without_a_name_are_tuples(tmp_path):
+    """ExecuTorch's own call fails to emit them."""
+    x = torch.randn(2, 3)
+    with open(tmp_path / "x.pt2", "wb") as file:
+        save_programs({"m": export(Nameless(), (x,))}, file)
+    loaded = load_program(tmp_path / "x.pt2", "m")
+    spec = make_method_spec(loaded)
+    assert [type(each) for each in spec.outputs] == [tuple, tuple, tuple]
+    expected = [*torch.topk(x, 2), *x.max(dim=1), x]
+    for actual, wanted in zip(Source(loaded).run(InputSet((x,))), expected, strict=True):
+        torch.testing.assert_close(actual, wanted)
+    assert to_edge_transform_and_lower({"m": loaded}).to_executorch().buffer
+
+
+# Tags of constants
+
+
+def test_tags_of_constants_are_kept_and_count(program, tmp_path):
+    def written(name):
+        with open(tmp_path / name, "wb") as file:
+            save_programs({"m": program}, file)
+        (facts,) = describe_archive(tmp_path / name).programs
+        return facts.program, load_program(tmp_path / name, "m")
+
+    plain, loaded = written("plain.pt2")
+    assert not read_tags("m", loaded)
+    write_tags(program, {"weight": "foundation"})
+    tagged, loaded = written("tagged.pt2")
+    assert read_tags("m", loaded) == {"weight": "foundation"}
+    write_tags(program, {"weight": "other"})
+    assert len({plain, tagged, written("other.pt2")[0]}) == 3
+    write_tags(program, {"weight": "../up"})
+    with pytest.raises(SourceError, match=r"m: constant 'weight' has the tag '../up'; it must be"):
+        written("wrong.pt2")
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ({"weight": "../up"}, r"\[\"?'weight'\"?\]: is '../up', must be a plain name of a file"),
+        ({"weight": 3}, "is 3, must be a plain name"),
+        (["weight"], "must be a mapping"),
+        ({"bias": "a"}, "tags 'bias', which is no constant of the program"),
+        ({'w"t': "a"}, "no qualified name"),
+    ],
+)
+def test_forged_tags_are_refused(tags, message, program, tmp_path):
+    path = str(tmp_path / "x.pt2")
+    extra = {tags_file("m"): json.dumps(tags)}
+    package_pt2(path, exported_programs={"m": program}, extra_files=extra)
+    with pytest.raises(SourceError, match=message):
+        load_program(tmp_path / "x.pt2", "m")

@@ -1,6 +1,7 @@
-"""What a worker keeps of an action."""
+"""What a worker keeps of an action, and the names of its files."""
 
 import gc
+import json
 import weakref
 
 import torch
@@ -8,6 +9,8 @@ from executorch.exir.backend.utils import is_same_node
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pipeline.run.worker import _forget_programs
+from pipeline.store.names import is_file_name, shorten_name
+from tests.support.lowerable import bench_for
 
 
 def test_no_program_outlives_its_action():
@@ -24,3 +27,41 @@ def test_no_program_outlives_its_action():
     _forget_programs()
     gc.collect()
     assert kept() is None and not FakeTensorMode.cache
+
+
+LONG = """
+import torch
+from torch.export import export
+
+
+class Count(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x):
+        self.total.add_(x)
+        return self.total * 2
+
+
+def export_methods():
+    return {name: export(Count(), (torch.ones(2),)) for name in NAMES}
+"""
+
+
+def test_units_and_methods_have_names_of_any_length(tmp_path):
+    """Methods that share state are compiled together; a name of a file has 255 bytes."""
+    names = [f"{letter * 127}_" for letter in "abc"]
+    emit = {"memory_planning": {"share_mutable_buffers": True}, "initialized_buffers": ["total"]}
+    methods = {name: {"partitioners": []} for name in names}
+    bench = bench_for(tmp_path / "w", {"long": {"methods": methods, "emit": emit}})
+    (bench.root / "models" / "small.py").write_text(f"NAMES = {names}\n{LONG}")
+    assert bench.doit() == 0, bench.output
+    assert json.loads(bench.bytes_of("long", "report.json"))["ok"]
+
+
+def test_long_names_are_cut_and_stay_apart():
+    long = ["+".join(f"{n}{last}" for n in range(200)) for last in "ab"]
+    assert len({shorten_name(each) for each in long}) == 2
+    assert all(is_file_name(f"{shorten_name(each)}.progress") for each in long)
+    assert shorten_name("compile-prefill+decode") == "compile-prefill+decode"

@@ -1,5 +1,6 @@
 """Archives and input files of a stranger: nothing in them runs, and none is believed."""
 
+import collections
 import dataclasses
 import json
 import os
@@ -20,10 +21,12 @@ from torch._export.serde import schema, serialize
 from torch._export.serde.union import _Union
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
+from torch.utils._pytree import treespec_loads
 
 from pipeline.program import archive_grammar, archive_schema
 from pipeline.program.archive import load_example_inputs, load_program
 from pipeline.program.archive_schema import ELEMENT_SIZES, SCHEMA, SCHEMA_VERSION
+from pipeline.program.containers import register_stand_ins
 from pipeline.program.input_files import read_file
 from pipeline.program.size_expressions import check_size_expression
 from pipeline.program.sources import describe_archive, find_sources
@@ -195,6 +198,23 @@ def _factory(program, code):
     signature["out_spec"] = json.dumps([1, tree])
 
 
+def _call_tree(program, code):
+    """A call's keywords in a container of a class, whose keys nothing else would check."""
+    signature = program["graph_module"]["module_call_graph"][0]["signature"]
+    tree = json.loads(signature["in_spec"])
+    tree[1]["children_spec"][1]["type"] = "collections.OrderedDict"
+    signature["in_spec"] = json.dumps(tree)
+
+
+def _class(name, context="[]"):
+    def change(program, code):
+        signature = program["graph_module"]["module_call_graph"][0]["signature"]
+        tree = {"type": name, "context": context, "children_spec": []}
+        signature["out_spec"] = json.dumps([1, tree])
+
+    return change
+
+
 def _target(name):
     def change(program, code):
         program["graph_module"]["graph"]["nodes"][0]["target"] = name
@@ -223,6 +243,11 @@ CODE_ATTACKS = {
     "name of a weight": _weight_name,
     "enumeration": _enumeration,
     "factory of a dict": _factory,
+    "tree of a call": _call_tree,
+    "class without a name": _class("NO_SERIALIZED_TYPE_NAME_FOUND"),
+    "name of a class": _class("a\nb"),
+    "name of a named tuple": _class("collections.namedtuple", 'a"b'),
+    "enumeration of a class": _class("a.B", '[{"__enum__": true, "fqn": "a:A", "name": "B"}]'),
     **{
         name: _target(name)
         for name in (
@@ -257,6 +282,28 @@ def test_code_of_an_archive_is_refused_before_torch_sees_it(original, attack, tm
     for line in refusals(archive, tmp_path / "a.pt2"):
         assert "'m' is refused: graph_module." in line
     assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "change", [_class("collections.namedtuple", "builtins.dict"), _class("tests.Twin")]
+)
+def test_a_class_is_a_named_tuple_or_none(original, change, tmp_path):
+    if "tests.Twin" not in torch.utils._pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+        twin = collections.namedtuple("Twin", "one two")
+        torch.utils._pytree._register_namedtuple(twin, serialized_type_name="tests.Twin")
+    archive = original.copy()
+    change(archive.program, "")
+    archive.write(tmp_path / "a.pt2")
+    with pytest.raises(SourceError, match="named tuple"):
+        load_program(tmp_path / "a.pt2", ENTRY)
+
+
+def test_classes_of_an_archive_are_not_imported():
+    """One stands in for `antigravity.Flight`, which opens a browser."""
+    tree = json.dumps([1, {"type": "antigravity.Flight", "context": "[]", "children_spec": []}])
+    register_stand_ins([tree])
+    assert "antigravity" not in sys.modules
+    assert type(treespec_loads(tree).unflatten([])).__module__ == "pipeline.program.containers"
 
 
 def test_guards_are_left_out(original, tmp_path, ran):

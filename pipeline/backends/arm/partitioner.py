@@ -1,10 +1,11 @@
 """Arm's partitioners, mended: what they make follows no set's order, they leave alone what their
-backend then fails on, and a method of which they can take nothing, because Arm's quantizer saw
-nothing of it, is an error.
+backend then fails on, and they say of a method of which they can take nothing that Arm's quantizer
+saw nothing of it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -23,13 +24,14 @@ from torch.fx.passes.operator_support import create_op_support
 
 from pipeline.backends.patching import wrapped
 from pipeline.program.graphs import feeds_control_flow, iter_nodes
-from pipeline.store.errors import PipelineError
+
+_log = logging.getLogger(__name__)
 
 
 def make_partitioner(
     kind: type[TOSAPartitioner], spec: ArmCompileSpec, name: str, hint: str
 ) -> TOSAPartitioner:
-    """Return a partitioner that raises PipelineError for a method that was not quantized for it.
+    """Return a partitioner that logs a warning for a method that was not quantized for it.
 
     Args:
         name: of the backend.
@@ -44,9 +46,12 @@ def make_partitioner(
             result = original(program)
         integer_only = not made.tosa_spec.support_float()
         if not result.partition_tags and integer_only and _is_float(program):
-            raise PipelineError(
-                f"{name} takes operators that its own quantizer has seen, and the method has none, "
-                f"so nothing would be delegated; add `quantize: {{{hint}}}` or leave {name} out"
+            _log.warning(
+                "%s takes operators that its own quantizer has seen, and the method has none, "
+                "so nothing is delegated; add `quantize: {%s}` or leave %s out",
+                name,
+                hint,
+                name,
             )
         # Partitions are lowered in the order of this mapping, which was made of a set.
         tags = sorted(result.partition_tags, key=lambda tag: int(tag.removeprefix("tag")))

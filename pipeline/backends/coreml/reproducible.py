@@ -13,6 +13,7 @@ differ in anything must differ in it, and those that differ in nothing may share
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from pipeline.backends.patching import replaced
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 
+_log = logging.getLogger(__name__)
 _METADATA, _MANIFEST, _MODEL = "metadata.json", "Manifest.json", "*.mlmodel"
 _DATE = "com.github.apple.coremltools.conversion_date"
 _OPTION = "multimethod_weight_sharing_strategy"
@@ -67,18 +69,21 @@ def reproducible() -> Iterator[None]:
 def _check_sharing(
     backend: type[Any], programs: Mapping[str, Sequence[Any]], specs: Mapping[str, Sequence[Any]]
 ) -> None:
-    """Raise PipelineError where methods can't be joined in the way that their configs say.
+    """Say where methods are not joined in the way that their configs say.
 
     Upstream takes the strategy of the first method for that of all, and raises the deployment
-    target of joined methods to iOS 18 without a word.
+    target of joined methods to iOS 18 without a word, which is logged. It fails on methods of
+    different numbers of partitions, which raises PipelineError.
     """
     strategy = backend.multimethod_weight_sharing_strategy_from_compile_specs
     strategies = {method: strategy(own[0]).value for method, own in specs.items()}
     if len(set(strategies.values())) > 1:
-        raise PipelineError(
-            f"coreml: {_OPTION} must be the same in every method: {_list_values(strategies)}"
+        _log.warning(
+            "coreml: %s of the first method counts for all, and they differ: %s",
+            _OPTION,
+            _list_values(strategies),
         )
-    if len(programs) < 2 or "disabled" in strategies.values():
+    if len(programs) < 2 or next(iter(strategies.values())) == "disabled":
         return
     counts = {method: len(own) for method, own in programs.items()}
     if len(set(counts.values())) > 1:
@@ -88,9 +93,11 @@ def _check_sharing(
         )
     targets = {m: backend.min_deployment_target_from_compile_specs(s[0]) for m, s in specs.items()}
     if old := {m: t.name.lower() for m, t in targets.items() if t and t.name.lower() in _SINGLE}:
-        raise PipelineError(
-            f"coreml: methods that share weights need ios18 or later: {_list_values(old)}; raise "
-            f"minimum_deployment_target, or set `{_OPTION}: disabled` in every method"
+        _log.warning(
+            "coreml: methods that share weights need ios18 or later, which they get: %s; raise "
+            "minimum_deployment_target, or set `%s: disabled` in every method",
+            _list_values(old),
+            _OPTION,
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from executorch.backends.cortex_m.library import cmsis_nn
 from executorch.backends.cortex_m.passes.cortex_m_pass_manager import CortexMPassManager
 from executorch.backends.cortex_m.target_config import CortexM, CortexMTargetConfig
@@ -12,6 +14,8 @@ from pipeline.backends.cortex_m import CortexMOptions
 from pipeline.program.operators import operator_name
 from pipeline.store.errors import PipelineError
 
+_log = logging.getLogger(__name__)
+
 
 class LowerToCortexM(ExportedProgramPassBase):
     """Runs `CortexMPassManager` for the core of these options."""
@@ -21,11 +25,10 @@ class LowerToCortexM(ExportedProgramPassBase):
         self.target = CortexMTargetConfig(cpu=CortexM[options.cpu], isa=isa)
 
     def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-        """Run the passes. Raises PipelineError for a program that is not quantized, or that a pass
-        fails on."""
+        """Run the passes. Raises PipelineError for a program that a pass fails on."""
         names = map(operator_name, exported_program.graph.nodes)
         if not any(name.startswith("quantized_decomposed.") for name in names):
-            raise PipelineError(
+            _log.warning(
                 "cortex_m takes quantized operators, and the method has none; say "
                 "`quantize: {quantizer: cortex_m}`"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
     from torch.fx import Node
+
+_log = logging.getLogger(__name__)
 
 
 class OpenvinoOptions(Options):
@@ -72,36 +75,41 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
     return Skipping([CompileSpec("device", options.device.encode())], types, names)
 
 
-def _refuse_scalars(partition: Any) -> None:
-    """Raise PipelineError for a partition that returns a tensor without dimensions, which
-    ExecuTorch's runtime for OpenVINO fails to run (tests/backends/test_openvino.py has one)."""
+def _warn_of_scalars(partition: Any) -> None:
+    """Log where a partition returns a tensor without dimensions, which ExecuTorch's runtime for
+    OpenVINO fails to run (tests/backends/test_openvino.py has one)."""
     for node in partition.graph.find_nodes(op="output")[0].all_input_nodes:
         shape = getattr(node.meta.get("val"), "shape", None)
         if shape is not None and len(shape) == 0:
-            place = describe_place(node)
-            raise PipelineError(
-                f"openvino: a partition gives a tensor without dimensions, {node.name}{place}, "
-                "which ExecuTorch's runtime for it can't run; give it one (keepdim=True), or say "
-                f"`op_names_to_skip: [{node.name}]`"
+            _log.warning(
+                "openvino: a partition gives a tensor without dimensions, %s%s, which ExecuTorch's "
+                "runtime for it can't run; give it one (keepdim=True), or say "
+                "`op_names_to_skip: [%s]`",
+                node.name,
+                describe_place(node),
+                node.name,
             )
 
 
 def _around_preprocess() -> AbstractContextManager[None]:
     """Keep, within the context, names that OpenVINO counts through the life of a process out of
-    blobs, and refuse partitions that can't be compiled or run."""
+    blobs, and explain partitions that can't be compiled or run."""
     from executorch.backends.openvino import preprocess
 
     from pipeline.backends.openvino.blob import without_counters
 
     def compile_model(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if any(type(each).__name__ == "SymInt" for each in args):
+        _warn_of_scalars(args[0])
+        try:
+            blob = original(*args, **kwargs).export_model().getvalue()
+        except Exception as error:  # whatever it runs into
+            if not any(type(each).__name__ == "SymInt" for each in args):
+                raise
             raise PipelineError(
                 "openvino: a partition has a dynamic size among its inputs, which ExecuTorch's "
                 "backend for it does not take; export the method with fixed sizes, "
                 "or confine openvino with `modules` to parts that take tensors only"
-            )
-        _refuse_scalars(args[0])
-        blob = original(*args, **kwargs).export_model().getvalue()
+            ) from error
         if (kwargs.get("options") or {}).get("device", "CPU") == "CPU":
             blob = without_counters(blob)
         return SimpleNamespace(export_model=lambda: io.BytesIO(blob))

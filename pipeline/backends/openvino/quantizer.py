@@ -119,7 +119,6 @@ def apply_quantizer(
         PipelineError: the method has control flow, or its sizes are computed with while it is
             observed.
     """
-    _refuse_control_flow(module)
     os.environ.setdefault("NNCF_CI", "1")  # or NNCF reports its use to its maker
     import nncf
     import torch
@@ -127,7 +126,7 @@ def apply_quantizer(
     from nncf.experimental.torch.fx import compress_pt2e
 
     mode, ignored = upstream.QuantizationMode(config.mode), _ignored(module, config)
-    with torch.no_grad(), _observing_tensors_only():
+    with torch.no_grad(), _observing_tensors_only(), _explain_control_flow(module):
         if not config.weight_only:
             return upstream.quantize_model(
                 module,
@@ -155,15 +154,25 @@ def describe_place(node: Node) -> str:
     return f" in module {name}" if name else ""
 
 
-def _refuse_control_flow(module: GraphModule) -> None:
-    """Raise PipelineError for control flow: NNCF takes a branch for a constant with a shape."""
+@contextmanager
+def _explain_control_flow(module: GraphModule) -> Iterator[None]:
+    """Raise PipelineError where NNCF fails on control flow: it takes a branch for a constant with a
+    shape."""
     branches = {name for name, each in module.named_modules() if name and hasattr(each, "graph")}
-    for node in module.graph.nodes:
-        if any(n.op == "get_attr" and n.target in branches for n in node.all_input_nodes):
-            raise PipelineError(
-                f"openvino: NNCF quantizes no method with control flow, and it has {node.target}"
-                f"{describe_place(node)}; leave out `quantize` for it, or take another quantizer"
-            )
+    calls = [
+        f"{node.target}{describe_place(node)}"
+        for node in module.graph.nodes
+        if any(n.op == "get_attr" and n.target in branches for n in node.all_input_nodes)
+    ]
+    try:
+        yield
+    except Exception as error:  # whatever it runs into
+        if not calls:
+            raise
+        raise PipelineError(
+            f"openvino: NNCF quantizes no method with control flow, and it has {calls[0]}; leave "
+            "out `quantize` for it, or take another quantizer"
+        ) from error
 
 
 @contextmanager

@@ -4,6 +4,7 @@ its linears are quantized by `quantize_` all the same, and put back.
 
 from __future__ import annotations
 
+import logging
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,25 +18,21 @@ from torchao.quantization.quant_api import quantize_
 from torchao.quantization.quantize_.workflows import IntxUnpackedToInt8Tensor
 from torchao.utils import unwrap_tensor_subclass
 
-from pipeline.store.errors import PipelineError
-
 if TYPE_CHECKING:
     from pipeline.backends.torchao import EmbeddingOptions, TorchaoQuantize
 
+_log = logging.getLogger(__name__)
+
 
 def quantize_weights(module: GraphModule, config: TorchaoQuantize, batches: object) -> GraphModule:
-    """Return an ATen module, in which linears and embeddings compute with quantized weights.
-
-    Raises:
-        PipelineError: there is nothing that the config would quantize.
-    """
+    """Return an ATen module, in which linears and embeddings compute with quantized weights."""
     found = 0
     if config.scheme is not None:
         found += _quantize_linears(module, config)
     if config.embedding is not None:
         found += _quantize_embeddings(module, config.embedding)
     if not found:
-        raise PipelineError(
+        _log.warning(
             "torchao quantizes nothing in it: there is no linear or embedding with a constant "
             "weight whose row is a whole number of groups"
         )

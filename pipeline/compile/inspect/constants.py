@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
+from pipeline.program.constant_tags import iter_constants
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name
@@ -132,17 +133,15 @@ def _forms(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:
     """Return the qualified name and the value of each constant by its placeholder."""
-    signature = program.graph_signature
-    targets = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    targets |= signature.inputs_to_lifted_tensor_constants
     values = {**program.constants, **program.state_dict}
-    nodes = (n for n in program.graph.find_nodes(op="placeholder") if n.name in targets)
-    found = ((node, targets[node.name], values.get(targets[node.name])) for node in nodes)
-    return {n: (_name(t, n), value) for n, t, value in found if isinstance(value, torch.Tensor)}
+    found = ((node, target, values.get(target)) for target, node in iter_constants(program))
+    return {
+        n: (constant_name(t, n), value) for n, t, value in found if isinstance(value, torch.Tensor)
+    }
 
 
-def _name(target: str, node: Node) -> str:
-    """Return a constant's qualified name."""
+def constant_name(target: str, node: Node) -> str:
+    """Return a constant's qualified name, by its target in a signature and its placeholder."""
     # One that torch made up, such as `_frozen_param0`, gives way to the module or operator that it
     # serves, and how: `decoder.fc.weight`.
     if not _is_made_up(target):

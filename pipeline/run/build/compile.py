@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from pipeline.backends import edge_operators, make_passes
 from pipeline.compile.control_flow import count_float_operators
-from pipeline.compile.emit import collect_named_data, emit
+from pipeline.compile.emit import collect_named_data, emit, tag_weights
 from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.etrecord import map_current_lines, record_etrecord
 from pipeline.compile.inspect.constants import describe_constants
@@ -158,8 +158,8 @@ def _emit(
     inputs = action.inputs
     programs = {name: method.program for name, method in methods.items()}
     with stages.stage("lower"), guard_files(action, inputs.configs, root):
-        beside, etrecord = inputs.delegates_beside, inputs.emit.etrecord
-        lowered = lower_methods(programs, inputs.configs, root, store, beside, etrecord)
+        beside = inputs.delegates_beside
+        lowered = lower_methods(programs, inputs.configs, root, store, inputs.emit, beside)
     with stages.stage("describe"):
         described = {
             name: _describe(method, lowered.exported_program(name), inputs.configs[name])
@@ -195,11 +195,13 @@ def lower_methods(
     configs: Mapping[str, MethodConfig],
     root: Path,
     store: Store | None,
+    emission: EmitConfig,
     delegates: bool = False,
-    etrecord: bool = False,
 ) -> EdgeProgramManager:
     """Lower the methods of one unit as their configs ask, with results of preprocessing from and
-    for the store; `delegates` is that of `lower`, and `etrecord` keeps what an ETRecord needs."""
+    for the store. Tags the constants of `programs` for their emission; `delegates` is that of
+    `lower`."""
+    tag_weights(programs, emission)
     backends = [spec.backend for config in configs.values() for spec in config.partitioners]
     return lower(
         programs,
@@ -219,7 +221,7 @@ def lower_methods(
             for name, config in configs.items()
         },
         delegates=delegates,
-        etrecord=etrecord,
+        etrecord=emission.etrecord,
     )
 
 

@@ -160,8 +160,9 @@ class Subject:
         configs = {name: inputs.config.methods[name] for name in names}
         beside = inputs.config.delegates_beside(names)
         with watch_ranges(programs, keep=configs[method].edge.keep_ranges):
-            edge = lower_methods(programs, configs, self.workspace.root, None, beside)
-            _, emission = emit_methods(edge, inputs.config.emit, configs, self.workspace.root)
+            emit = inputs.config.emit
+            edge = lower_methods(programs, configs, self.workspace.root, None, emit, beside)
+            _, emission = emit_methods(edge, emit, configs, self.workspace.root)
         return emission.delegates(method)
 
 

@@ -1,0 +1,60 @@
+"""Tags of constants: names of `.ptd` files, in which delegates keep the tagged constants.
+
+ExecuTorch has them in the metadata of placeholders (exir/passes/external_constants_pass.py), which
+torch leaves out of archives. So each program's tags are a file of its own in an archive, JSON of
+qualified name to tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.store.errors import SourceError
+from pipeline.store.names import is_file_name
+
+_TAG = "delegate_constant_tag"
+
+
+def iter_constants(program: ExportedProgram) -> Iterator[tuple[str, Node]]:
+    """Yield the qualified name and the placeholder of each parameter, buffer and constant."""
+    signature = program.graph_signature
+    targets = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    targets |= signature.inputs_to_lifted_tensor_constants
+    for node in program.graph.find_nodes(op="placeholder"):
+        if node.name in targets:
+            yield targets[node.name], node
+
+
+def get_tag(node: Node) -> Any:
+    """Return the tag of a constant's placeholder; None for one without."""
+    return (node.meta.get("custom") or {}).get(_TAG)
+
+
+def set_tag(node: Node, tag: str) -> None:
+    """Tag a constant by its placeholder."""
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), _TAG: tag}
+
+
+def read_tags(method: str, program: ExportedProgram) -> dict[str, str]:
+    """Return the tags of a program's constants. Raises SourceError for one that names no file."""
+    tags = {name: tag for name, node in iter_constants(program) if (tag := get_tag(node))}
+    for name, tag in tags.items():
+        if not is_file_name(tag):
+            raise SourceError(
+                f"{method}: constant '{name}' has the tag {tag!r}; it must be a plain file name, "
+                "without folders, of the .ptd file that the constant goes to"
+            )
+    return tags
+
+
+def write_tags(program: ExportedProgram, tags: Mapping[str, str]) -> None:
+    """Tag constants by their qualified names. Raises ValueError for a name of no constant."""
+    nodes = dict(iter_constants(program))
+    if unknown := sorted(tags.keys() - nodes.keys()):
+        raise ValueError(f"tags '{unknown[0]}', which is no constant of the program")
+    for name, tag in tags.items():
+        set_tag(nodes[name], tag)
