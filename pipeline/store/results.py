@@ -327,7 +327,7 @@ def _agrees_compile(key: Json, result: Json) -> bool:
         and all(place < len(made["external_constants"]) for place in external)
         and all(max(own, default=-1) < most for own, most in zip(consumed, tensors, strict=True))
         and all(_is_placeable(each) for group in named for each in group)
-        and are_distinct((*made["external"], *made["named_external"]))
+        and are_distinct({*made["external"], *made["named_external"]})
     )
 
 
