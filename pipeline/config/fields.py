@@ -85,7 +85,11 @@ def _by_file(value: Any) -> Any:
     """Return patterns by the name of their file, where one file goes without its name."""
     if isinstance(value, bool):
         value = ["*"] if value else {}
-    return {_WEIGHTS_FILE: value} if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        value = {_WEIGHTS_FILE: value}
+    if not isinstance(value, dict):
+        raise rule("must be true, a list of modules and patterns, or such lists by file name")
+    return value
 
 
 def _power_of_two(value: int) -> int:

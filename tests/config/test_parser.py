@@ -277,7 +277,7 @@ MISTAKES = [
     ("constant_methods.x", float("inf"), "constant_methods.x: is inf, must be a finite number"),
     ("constant_methods.x", "a\0b", "constant_methods.x: is 'a\\x00b', must be text without NUL"),
     ("emit", None, "emit: is empty; give it a value or leave it out"),
-    ("emit.external_weights", "decoder", "emit.external_weights: is 'decoder', must be a mapping"),
+    ("emit.external_weights", "decoder", "emit.external_weights: is 'decoder', must be true,"),
     ("emit.external_weights", [""], "emit.external_weights.weights[0]: is '', must be text, not"),
     ("emit.external_constants", 1, "emit.external_constants: is 1, must be true or false"),
     ("emit.initialized_buffers", [""], "emit.initialized_buffers[0]: is '', must be text, not"),
