@@ -320,7 +320,7 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
     monkeypatch.setattr(
         locating,
         "locate",
-        lambda evidence, name, failing, examples, may_run: looked.setdefault(name, may_run),
+        lambda evidence, name, failing, examples, may_run, budget: looked.setdefault(name, may_run),
     )
     methods = [MethodValidation(f"m{n}") for n in range(10)]
     methods[0].not_run = "ends the process that runs it"  # so it is compared, and not run
@@ -336,17 +336,18 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
     validation = Validation("p.pte", tuple(methods), (), {})
     found = locating.locate_failures(evidence, validation, {})
     assert found.keys() == {each.method for each in methods if not each.ok}
-    assert list(looked) == [f"m{n}" for n in range(8)]
+    assert {*looked} == {f"m{n}" for n in range(10)}
     assert (looked["m0"], looked["m1"]) == (False, True)
     notes = {name: each.notes for name, each in found.items() if name not in looked}
-    limit = "8 methods are, of 13 that failed"
     assert notes == {
-        "m8": (f"m8: not looked into: {limit}",),
-        "m9": (f"m9: not looked into: {limit}",),
         "size": ("size: not looked into: no operator computes a constant",),
         "x": ("x: not looked into: its source has no such method",),
         "lost": ("lost: not looked into: the package lacks it",),
     }
+    spent = locating.locate_failures(evidence, validation, {}, seconds=0)
+    assert spent.keys() == found.keys()
+    assert all("not looked into: " in note for each in spent.values() for note in each.notes)
+    assert "validate.budget" in spent["m0"].notes[0]
 
 
 @pytest.mark.slow
