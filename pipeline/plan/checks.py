@@ -129,7 +129,8 @@ def _strange_libraries(
 ) -> Iterator[Problem]:
     for number, each in enumerate(config.operators):
         if not may_load(each, workspace.root, workspace.operators):
-            what = f"{each} is neither in {FOLDER}/ nor listed by the workspace's settings"
+            neither = f"neither in {FOLDER}/ nor" if workspace.operators.folder else "not"
+            what = f"{each} is {neither} listed by the workspace's settings"
             where = join("operators", number)
             yield document.problem(where, what, operators_remedy(workspace.operators))
 
