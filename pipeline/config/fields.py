@@ -148,7 +148,12 @@ def check_data(value: Any) -> Any:
     return value
 
 
-_PATTERN = {"type": "string", "pattern": LABEL_PATTERN}
+_PATTERNS = {
+    "type": "array",
+    "items": {"type": "string", "pattern": LABEL_PATTERN},
+    "minItems": 1,
+    "uniqueItems": True,
+}
 _LEAF = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
 Name = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
 MethodName = Annotated[str, Field(pattern=METHOD_PATTERN), AfterValidator(_short)]
@@ -176,11 +181,11 @@ Weights = Annotated[
         {
             "anyOf": [
                 {"type": "boolean"},
-                {"type": "array", "items": _PATTERN},
+                _PATTERNS,
                 {
                     "type": "object",
-                    "propertyNames": {"pattern": NAME_PATTERN},
-                    "additionalProperties": {"type": "array", "items": _PATTERN},
+                    "patternProperties": {NAME_PATTERN: _PATTERNS},
+                    "additionalProperties": False,
                 },
             ]
         }
