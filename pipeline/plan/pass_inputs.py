@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from pipeline.config import operators
@@ -33,7 +34,10 @@ class PassInputs:
     def __init__(self, workspace: Workspace, digests: FileDigests | None = None) -> None:
         self._workspace = workspace
         self._digests = digests or workspace.file_digests
-        self._places = Places(workspace)
+
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self._workspace)
 
     def find(self, reference: str) -> dict[str, str | None]:
         """Return the digests and versions of all that a pass depends on, by name. Raises

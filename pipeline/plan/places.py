@@ -11,6 +11,7 @@ import stat
 import sys
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -40,16 +41,18 @@ def is_no_file(path: str) -> bool:
     return named and not os.path.lexists(path)
 
 
-def environment_folders() -> list[str]:
+@cache
+def environment_folders() -> tuple[str, ...]:
     """List the folders of the Python that runs: its library, what is installed, its programs, and
     what else makes a virtual environment. Data that someone keeps in one are not among them."""
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    found = {sysconfig.get_path(name) for name in names}
+    paths = sysconfig.get_paths()
+    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     found.add(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
     if sys.prefix != sys.base_prefix:
         own = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
         found |= {os.path.join(sys.prefix, name) for name in own}
-    return sorted({os.path.normpath(each) for each in found} | set(map(os.path.realpath, found)))
+    found |= set(map(os.path.realpath, found))
+    return tuple(sorted({os.path.normpath(each) for each in found}))
 
 
 class Places:
@@ -59,9 +62,8 @@ class Places:
         self.root = str(workspace.root)
         self._home = os.path.normpath(os.path.expanduser("~"))
         self._digests = workspace.file_digests
-        self.installed = [
-            os.path.normpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")
-        ]
+        paths = sysconfig.get_paths()
+        self.installed = [os.path.normpath(paths[name]) for name in ("purelib", "platlib")]
         written = [
             str(workspace.store.root),
             str(workspace.build),

@@ -40,34 +40,44 @@ def fits(value: Any, form: Any, open_fields: bool = False) -> bool:
             a list of this length, `Literal`, a union, `Any`, or one of the names above.
         open_fields: typed dicts may have further fields.
     """
-    origin, parts = get_origin(form), get_args(form)
-    if form in _LEAVES:
-        return _LEAVES[form](value)
-    if origin in (Union, UnionType):
-        return any(fits(value, part, open_fields) for part in parts)
-    if origin is Literal:
-        return any(type(value) is type(part) and value == part for part in parts)
-    if origin is list:
-        return isinstance(value, list) and all(fits(each, parts[0], open_fields) for each in value)
-    if origin is tuple:
-        return (
-            isinstance(value, list)
-            and len(value) == len(parts)
-            and all(fits(each, part, open_fields) for each, part in zip(value, parts, strict=True))
-        )
-    if not isinstance(value, dict):
-        return False
-    if origin is dict:
-        return all(fits(k, parts[0]) and fits(v, parts[1], open_fields) for k, v in value.items())
-    required, fields = _fields(form)
-    return (
-        required <= value.keys()
-        and (open_fields or value.keys() <= fields.keys())
-        and all(fits(value[name], fields[name], open_fields) for name in value.keys() & fields)
-    )
+    return _check_of(form, open_fields)(value)
 
 
 @cache
+def _check_of(form: Any, open_fields: bool) -> Callable[[Any], bool]:
+    """Make the check of a form, whose parts are looked up once and not for each value."""
+    origin, parts = get_origin(form), get_args(form)
+    if form in _LEAVES:
+        return _LEAVES[form]
+    if origin is Literal:
+        return lambda value: any(type(value) is type(part) and value == part for part in parts)
+    checks = [_check_of(part, open_fields) for part in parts]
+    if origin in (Union, UnionType):
+        return lambda value: any(check(value) for check in checks)
+    if origin is list:
+        return lambda value: isinstance(value, list) and all(map(checks[0], value))
+    if origin is tuple:
+        return lambda value: (
+            isinstance(value, list)
+            and len(value) == len(checks)
+            and all(check(each) for check, each in zip(checks, value, strict=True))
+        )
+    if origin is dict:
+        return lambda value: (
+            isinstance(value, dict)
+            and all(map(checks[0], value))
+            and all(map(checks[1], value.values()))
+        )
+    required, fields = _fields(form)
+    inner = {name: _check_of(each, open_fields) for name, each in fields.items()}
+    return lambda value: (
+        isinstance(value, dict)
+        and required <= value.keys()
+        and (open_fields or value.keys() <= inner.keys())
+        and all(inner[name](value[name]) for name in value.keys() & inner.keys())
+    )
+
+
 def _fields(form: type) -> tuple[set[str], dict[str, Any]]:
     """Return the names of the fields that a typed dict must have, and the forms of all."""
     hints = get_type_hints(form, include_extras=True)
