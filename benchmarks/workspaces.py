@@ -59,6 +59,7 @@ class Sizes:
     )
     overhead: tuple[str, ...] = ("vision",)  # shipped too, and without two equal partitions
     overhead_repeats: int = 4
+    export_repeats: int = 7
     megabytes: int = 512  # of the file that is hashed
     wide_megabytes: int = 64  # of weights in the method that has little else
 
@@ -73,6 +74,7 @@ QUICK = Sizes(
     shipped=("router", "vision"),
     overhead=(),
     overhead_repeats=3,
+    export_repeats=1,
     megabytes=64,
     wide_megabytes=16,
 )

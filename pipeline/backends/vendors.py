@@ -11,22 +11,41 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, create_model
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+)
 from typing_extensions import TypeAliasType
 
 from pipeline.backends.constructors import Constructor, constructors, described
 from pipeline.backends.entry import Backend, Preprocessing, Quantization
 from pipeline.backends.host import Host, Requirement, built, importable, sdk
-from pipeline.backends.options import Distinct, Options
+from pipeline.backends.options import Distinct, Options, rule
 from pipeline.backends.quantize_options import QuantizeConfig, Static
 
 PLUGIN = Requirement(
     "a plugin that lowers to it", "write one as docs/writing-a-backend.md says", lambda: False
 )
+
+
+def _refuse_as_one(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Refuse a value with one error, not with one for each type that it could be of."""
+    try:
+        return validate(value)
+    except ValidationError:
+        raise rule("must be true, false, a whole number, a text or a list of texts") from None
+
+
 # What a parameter without a plain default can be; one definition of the schema.
-VendorValue = TypeAliasType("VendorValue", bool | int | str | Distinct[str] | None)
+VendorValue = TypeAliasType(
+    "VendorValue",
+    Annotated[bool | int | str | Distinct[str] | None, WrapValidator(_refuse_as_one)],
+)
 _Model = TypeVar("_Model", bound=Options)
 
 

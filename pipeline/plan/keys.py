@@ -21,7 +21,7 @@ from pipeline.plan.actions import (
 )
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
-from pipeline.store.toolchain import code, host, toolchain
+from pipeline.store.toolchain import code, hash_seed, host, toolchain
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import QuantizeConfig
@@ -68,6 +68,7 @@ def export_action(
     exporter looked at, by `plan.reads.Finder.find`."""
     key = {**_common("export", distributions), "model": model, "source": source, "reads": reads}
     key |= _operators(libraries)
+    key["hash_seed"] = hash_seed()
     if inputs.unfollowed:  # nobody else is given what it made
         key["unfollowed"] = list(inputs.unfollowed)
     return Action("export", model, None, None, key, inputs)

@@ -18,6 +18,7 @@ from pipeline.plan.actions import Action, ExportInputs
 from pipeline.plan.declared import parse_declared, read_declared
 from pipeline.plan.export_parameters import find_wrong, parse_export, read_parameters
 from pipeline.plan.pass_inputs import PassInputs
+from pipeline.plan.places import EXECUTABLE
 from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_records
 from pipeline.program import sources
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
@@ -163,7 +164,11 @@ class Models:
         action = self.export(export)
         read = action.key["reads"]["files"]
         exporter = str(self.source(export).path.relative_to(self.workspace.root))
-        own = {n: found for n, found in read.items() if n.endswith(".py") and is_inside(n)}
+        own = {
+            name: Digest(found.removesuffix(EXECUTABLE))
+            for name, found in read.items()
+            if name.endswith(".py") and is_inside(name) and found is not None
+        }
         return {**own, exporter: action.key["source"]}
 
     @once

@@ -47,7 +47,12 @@ class PassInputs:
         found: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
         for name in self.imports(files.values()):
             found[f"import {name}"] = module_identity(name)
-        return found | (self._find_declared(self.modules()) if is_own(reference, root) else {})
+        return {**found, **self._declared} if is_own(reference, root) else found
+
+    @cached_property
+    def _declared(self) -> dict[str, str | None]:
+        """The declared inputs of all modules: each pass of the workspace depends on them."""
+        return self._find_declared(self.modules())
 
     def _find_declared(self, modules: Iterable[Path]) -> dict[str, str | None]:
         """Return the digests and versions of all that INPUTS of modules name."""

@@ -20,6 +20,7 @@ from pipeline.store.workspace import Workspace
 
 Kind = Literal["file", "listing", "link"]
 FOLDER = "folder"  # the value of a `file` that is a folder
+EXECUTABLE = " executable"  # behind the digest of a file that can be executed
 # What programs and libraries look at on every machine; it counts, and needs no declaring.
 SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
 _KERNEL = ("/proc", "/sys", "/dev")
@@ -64,17 +65,19 @@ class Places:
         self._digests = workspace.file_digests
         paths = sysconfig.get_paths()
         self.installed = [os.path.normpath(paths[name]) for name in ("purelib", "platlib")]
-        written = [
-            str(workspace.store.root),
-            str(workspace.build),
-            os.path.join(self.root, "build"),
-        ]
+        written = [str(workspace.build), os.path.join(self.root, "build")]
+        written += map(str, workspace.store.own_places)
         folders = [*written, *environment_folders(), sys.executable, _OWN_CODE]
         self._inside = [each for each in folders if within(each, self.root)]
         self._outside = [*folders, *_KERNEL]
         self._hidden: dict[str, set[str]] = {}
         for each in written:
-            self._hidden.setdefault(os.path.dirname(each), set()).add(os.path.basename(each))
+            self._hide(each)
+        self._hide(str(workspace.store.root))  # which is there once something was built
+
+    def _hide(self, path: str) -> None:
+        """Leave a path out where its folder is listed."""
+        self._hidden.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
 
     def wanted(self, path: str) -> bool:
         """Return whether what stands at a path can be an input."""
@@ -116,7 +119,8 @@ class Places:
     def observe(self, kind: Kind, path: str) -> str | None:
         """Return what is at a path now.
 
-        - `file`: the digest of a file's content, "folder", or a word for what has no content
+        - `file`: the digest of a file's content and whether it can be executed, "folder", or a word
+          for what has no content
         - `listing`: the digest of the names in a folder, without those that can't be inputs
         - `link`: the target of a symbolic link
 
@@ -144,7 +148,7 @@ class Places:
         kernel = any(within(real, each) for each in _KERNEL) and not within(real, _MEMORY)
         if kernel or not stat.S_ISREG(mode):
             return "special"  # reading one may never end, and a forged record may name it
-        return self._digests.hash(Path(path))
+        return self._digests.hash(Path(path)) + (EXECUTABLE if mode & 0o111 else "")
 
     def names(self, folder: str) -> list[str] | None:
         """Return the sorted names in a folder, without those that can't be inputs; None where it

@@ -217,8 +217,12 @@ class Plan:
     @once
     def _passes(self, package: str) -> dict[str, dict[str, str | None]]:
         """Return the inputs of a config's passes, by reference and name."""
-        summary, inputs = self.configs.summary(package), PassInputs(self.workspace)
-        return {each: inputs.find(each) for each in (summary.passes if summary else ())}
+        summary = self.configs.summary(package)
+        return {each: self._pass_inputs.find(each) for each in (summary.passes if summary else ())}
+
+    @cached_property
+    def _pass_inputs(self) -> PassInputs:
+        return PassInputs(self.workspace)
 
     @once
     def _libraries(self, package: str) -> list[tuple[str, dict[str, str | None]]]:

@@ -18,12 +18,14 @@ from typing import Any
 
 from pipeline.plan.places import Kind, Places, within
 from pipeline.store.digest import Digest, hash_bytes, hash_json
+from pipeline.store.toolchain import HASH_SEED
 from pipeline.store.workspace import Workspace
 
 MOST_RECORDS = 8  # of runs that went different ways
 WHOLE_ENVIRONMENT = "*"
-# Variables that each shell has, or that say where a build runs; read by name, they count.
-_PASSING = ("_", "OLDPWD", "PWD", "SHLVL", "COLUMNS", "LINES")
+# Variables that each shell has, that say where a build runs, or that stand in the key by
+# themselves; read by name, they count.
+_PASSING = ("_", "OLDPWD", "PWD", "SHLVL", "COLUMNS", "LINES", HASH_SEED)
 _OURS = "PTE_PIPELINE_"
 
 

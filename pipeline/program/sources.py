@@ -19,7 +19,7 @@ from pipeline.program.archive_reader import (
     open_archive,
     shown,
 )
-from pipeline.program.canonical import canonical_program, summarize_parts
+from pipeline.program.canonical import Canonical, canonical_program, summarize_parts
 from pipeline.program.module_paths import outline_archive
 from pipeline.store import digest
 from pipeline.store.digest import Digest
@@ -210,23 +210,42 @@ def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
     return ArchiveFacts(content, facts)
 
 
+def identify_program(path: Path, entry: str) -> tuple[Digest, Digest]:
+    """Return the digests of a program in an archive and of its names, as `describe_archive` does.
+    Raises SourceError."""
+    with open_archive(path) as archive:
+        canonical = canonical_program(archive.program(entry))
+        tensors = _tensor_digests(archive, entry)
+    return _digest_program(canonical, tensors), digest.hash_json(canonical.names)
+
+
 def _describe_entry(archive: ArchiveReader, entry: str) -> ProgramFacts:
     program = archive.program(entry)
     canonical = canonical_program(program)
+    tensors = _tensor_digests(archive, entry)
+    outline = asdict(outline_archive(program, tensors))
+    examples = f"data/sample_inputs/{entry}.pt"
+    return ProgramFacts(
+        entry,
+        _digest_program(canonical, tensors),
+        digest.hash_json(canonical.names),
+        archive.members.hash(examples) if archive.members.has(examples) else None,
+        {**summarize_parts(canonical, tensors), "outline": outline},
+    )
+
+
+def _digest_program(canonical: Canonical, tensors: Mapping[str, Any]) -> Digest:
+    return digest.hash_json({"program": canonical.program, **tensors})
+
+
+def _tensor_digests(archive: ArchiveReader, entry: str) -> dict[str, dict[str, Any]]:
+    """Return the records of all tensors, with the digests of their bytes, and their tags."""
     tensors = {kind: _payload_digests(archive, kind, entry) for kind in KINDS}
     for name, tag in archive.tags(entry).items():
         for own in tensors.values():
             if name in own:
                 own[name]["tag"] = tag
-    outline = asdict(outline_archive(program, tensors))
-    examples = f"data/sample_inputs/{entry}.pt"
-    return ProgramFacts(
-        entry,
-        digest.hash_json({"program": canonical.program, **tensors}),
-        digest.hash_json(canonical.names),
-        archive.members.hash(examples) if archive.members.has(examples) else None,
-        {**summarize_parts(canonical, tensors), "outline": outline},
-    )
+    return tensors
 
 
 def _payload_digests(archive: ArchiveReader, kind: str, entry: str) -> dict[str, Any]:

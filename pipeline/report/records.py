@@ -43,7 +43,12 @@ def read_fitting(path: Path) -> dict[str, Any] | None:
     """Read the record of a package that is in a file; None where there is none, or it has another
     form than the records of this name."""
     found = read_record(path)
-    return found if found is not None and fits(found, FORMS[path.name], open_fields=True) else None
+    return found if fits_name(path.name, found) else None
+
+
+def fits_name(name: str, record: Any) -> bool:
+    """Tell whether a value has the form of the records of this name."""
+    return fits(record, FORMS[name], open_fields=True)
 
 
 def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:

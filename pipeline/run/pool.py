@@ -22,6 +22,7 @@ from pipeline.report.events import make_event
 from pipeline.run.worker import Report, log_name, log_path, run
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import make_folder, remove
+from pipeline.store.toolchain import HASH_SEED, hash_seed
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
@@ -89,6 +90,7 @@ class Pool:
         with starting_workers():
             if self._group is None:
                 self._group = WorkerGroup()
+                os.environ[HASH_SEED] = hash_seed()  # for all workers that joblib starts
             parallel = Parallel(
                 n_jobs=max(2, self._jobs),
                 backend="loky",

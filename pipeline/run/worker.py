@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
+from pipeline.run.action_log import logging_to
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.store.errors import describe_error
 from pipeline.store.files import clear_place, make_folder, remove
@@ -90,7 +92,7 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
     try:
         log = log_path(action, workspace)
         make_folder(log.parent, workspace.build)
-        with _worker_process(), _logging_to(log):
+        with _worker_process(), logging_to(log):
             outcome, error, usage = _perform(action, workspace, stages, always)
     except OSError as problem:
         outcome, error, usage = "failed", describe_error(problem), {}
@@ -188,6 +190,8 @@ def _perform_here(
         traceback.print_exc()
         return "lost", str(problem), {}
     except ChildError as problem:  # whose traceback is in the log
+        if problem.signal == signal.SIGKILL:  # as for lack of memory: tried again, alone
+            os.kill(os.getpid(), signal.SIGKILL)
         return "failed", str(problem), {}
     except BaseException as problem:  # SystemExit too: it would end the worker in silence
         traceback.print_exc()
@@ -233,24 +237,6 @@ def _prepare() -> None:
     torch.set_num_interop_threads(1)
     torch.set_default_device(None)  # whatever a plugin did when it was imported
     torch.set_default_dtype(torch.float32)
-
-
-@contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    """Send the file descriptors of standard output and error, native code's too, to a file."""
-    clear_place(path)
-    saved = [os.dup(fd) for fd in (1, 2)]
-    with open(path, "w", encoding="utf-8", errors="replace") as log:
-        try:
-            for fd in (1, 2):
-                os.dup2(log.fileno(), fd)
-            yield
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            for fd, original in zip((1, 2), saved, strict=True):
-                os.dup2(original, fd)
-                os.close(original)
 
 
 def _memory(field: str) -> int:

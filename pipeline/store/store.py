@@ -49,6 +49,9 @@ It can be deleted at any time; what is needed again is built again.
 _T = TypeVar("_T")
 
 
+_OWN = ("blobs", "actions", "tmp", "locks", "runs", "usage.json", ".gc.lock", "README")
+
+
 class MissingBlobError(PipelineError):
     """A blob is not in the store, or no longer has the content that its name promises."""
 
@@ -150,6 +153,12 @@ class Store:
     def believes_all(self) -> bool:
         """Tell whether unsigned results of a remote are believed."""
         return self._remote is not None and self._remote.believes_all
+
+    @property
+    def own_places(self) -> list[Path]:
+        """The folders and files that builds write; whatever else stands in the store's folder is
+        somebody else's."""
+        return [*(self.root / name for name in _OWN), default_root() / "distributions"]
 
     def blob_path(self, blob: Digest) -> Path:
         return self.root / blob_name(blob)

@@ -29,6 +29,7 @@ _UNITS = {
     "validate": ("report", "validate", "run/prove"),
 }
 
+HASH_SEED = "PYTHONHASHSEED"
 # What every compiled method depends on. flatbuffers lays out the bytes of a .pte file, and sympy
 # simplifies the sizes that memory is planned for.
 CORE = ("executorch", "flatbuffers", "numpy", "sympy", "torch", "torchao")
@@ -75,6 +76,13 @@ def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
     names = sorted({*CORE, *extra})
     versions = {"python": platform.python_version(), **{name: version_of(name) for name in names}}
     return {**versions, **_variables(), **_startup_code()}
+
+
+def hash_seed() -> str:
+    """Return the seed of `hash` in workers, by which sets of texts are ordered: the user's, or 0.
+    Exports count it; what is compiled does not depend on it."""
+    given = os.environ.get(HASH_SEED, "")
+    return given if given.isdigit() else "0"
 
 
 def _variables() -> dict[str, str]:

@@ -105,6 +105,15 @@ def test_wrong_options_are_told_in_the_same_answer(tmp_path):
     assert len(told.splitlines()) == 5
 
 
+def test_a_value_of_no_type_that_it_could_be_of_is_one_line(tmp_path):
+    bench, (first, *_) = bench_with(tmp_path)
+    quantize = {"quantizer": "mediatek", "precision": 1.5}
+    bench, _ = bench_with(tmp_path / "used", **{first: {"quantize": quantize, "partitioners": []}})
+    (line,) = (line for line in problems(bench) if "precision" in line)
+    rule = "is 1.5, must be true, false, a whole number, a text or a list of texts"
+    assert line.endswith(f"methods.{first}.quantize.precision: {rule}")
+
+
 @pytest.mark.slow
 def test_other_packages_are_built_and_nothing_of_the_vendor_is_imported(tmp_path):
     bench, (first, *_) = bench_with(tmp_path)

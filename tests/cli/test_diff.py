@@ -6,6 +6,9 @@ import subprocess
 import pytest
 
 from pipeline.cli.columns import columns
+from pipeline.cli.verbs.diff import _load_records
+from pipeline.store.files import CONTENTS, MANIFEST
+from pipeline.store.store import ActionEntry, Store
 from pipeline.validate.gates.baseline import format_baseline, parse_baseline
 from pipeline.validate.gates.comparison import compare_builds
 from pipeline.validate.gates.figures import Build, make_build, make_figures
@@ -96,6 +99,13 @@ def test_everything_that_differs_is_told_method_by_method():
         "encoder.weight",
         "decoder.weight",
     ]
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b'{"files": 3}', b"[" * 9999, b"\xff"])
+def test_a_manifest_of_the_store_that_is_none_is_not_read(tmp_path, content):
+    store = Store(tmp_path)
+    entry = ActionEntry({}, {"files": {MANIFEST: store.put(content)}}, 1.0)
+    assert _load_records(store, entry, MANIFEST, CONTENTS) == {}
 
 
 def test_the_text_has_a_line_for_each():

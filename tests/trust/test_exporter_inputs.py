@@ -200,6 +200,10 @@ def entry_point(site: Site) -> None:
     (info / "entry_points.txt").write_text("[small]\nx = small_lib\n")
 
 
+def executable(site: Site) -> None:
+    place(site, "w.txt").chmod(0o755)
+
+
 def save_safetensors(path: Path, value: float) -> None:
     import torch
     from safetensors.torch import save_file
@@ -291,6 +295,9 @@ CASES: dict[str, dict[str, Case]] = {
             "VALUE = c.execute('select x from t').fetchone()[0]",
             "w.db",
             save_sqlite,
+        ),
+        "can be executed": Case(
+            "VALUE = 1 + os.access('w.txt', os.X_OK)", text("w.txt", "1"), executable
         ),
         "a temporary file that stays": edit(
             "import tempfile; f, _ = tempfile.mkstemp(); os.write(f, b'x')\n"
@@ -592,6 +599,17 @@ def test_data_in_a_virtual_environment_count(site, monkeypatch):
     places = Places(site.workspace())
     assert places.wanted(str(site.outside / "share" / "w.txt"))
     assert not places.wanted(str(site.outside / "bin" / "python"))
+
+
+@pytest.mark.parametrize("where", ["", "cache"])
+def test_only_what_the_store_writes_is_no_input(site, where):
+    places = Places(replace(site.workspace(), store=Store(site.root / where)))
+    folder = site.root / where
+    assert places.wanted(str(folder / "w.txt")) and places.wanted(str(folder / "more" / "w.txt"))
+    assert not places.wanted(str(folder / "blobs" / "ab" / "c"))
+    (site.root / "cache" / "blobs").mkdir(parents=True)
+    assert "cache" not in (places.names(str(site.root)) or ()) or not where
+    assert "blobs" not in (places.names(str(folder)) or ())
 
 
 def test_other_virtual_environments_are_not_walked(site):

@@ -5,10 +5,12 @@ import socket
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from pipeline.plan.pass_inputs import PassInputs
+from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
 from pipeline.store import distributions
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
@@ -100,6 +102,18 @@ def test_inputs_that_can_not_be_are_one_line(workspace, inputs):
     (workspace.root / "passes/mine.py").write_text(f"INPUTS = {inputs}\nclass Scale: pass\n")
     with pytest.raises(SourceError, match=r"passes/mine.py:.*INPUTS"):
         find(workspace)
+
+
+def test_a_pass_that_reads_the_clock_is_refused_unless_it_says_what_counts(workspace):
+    path, watch = workspace.root / "passes/mine.py", watch_passes(workspace)
+    watch.view = "kernel"
+    code = "import time\n\nclass Scale:\n    def __call__(self, graph):\n        time.time()\n"
+    path.write_text(code)
+    action = SimpleNamespace(inputs=SimpleNamespace(configs={}, sources={}))
+    with pytest.raises(SourceError, match=r"^passes/mine.py:5 reads the clock \(time.time\); "):
+        check_pass_reads(action, workspace, watch)
+    path.write_text(f"INPUTS = []\n{code}")
+    check_pass_reads(action, workspace, watch)
 
 
 @pytest.mark.slow

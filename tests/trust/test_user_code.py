@@ -24,6 +24,7 @@ from pipeline.program.kept_state import _PARTS, _SEEDS, keep_state, kept_state
 from pipeline.run import worker
 from pipeline.run.build.compile import _load_passes
 from pipeline.run.build.export import export
+from pipeline.run.build.load import load_method
 from pipeline.run.perform import runs_user_code
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError, SourceError
@@ -225,6 +226,36 @@ def test_actions_that_run_user_code(monkeypatch):
     passes = (PassSpec(reference="own:Change"),)
     assert not compiles()
     assert compiles(edge=EdgeConfig(passes=passes)) and compiles(emit=passes)
+
+
+def test_the_program_that_is_loaded_is_that_of_the_key(export_model, tmp_path):
+    """A result of a store or a remote can name any program of an archive."""
+    source, _ = export_model("a")
+    store = Store(tmp_path / "store")
+    assert load_method(source, store)
+    for wrong in ({"program": "0" * 64}, {"names": "0" * 64}):
+        with pytest.raises(SourceError, match="forward: the store or its remote says"):
+            load_method(replace(source, **wrong), store)
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+assert os.environ["PYTHONHASHSEED"] == "0"
+if not (flag := Path("flag")).exists():
+    flag.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_an_exporter_that_is_killed_is_tried_again_and_hashes_as_before(tmp_path):
+    """As for lack of memory; and the order of its sets is that of every other run."""
+    bench = bench_for(tmp_path / "here", {"p": both(partitioners=[])})
+    (model,) = (bench.root / "models").glob("*.py")
+    model.write_text(KILLED + model.read_text())
+    assert bench.doit("export") == 0, bench.output
+    assert (bench.root / "flag").exists()
 
 
 def test_what_an_action_asked_comes_back_from_its_process(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pipeline.cli.columns import columns
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
+from pipeline.report.records import fits_name
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
 from pipeline.store.files import CONTENTS, MANIFEST, REPORT
@@ -148,12 +149,14 @@ def _load_build(store: Store, link: Digest, report: Any = None) -> Build | None:
 
 
 def _load_records(store: Store, entry: ActionEntry, *names: str) -> dict[str, Any]:
-    """Return those of the records that a result has; none where one of them can't be read."""
+    """Return those of the records that a result has; none where one of them can't be read, or is no
+    record of its name."""
     files = entry.result["files"]
     try:
-        return {name: json.loads(store.read(files[name])) for name in names if name in files}
-    except (MissingBlobError, ValueError):
+        found = {name: json.loads(store.read(files[name])) for name in names if name in files}
+    except (MissingBlobError, ValueError, RecursionError):
         return {}
+    return found if all(fits_name(*each) for each in found.items()) else {}
 
 
 def _find_in_folder(

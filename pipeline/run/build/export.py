@@ -348,14 +348,8 @@ def _import_afresh(shadowed: Collection[str]) -> _Asked:
 def _shadowed(root: Path, models: Path) -> list[str]:
     """Return the loaded modules in whose place the workspace has others, whatever other actions of
     this process imported; not those of which a process can hold only one."""
-    shared = {"pipeline", *CORE, *sys.stdlib_module_names}
-    found = []
-    for name, module in [*sys.modules.items()]:
-        top, file = name.partition(".")[0], getattr(module, "__file__", None)
-        if top not in shared and not within(str(file), str(root)):
-            found += [name] if any(_is_module(folder / top) for folder in (models, root)) else []
-    return found
-
-
-def _is_module(path: Path) -> bool:
-    return path.with_name(f"{path.name}.py").is_file() or (path / "__init__.py").is_file()
+    own = {path.parent.name for folder in (models, root) for path in folder.glob("*/__init__.py")}
+    own |= {path.stem for folder in (models, root) for path in folder.glob("*.py")}
+    own -= {"pipeline", *CORE, *sys.stdlib_module_names}
+    loaded = [(n, m) for n, m in sys.modules.items() if n.partition(".")[0] in own]
+    return [n for n, m in loaded if not within(str(getattr(m, "__file__", None)), str(root))]

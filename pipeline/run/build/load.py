@@ -14,7 +14,7 @@ from pipeline.plan.actions import Action
 from pipeline.program.archive import load_example_inputs, load_program
 from pipeline.program.input_files import check_file
 from pipeline.program.inputs import InputSet, as_input_sets, load_inputs
-from pipeline.program.sources import MethodSource
+from pipeline.program.sources import MethodSource, identify_program
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
@@ -32,12 +32,20 @@ class Quantized(NamedTuple):
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:
-    """Load the program of a method. Raises SourceError for a user's file that can't be read, and
-    MissingBlobError for an exporter's archive that is no longer whole."""
+    """Load the program of a method.
+
+    Raises SourceError for a user's file that can't be read, or where a result that says which
+    program this is, and may come of a remote, is wrong; and MissingBlobError for an exporter's
+    archive that is no longer whole.
+    """
+    archive = source.archive
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
-        return load_program(store.verified_path(source.content), source.entry)
-    return load_program(source.archive, source.entry)
+        archive = store.verified_path(source.content)
+    if identify_program(archive, source.entry) != (source.program, source.names):
+        what = f"{source.entry}: the store or its remote says that another program stands here"
+        raise SourceError(f"{archive.name}: {what}; `doit -a` believes neither")
+    return load_program(archive, source.entry)
 
 
 def load_quantized(action: Digest, method: str, store: Store) -> Quantized:

@@ -13,7 +13,7 @@ from pipeline.plan.actions import Action, CompileInputs
 from pipeline.plan.declared import list_beside
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
-from pipeline.run.build.chance import find_strings
+from pipeline.run.build.chance import find_chance, find_strings
 from pipeline.run.trace.watch import Watch, loaded_files, running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
@@ -47,6 +47,9 @@ def check_pass_reads(action: Action[CompileInputs], workspace: Workspace, watch:
     if beside:
         what = f"{subject} read what no INPUTS of theirs names: {list_beside(beside)}"
         raise SourceError(f"{where}: {what}")
+    chance = [line for path in modules for line in find_chance(path, places.spell(str(path)))]
+    if chance and not declared:
+        raise SourceError(f"{chance[0]}; declare INPUTS to say that it does not count")
     if watch.view == "kernel" and watch.unfollowed:
         raise SourceError(f"{where}: {subject} depend on {', '.join(watch.unfollowed)}")
 

@@ -208,6 +208,7 @@ def _prepare(parent: int) -> None:
         os._exit(1)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the parent's, who bounds the log
     random.seed(_SEED)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(_SEED)
@@ -236,11 +237,10 @@ def _answer_calls(listener: seccomp.Listener, process: int, supervisor: Supervis
     waiting = select.poll()
     waiting.register(listener.descriptor, select.POLLIN)
     waiting.register(process, select.POLLIN)
-    while True:
-        ready = [descriptor for descriptor, event in waiting.poll() if event & select.POLLIN]
-        if process in ready:
-            return
-        if ready and (call := listener.receive()) is not None:
+    while process not in (ready := dict(waiting.poll())):
+        if not ready[listener.descriptor] & select.POLLIN:
+            waiting.unregister(listener.descriptor)  # nobody calls any more, and memory is freed
+        elif (call := listener.receive()) is not None:
             supervisor.see(call)
             listener.proceed(call)
 

@@ -174,9 +174,12 @@ class Listener:
 
     def proceed(self, call: Call) -> None:
         """Let a call go on."""
-        with suppress(FileNotFoundError):  # its process has died, or a signal came
-            answer = struct.pack("=QqiI", call.identity, 0, 0, _CONTINUE)
-            fcntl.ioctl(self.descriptor, _SEND, answer)
+        answer = struct.pack("=QqiI", call.identity, 0, 0, _CONTINUE)
+        with suppress(FileNotFoundError):  # its process has died, or got a signal
+            while True:
+                with suppress(InterruptedError):  # by the timer of this process
+                    fcntl.ioctl(self.descriptor, _SEND, answer)
+                    return
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -1,0 +1,121 @@
+"""What it costs to see all that an exporter reads, in one warm process of its own.
+
+    python -m benchmarks.tracking WORKSPACE STORE REPEATS
+
+Off: an exporter runs in a fork of this process, which stores its programs and inputs. On: the same,
+with all that tells its inputs: the fork is watched, by the kernel or by Python's audit events, its
+inputs are found and hashed, and recorded. CPU time is judged, of this process and its children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Result, in_turns, rounded, run
+from benchmarks.workspaces import Checkout, Sizes, models_of, plan_of, shipped_exporters
+
+LIMIT = 0.05
+VIEWS = ("kernel", "audit")
+
+
+def tracking(folder: Path, sizes: Sizes) -> Result:
+    """The model that it costs most is judged, by the view that costs more."""
+    checkout = shipped_exporters(folder / "workspace", sizes.shipped)
+    command = [sys.executable, "-m", __name__, str(checkout.root), str(checkout.store)]
+    command += [str(sizes.export_repeats), *models_of(sizes.shipped)]
+    told = json.loads(run(command, checkout.root, checkout.environment).output.splitlines()[-1])
+    ratios = {
+        (model, view): min(sides[view]) / min(sides["off"])
+        for model, sides in told.items()
+        for view in VIEWS
+        if view in sides
+    }
+    (model, view), ratio = max(ratios.items(), key=lambda each: each[1])
+    lines = [
+        f"{name} {min(told[name]['off']):.2f} s, {by} {each - 1:+.1%} "
+        f"({1000 * (min(told[name][by]) - min(told[name]['off'])):+.0f} ms)"
+        for (name, by), each in ratios.items()
+    ]
+    return Result(
+        case="tracking",
+        ratio=ratio,
+        limit=1 + LIMIT,
+        ok=ratio <= 1 + LIMIT,
+        measured=f"{ratio - 1:+.1%} of CPU time ({model}, {view})",
+        to_reach=f"<= {LIMIT:+.0%}",
+        note="; ".join(lines),
+        figures=told,
+    )
+
+
+# In the process that measures
+
+
+def main(root: Path, store: Path, repeats: int, models: list[str]) -> dict[str, Any]:
+    """Return CPU seconds by model and side, one for each repeat."""
+    import torch
+
+    from pipeline.run.trace.isolated import has_kernel_view
+
+    torch.set_num_threads(1)  # as in workers
+    checkout = Checkout(root, store)
+    sides: dict[str, Callable[[str], None]] = {"off": partial(_untracked, checkout)}
+    for view in VIEWS if has_kernel_view() else VIEWS[1:]:
+        sides[view] = partial(_tracked, checkout, view == "kernel")
+    return {model: _model(checkout, model, sides, repeats) for model in models}
+
+
+def _model(
+    checkout: Checkout, model: str, sides: dict[str, Callable[[str], None]], repeats: int
+) -> dict[str, list[float]]:
+    def timed(side: Callable[[str], None], repeat: int) -> float:
+        shutil.rmtree(checkout.store, ignore_errors=True)
+        before = _cpu()
+        with contextlib.redirect_stdout(sys.stderr):
+            side(model)
+        return _cpu() - before
+
+    for side in sides.values():  # torch and ExecuTorch warm up
+        timed(side, 0)
+    taken = in_turns(repeats, *(partial(timed, side) for side in sides.values()))
+    return {name: rounded(each) for name, each in zip(sides, taken, strict=True)}
+
+
+def _cpu() -> float:
+    """Return the CPU seconds of this process and of those of its children that have ended."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
+
+
+def _tracked(checkout: Checkout, kernel: bool, model: str) -> None:
+    from pipeline.run.build.export import export
+    from pipeline.run.stages import Stages
+
+    plan = plan_of(checkout)
+    export(plan.models.export(model), plan.workspace, Stages(), kernel)
+
+
+def _untracked(checkout: Checkout, model: str) -> None:
+    from pipeline.run.build import export
+    from pipeline.run.trace.isolated import run_isolated
+
+    plan = plan_of(checkout)
+    action = plan.models.export(model)
+    path, store = checkout.root / action.inputs.path, plan.workspace.store
+    with export._importing(checkout.root, path):
+        result, parts, _ = run_isolated(partial(export._run_exporter, path, store, ()))
+    for key, value in [*parts, (action.key, result)]:
+        store.put_result(key, value)
+
+
+if __name__ == "__main__":
+    measured = main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    print(json.dumps(measured))

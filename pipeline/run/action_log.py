@@ -1,0 +1,61 @@
+"""The log of an action: all that its process, and those that it starts, print, up to a bound."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from pipeline.store.files import clear_place
+
+MOST = 64 << 20  # bytes
+_SECONDS = 0.5  # between two looks at its size
+_CUT = b"\n... the middle of this log is left out: it is longer than %d MB ...\n"
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Send the file descriptors of standard output and error, native code's too, to a file, whose
+    middle goes where it grows beyond `MOST`."""
+    clear_place(path)
+    log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+    saved = [os.dup(fd) for fd in (1, 2)]
+    try:
+        for fd in (1, 2):
+            os.dup2(log, fd)
+        with _repeating(partial(_bound, log)):
+            yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for fd, original in zip((1, 2), saved, strict=True):
+            os.dup2(original, fd)
+            os.close(original)
+        _bound(log)
+        os.close(log)
+
+
+@contextmanager
+def _repeating(call: partial[None]) -> Iterator[None]:
+    """Call a function again and again in the main thread of this process; forks of it don't."""
+    before = signal.signal(signal.SIGALRM, lambda number, frame: call())
+    signal.siginterrupt(signal.SIGALRM, False)  # native code that waits goes on
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS, _SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _bound(log: int) -> None:
+    """Keep the first half and the last quarter of what a log may hold, if it holds more."""
+    size = os.fstat(log).st_size
+    if size > MOST:
+        last = os.pread(log, MOST // 4, size - MOST // 4)
+        os.ftruncate(log, MOST // 2)
+        os.write(log, _CUT % (MOST >> 20) + last)
