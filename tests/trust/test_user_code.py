@@ -254,7 +254,7 @@ def test_an_exporter_that_is_killed_is_tried_again_and_hashes_as_before(tmp_path
     bench = bench_for(tmp_path / "here", {"p": both(partitioners=[])})
     (model,) = (bench.root / "models").glob("*.py")
     model.write_text(KILLED + model.read_text())
-    assert bench.doit("export") == 0, bench.output
+    assert bench.process("export") == 0, bench.output
     assert (bench.root / "flag").exists()
 
 
