@@ -726,7 +726,7 @@ def test_declared_inputs_are_all_that_may_be_read(site, name):
 def test_all_that_is_read_beside_is_one_line(site):
     FILES(site)
     site.write(
-        "os.getenv('CHECKPOINT'); os.path.exists('none'); os.listdir('OUT')\n"
+        "os.getenv('CHECK' + 'POINT'); os.path.exists('none'); os.listdir('OUT')\n"
         "VALUE = open('weights/w.txt').read()",
         "INPUTS = []",
     )

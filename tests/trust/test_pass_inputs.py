@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
+from pipeline.run.trace.isolated import run_isolated
 from pipeline.store import distributions
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
@@ -114,6 +115,18 @@ def test_a_pass_that_reads_the_clock_is_refused_unless_it_says_what_counts(works
         check_pass_reads(action, workspace, watch)
     path.write_text(f"INPUTS = []\n{code}")
     check_pass_reads(action, workspace, watch)
+
+
+def test_a_variable_whose_name_is_computed_is_named(workspace, monkeypatch):
+    path = workspace.root / "passes/mine.py"
+    path.write_text("import os\n\ndef read():\n    return os.environ.get('LEV' + 'EL', '3')\n")
+    monkeypatch.setenv("LEVEL", "3")
+    watch, made = watch_passes(workspace), {}
+    exec(compile(path.read_text(), path, "exec"), made)
+    run_isolated(made["read"], watch)
+    action = SimpleNamespace(inputs=SimpleNamespace(configs={}, sources={}))
+    with pytest.raises(SourceError, match=r"no INPUTS of theirs names: .*env:LEVEL$"):
+        check_pass_reads(action, workspace, watch)
 
 
 @pytest.mark.slow

@@ -233,8 +233,9 @@ class ExportReads:
             name for (kind, name), value in seen.items() if self._is_beside(kind, name, value)
         ]
         strings = {text for path in sources for text in find_strings(path)}
-        unknown = self.watch.environment.keys() - {*self._inputs.declared.environment, "HOME"}
-        beside += [f"env:{name}" for name in sorted(unknown & strings)]
+        read = self.watch.find_variables([*map(str, sources)], strings)
+        known = {*self._inputs.declared.environment, "HOME"}
+        beside += [f"env:{name}" for name in sorted(read - known)]
         if beside:
             what = f"reads what INPUTS does not name: {list_beside(beside)}"
             raise SourceError(f"{self._inputs.path}: {what}")

@@ -40,7 +40,8 @@ def check_pass_reads(action: Action[CompileInputs], workspace: Workspace, watch:
             beside.add(name)
     known = {name for each in declared for name in each.environment}
     strings = {text for path in modules for text in find_strings(path)}
-    beside |= {f"env:{name}" for name in (watch.environment.keys() & strings) - known}
+    read = watch.find_variables([*map(str, modules)], strings)
+    beside |= {f"env:{name}" for name in read - known}
     who = [("passes", PASSES), ("libraries of operators", OPERATORS)]
     named = [each for each in who if action.key.get(each[1])]
     subject, where = " and ".join(n for n, _ in named), ", ".join(f"{f}/" for _, f in named)

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+_PASSING = ("os", "_collections_abc", "collections.abc", __name__)  # read for others
 
-def record_environment(found: dict[str, str | None]) -> None:
-    """Record, from now on, which environment variables this process reads through `os`, and what
-    they were; those that it set itself don't count.
+
+def record_environment(found: dict[str, str | None], readers: dict[str, list[str]]) -> None:
+    """Record, from now on, which environment variables this process reads through `os`, what they
+    were, and the files of the code that asks for each by its name; those that it set itself don't
+    count.
 
     The mappings stay the same objects, since modules hold them. Native code is not heard.
     """
-    recording = type("_Recording", (_Recording,), {"found": found, "own": set()})
+    own = {"found": found, "readers": readers, "own": set()}
+    recording = type("_Recording", (_Recording,), own)
     for mapping in (os.environ, os.environb):
         mapping.__class__ = recording  # type: ignore[assignment]
 
 
 class _Recording(os._Environ):  # type: ignore[type-arg]
     found: dict[str, str | None]
+    readers: dict[str, list[str]]
     own: set[str]
+    copied = False  # as for a subprocess: each of them is read by its name then
 
     def __getitem__(self, key: Any) -> Any:
         value = self._data.get(self.encodekey(key))  # type: ignore[attr-defined]
         name = os.fsdecode(key)
         if name not in self.own:
             self.found.setdefault(name, None if value is None else os.fsdecode(value))
+            if not self.copied:
+                reader, readers = _find_reader(), self.readers.setdefault(name, [])
+                readers += [] if reader in readers else [reader]
         return super().__getitem__(key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -52,6 +62,15 @@ class _Recording(os._Environ):  # type: ignore[type-arg]
         return super().__repr__()
 
     def _read_all(self) -> None:
+        type(self).copied = True
         for key, value in self._data.items():  # type: ignore[attr-defined]
             if (name := os.fsdecode(key)) not in self.own:
                 self.found.setdefault(name, os.fsdecode(value))
+
+
+def _find_reader() -> str:
+    """Return the file of the code that asks for a variable."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in _PASSING:
+        frame = frame.f_back
+    return os.path.abspath(frame.f_code.co_filename)

@@ -187,7 +187,7 @@ class _Child:
         }
 
     def _begin_watching(self, watch: Watch) -> None:
-        record_environment(watch.environment)
+        record_environment(watch.environment, watch.readers)
         if self._line is None:
             hear_audit_events(watch)
             return

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from pipeline.plan.places import Kind
@@ -30,6 +30,7 @@ class Watch:
         written: paths that the child made, changed, renamed or removed.
         environment: the environment variables that were read, None for one that is not set; all of
             them where they were iterated over.
+        readers: the files of the code that asked for a variable by its name.
         processes: the programs that were started.
         unfollowed: phrases for what can't be followed, as "the network (10.0.0.1:80)".
         modules: the files of the modules that the child imported, by name.
@@ -46,6 +47,7 @@ class Watch:
         self.seen: dict[tuple[Kind, str], Value] = {}
         self.written: set[str] = set()
         self.environment: dict[str, str | None] = {}
+        self.readers: dict[str, list[str]] = {}
         self.processes: list[str] = []
         self.unfollowed: list[str] = []
         self.modules: dict[str, str] = {}
@@ -172,6 +174,12 @@ class Watch:
     def _passes_own(self, path: str) -> bool:
         return any(_resolve(each, follow=False) in self._own for each in _with_parents(path))
 
+    def find_variables(self, files: Collection[str], strings: Collection[str]) -> set[str]:
+        """Return the variables that code in some files read, itself or through a library, for which
+        it must name them: libraries read others of their own."""
+        direct = {name for name, own in self.readers.items() if not set(files).isdisjoint(own)}
+        return direct | (self.environment.keys() & strings)
+
     # Between processes
 
     def to_json(self) -> dict[str, Any]:
@@ -185,6 +193,7 @@ class Watch:
         self.seen |= {(kind, path): value for kind, path, value in facts["seen"]}
         self.written |= set(facts["written"])
         self.environment |= facts["environment"]
+        self.readers |= facts["readers"]
         self.modules |= facts["modules"]
         self.processes += [each for each in facts["processes"] if each not in self.processes]
         for what in facts["unfollowed"]:
