@@ -62,6 +62,8 @@ def _describe(each: Difference, file: str) -> str:
             return "pte-pipeline's own code changed"
         case ("host", *rest):
             return f"this machine, {'.'.join(rest)}: {shown}"
+        case ("hash_seed",):
+            return f"PYTHONHASHSEED: {shown}"
         case ("source",):
             return f"{file} changed"
         case ("reads", what, name, *_):
