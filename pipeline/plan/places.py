@@ -42,16 +42,20 @@ def is_no_file(path: str) -> bool:
     return named and not os.path.lexists(path)
 
 
-@cache
 def environment_folders() -> tuple[str, ...]:
     """List the folders of the Python that runs: its library, what is installed, its programs, and
     what else makes a virtual environment. Data that someone keeps in one are not among them."""
+    return _folders_of(sys.prefix, sys.base_prefix)
+
+
+@cache
+def _folders_of(prefix: str, base: str) -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    found.add(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
-    if sys.prefix != sys.base_prefix:
+    found.add(sysconfig.get_path("stdlib", vars={"installed_base": base}))
+    if prefix != base:
         own = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
-        found |= {os.path.join(sys.prefix, name) for name in own}
+        found |= {os.path.join(prefix, name) for name in own}
     found |= set(map(os.path.realpath, found))
     return tuple(sorted({os.path.normpath(each) for each in found}))
 

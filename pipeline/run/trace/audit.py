@@ -26,7 +26,13 @@ def hear_audit_events(watch: Watch) -> None:
     hearer = _Hearer(watch)
     for name in ("stat", "lstat", "access", "readlink", "open"):
         setattr(os, name, hearer.wrap(name, getattr(os, name)))
-    sys.addaudithook(hearer.hear)
+    known, hear = hearer.handlers, hearer.hear
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event in known:  # most are not, and an export raises hundreds of thousands
+            hear(event, args)
+
+    sys.addaudithook(hook)
 
 
 class _Hearer:
@@ -35,14 +41,14 @@ class _Hearer:
         self._folders = Folders()
         self._busy = threading.local()  # what a watch reads itself is no event
         names = [name.removeprefix("_on_") for name in dir(self) if name.startswith("_on_")]
-        self._handlers = {n.replace("__", "."): getattr(self, f"_on_{n}") for n in names}
+        self.handlers = {n.replace("__", "."): getattr(self, f"_on_{n}") for n in names}
         for event in _STARTS:
-            self._handlers[event] = lambda *args: self._start(args)
+            self.handlers[event] = lambda *args: self._start(args)
 
     def hear(self, event: str, args: tuple[Any, ...]) -> None:
-        if (handle := self._handlers.get(event)) is not None and not self._is_busy:
+        if not self._is_busy:
             with self._watching():
-                handle(*args)
+                self.handlers[event](*args)
 
     @property
     def _is_busy(self) -> bool:
