@@ -53,6 +53,12 @@ READS = {
     "absent": "def read():\n    return 2.0 if Path('data/flag').exists() else 1.0",
 }
 
+ACTION = SimpleNamespace(
+    key={"passes": {"mine:Scale": {}}},
+    libraries=(),
+    inputs=SimpleNamespace(configs={}, sources={}),
+)
+
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
@@ -110,11 +116,10 @@ def test_a_pass_that_reads_the_clock_is_refused_unless_it_says_what_counts(works
     watch.view = "kernel"
     code = "import time\n\nclass Scale:\n    def __call__(self, graph):\n        time.time()\n"
     path.write_text(code)
-    action = SimpleNamespace(inputs=SimpleNamespace(configs={}, sources={}))
     with pytest.raises(SourceError, match=r"^passes/mine.py:5 reads the clock \(time.time\); "):
-        check_pass_reads(action, workspace, watch)
+        check_pass_reads(ACTION, workspace, watch)
     path.write_text(f"INPUTS = []\n{code}")
-    check_pass_reads(action, workspace, watch)
+    check_pass_reads(ACTION, workspace, watch)
 
 
 def test_a_variable_whose_name_is_computed_is_named(workspace, monkeypatch):
@@ -124,9 +129,8 @@ def test_a_variable_whose_name_is_computed_is_named(workspace, monkeypatch):
     watch, made = watch_passes(workspace), {}
     exec(compile(path.read_text(), path, "exec"), made)
     run_isolated(made["read"], watch)
-    action = SimpleNamespace(inputs=SimpleNamespace(configs={}, sources={}))
     with pytest.raises(SourceError, match=r"no INPUTS of theirs names: .*env:LEVEL$"):
-        check_pass_reads(action, workspace, watch)
+        check_pass_reads(ACTION, workspace, watch)
 
 
 @pytest.mark.slow
