@@ -12,21 +12,17 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-    XnnpackDynamicallyQuantizedPartitioner,
-    XnnpackPartitioner,
-)
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import (
     EdgeCompileConfig,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
     to_edge_transform_and_lower,
 )
-from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.passes import MemoryPlanningPass
 
 HERE = Path(__file__).resolve().parent
@@ -34,7 +30,6 @@ HERE = Path(__file__).resolve().parent
 
 def lower(
     model: Any,
-    partitioners: Sequence[Partitioner] = (XnnpackPartitioner(),),
     check_validity: bool = True,
     **emission: Any,
 ) -> ExecutorchProgramManager:
@@ -43,7 +38,7 @@ def lower(
     constants = model.constant_methods() if hasattr(model, "constant_methods") else None
     edge = to_edge_transform_and_lower(
         programs,
-        partitioner={name: list(partitioners) for name in programs},
+        partitioner={name: [XnnpackPartitioner()] for name in programs},
         constant_methods=constants,
         compile_config=EdgeCompileConfig(_check_ir_validity=check_validity),
     )
@@ -53,10 +48,6 @@ def lower(
 def unchecked(model: Any) -> ExecutorchProgramManager:
     planning = MemoryPlanningPass(alloc_graph_input=False)
     return lower(model, check_validity=False, memory_planning_pass=planning)
-
-
-def quantized_first(model: Any) -> ExecutorchProgramManager:
-    return lower(model, [XnnpackDynamicallyQuantizedPartitioner(), XnnpackPartitioner()])
 
 
 def share_cache(model: Any) -> ExecutorchProgramManager:
@@ -75,7 +66,6 @@ def by_script(script: str) -> Callable[[Any], ExecutorchProgramManager]:
 
 # How packages are lowered that are not lowered by `lower` alone.
 OWN: dict[str, Callable[[Any], ExecutorchProgramManager]] = {
-    "executorch_llama": quantized_first,
     "gemma4_speech": unchecked,
     "llama": share_cache,
     "silero_vad": by_script("silero_vad.export_silero_vad"),

@@ -1,0 +1,51 @@
+"""Voxtral Realtime, ExecuTorch's example, with random weights: `audio_encoder`, whose length is 8
+times another, `text_decoder` over a cache with custom operators, and `token_embedding`."""
+
+from typing import Any
+
+import torch
+from executorch.examples.models.voxtral_realtime import export_voxtral_rt as voxtral
+from executorch.examples.models.voxtral_realtime.model import (
+    VoxtralRealtimeConfig,
+    VoxtralRealtimeModel,
+    compute_time_embedding,
+)
+from torch.export import ExportedProgram
+
+LENGTH = 32
+config = VoxtralRealtimeConfig(
+    dim=64,
+    n_layers=1,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=16,
+    hidden_dim=128,
+    vocab_size=256,
+    ada_rms_norm_t_cond_dim=8,
+    enc_dim=32,
+    enc_n_layers=1,
+    enc_n_heads=2,
+    enc_head_dim=16,
+    enc_hidden_dim=64,
+    num_mel_bins=16,
+    max_seq_len=LENGTH,
+    sliding_window=LENGTH,
+)
+
+
+def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
+    """The programs and the metadata, as ExecuTorch's script makes them."""
+    torch.manual_seed(0)
+    model = VoxtralRealtimeModel(config)
+    model.register_buffer("t_cond", compute_time_embedding(6, config.dim))
+    return voxtral.export_all(model.requires_grad_(False).eval(), LENGTH)
+
+
+def export_methods() -> dict[str, ExportedProgram]:
+    """`audio_encoder`, `text_decoder` and `token_embedding`."""
+    return exported()[0]
+
+
+def constant_methods() -> dict[str, Any]:
+    """The script's metadata, which its runner asks for."""
+    return exported()[1]

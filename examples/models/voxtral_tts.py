@@ -1,0 +1,54 @@
+"""Voxtral TTS, ExecuTorch's example, with random weights: five methods of one file, from text to
+the codes of sound."""
+
+from typing import Any
+
+import torch
+from executorch.examples.models.voxtral_tts import export_voxtral_tts as voxtral
+from executorch.examples.models.voxtral_tts.model import VoxtralTTSConfig, VoxtralTTSModel
+from torch.export import ExportedProgram
+
+LENGTH = 32
+config = VoxtralTTSConfig(
+    dim=64,
+    n_layers=1,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=16,
+    hidden_dim=128,
+    vocab_size=256,
+    at_dim=64,
+    at_n_layers=1,
+    at_n_heads=4,
+    at_n_kv_heads=2,
+    at_head_dim=16,
+    at_hidden_dim=128,
+    semantic_codebook_size=64,
+    semantic_dim=32,
+    acoustic_dim=8,
+    codec_dim=32,
+    codec_hidden_dim=64,
+    codec_n_heads=2,
+    codec_n_kv_heads=2,
+    codec_head_dim=16,
+    codec_decoder_transformer_lengths=(1, 1, 1, 1),
+    max_seq_len=LENGTH,
+)
+
+
+def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
+    """The programs and the metadata, as ExecuTorch's script makes them."""
+    torch.manual_seed(0)
+    model = VoxtralTTSModel(config)
+    return voxtral.export_model(model.requires_grad_(False).eval(), LENGTH)
+
+
+def export_methods() -> dict[str, ExportedProgram]:
+    """`text_decoder`, `token_embedding`, `audio_token_embedding`, `semantic_head` and
+    `predict_velocity`."""
+    return exported()[0]
+
+
+def constant_methods() -> dict[str, Any]:
+    """The script's metadata, which its runner asks for."""
+    return exported()[1]
