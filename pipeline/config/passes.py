@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,10 @@ _EXECUTORCH = "executorch"
 # ExecuTorch's modules of passes: those in such a folder, or with such an end of their name.
 _PASS_FOLDERS = {"passes", "_passes", "aten_passes", "edge_passes", "transforms"}
 _PASS_MODULES = ("_pass", "_passes")
+# An option that names a file, as `log_filename` of `DebugPass`, which writes there.
+_FILE_OPTION = re.compile(r"(^|_)(file(_?name|_?path)?|path(name)?|folder|dir(ectory|name)?)s?$")
+# A package that downloads and unpacks an SDK when it is imported, but where one is named.
+_DOWNLOADS, _SDK = f"{_EXECUTORCH}.backends.qualcomm.", "QNN_SDK_ROOT"
 
 
 def source_files(reference: str, root: Path) -> dict[str, Path]:
@@ -166,9 +171,9 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
     made: list[Pass] = []
     try:
         name, _, attribute = reference.partition(":")
-        module = importlib.import_module(name)
-        found = getattr(module, attribute)
-        what = _foreign(module, attribute, found, root)
+        what = _forbidden(spec) if _own_file(name, root) is None else ""
+        found = None if what else getattr(importlib.import_module(name), attribute)
+        what = what or _foreign(sys.modules[name], attribute, found, root)
         if not what:
             made = _make(spec, found)
             if not made or not all(map(callable, made)):
@@ -181,6 +186,18 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
     if what:
         raise PipelineError(f"pass {reference}: {what}")
     return made
+
+
+def _forbidden(spec: PassSpec) -> str:
+    """Return why a config may not have a pass of ExecuTorch's with such options, or ""."""
+    if not _is_executorchs(spec.reference.partition(":")[0]):
+        return ""
+    if spec.reference.startswith(_DOWNLOADS) and not os.environ.get(_SDK):
+        return f"downloads an SDK when it is imported; set {_SDK} to one"
+    for name, value in spec.options.items():
+        if _FILE_OPTION.search(name) and not isinstance(value, bool):
+            return f"has the option {name!r}, and no config names files to ExecuTorch's passes"
+    return ""
 
 
 def _make(spec: PassSpec, found: Any) -> list[Pass]:

@@ -232,6 +232,27 @@ def test_nothing_else_of_executorch_is(root, reference):
         load_passes([PassSpec(reference=reference)], root)
 
 
+def test_a_pass_of_executorch_is_given_no_file(root):
+    """DebugPass writes over any file that its options name."""
+    victim = root / "victim"
+    victim.write_text("kept")
+    options = {"log_filename": str(victim), "msg": "ssh-ed25519 AAAA"}
+    reference = "executorch.exir.passes:DebugPass"
+    with pytest.raises(PipelineError, match="DebugPass: has the option 'log_filename', and no"):
+        load_passes([PassSpec(reference=reference, options=options)], root)
+    assert victim.read_text() == "kept"
+    options = {"msg": "seen", "show_full_path": True, "path_filter": "models"}
+    assert load_passes([PassSpec(reference=reference, options=options)], root)
+
+
+def test_no_sdk_is_downloaded_for_a_pass(root, monkeypatch):
+    monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
+    reference = "executorch.backends.qualcomm._passes.layout_transform:LayoutTransform"
+    with pytest.raises(PipelineError, match="downloads an SDK when it is imported; set QNN_SDK"):
+        load_passes([PassSpec(reference=reference)], root)
+    assert "executorch.backends.qualcomm" not in sys.modules
+
+
 def test_a_namespace_of_a_distribution_offers_passes(root, offered):
     """As `executorch`, it has no file of its own."""
     inner = offered / "space" / "fusions"
