@@ -15,8 +15,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from pipeline.config.passes import list_files
 from pipeline.program.fresh_imports import FromText, importing_from_text
@@ -90,22 +92,38 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
 
 
 def _load(reference: str, root: Path) -> None:
-    if not _is_path(reference):
-        importlib.import_module(reference)
-        return
-    path = root / reference
-    if path.suffix in _SHARED:
+    path = _find_file(reference, root)
+    if _is_path(reference) and reference.endswith(_SHARED):
         import torch
 
-        torch.ops.load_library(path)
+        torch.ops.load_library(root / reference)
         return
-    name = path.stem
-    if getattr(sys.modules.get(name), "__file__", None) == str(path):
-        return  # torch takes the definition of an operator once
-    spec = spec_from_file_location(name, path, loader=FromText(name, str(path)))
-    assert spec is not None and spec.loader is not None
-    sys.modules[name] = module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[name])
+    name = Path(reference).stem if _is_path(reference) else reference
+    # By whichever name it was imported: torch takes the definition of an operator once.
+    module = None if path is None else _find_loaded(path)
+    if module is not None:
+        sys.modules.setdefault(name, module)
+    elif not _is_path(reference):
+        module = importlib.import_module(reference)
+    else:
+        spec = spec_from_file_location(name, root / reference, loader=FromText(name, str(path)))
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    if path is not None and root / FOLDER in (path.parent, path.parent.parent):
+        _name_in_folder(module, path.parent.name if path.stem == "__init__" else path.stem)
+
+
+def _find_loaded(path: Path) -> ModuleType | None:
+    loaded = list(sys.modules.values())
+    return next((m for m in loaded if getattr(m, "__file__", None) == str(path)), None)
+
+
+def _name_in_folder(module: ModuleType, name: str) -> None:
+    """Let `import operators.<name>`, as exporters write it, find a module that is loaded."""
+    sys.modules.setdefault(f"{FOLDER}.{name}", module)
+    with suppress(ImportError):
+        setattr(importlib.import_module(FOLDER), name, module)
 
 
 def _is_path(reference: str) -> bool:

@@ -89,6 +89,8 @@ def _describe(each: Difference, file: str) -> str:
             return f"{name}, of the operators in {library}, {_verb(each)}"
         case ("operator_inputs", *_):
             return "libraries of operators changed"
+        case (place,) if place.startswith("file_order"):
+            return "the order of the files in emit.external_weights or external_files changed"
         case ("places", *_):
             return "the config's lines moved"
         case ("sources" | "configs", path):

@@ -152,12 +152,15 @@ def compile_action(
     }
     together = {name: source for name, source in methods.items() if name in unit}
     beside = config.delegates_beside(unit)
+    files_of_weights = [*config.emit.external_weights, *config.emit.external_files]
     more: Key = {
         # A backend that sees all methods takes them in the order of the model.
         "order": list(together) if len(together) > 1 else [],
         "content": {n: methods[n].content for n in unit} if config.emit.holds_lines else {},
         "facts": _machine_facts(config, unit),
         "delegates_beside": beside,
+        # The first file with a pattern of a constant's name is its own.
+        "file_order": files_of_weights if len(files_of_weights) > 1 else [],
         "passes": {name: passes[name] for name in sorted(set(config.pass_references(unit)))},
         **_operators(libraries),
     }
@@ -279,6 +282,8 @@ def _measure_key(
         "sequences": config.sequences,
         "constant_methods": config.constant_methods,
         "settings": settings,
+        # What was narrowed is told, and bytes can be the same either way.
+        "keep_ranges": sorted(n for n, own in config.methods.items() if own.edge.keep_ranges),
         # Why this machine can't run what some backends make, by the backend's id.
         "not_run": {i: m["cannot_run"] for i, m in sorted(machines.items()) if "cannot_run" in m},
         "host": host(),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pipeline.config.operators import may_load
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
 from pipeline.plan.checks import check_backends, check_config, check_model, find_places
@@ -268,7 +269,9 @@ class Plan:
             return None
         if (methods is not None) != exported:
             return None
-        inputs = [toolchain(summary.distributions), passes, libraries]
+        root, settings = self.workspace.root, self.workspace.operators
+        may = [may_load(each, root, settings) for each in summary.operators]
+        inputs = [toolchain(summary.distributions), passes, libraries, may]
         return self._derived(package, what, methods or {}, inputs, compute)
 
     def validate(self, package: str) -> Action | None:
@@ -339,8 +342,9 @@ class Plan:
             for name, m in methods.items()
         ]
         files = [self._file(path) for path in summary.files]
+        every = list(self.models.methods(summary.export) or ())  # those that are omitted too
         constants = self.models.constants(summary.export) if methods else {}
-        given = [*inputs, sources, constants, summary.machine, host(), files]
+        given = [*inputs, sources, every, constants, summary.machine, host(), files]
         return self.configs.derived(package, what, given, compute)
 
     def _linked(self, package: str) -> dict[str, Digest]:

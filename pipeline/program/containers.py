@@ -52,15 +52,20 @@ def register_stand_ins(trees: Iterable[str]) -> None:
 
     Raises ValueError where a name is that of a named tuple in one place and not in another.
     """
+    kinds: dict[str, bool] = {}
     for tree in trees:
         for name, named in _iter_classes(json.loads(tree)[1]):
             known = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
-            if known is not None and pytree.is_namedtuple_class(known) != named:
+            other = known is not None and pytree.is_namedtuple_class(known) != named
+            foreign = other and not issubclass(known or object, _Container | _NamedTuple)
+            if foreign or kinds.setdefault(name, named) != named:
                 raise ValueError(f"'{name}' is {'no' if named else 'a'} named tuple")
-            if known is None and named:
+            if known is not None and not other:
+                continue
+            if named:  # of another kind are stand-ins of what this process loaded before
                 own = type("NamedTuple", (_NamedTuple,), {})
                 pytree._register_namedtuple(own, serialized_type_name=name)
-            elif known is None:
+            else:
                 _register(type("Container", (_Container,), {}), name)
 
 

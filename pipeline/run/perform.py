@@ -16,6 +16,7 @@ from pipeline.plan.models import Models
 from pipeline.run.build.compile import Keep, compile_unit
 from pipeline.run.build.export import export
 from pipeline.run.build.link import link_package
+from pipeline.run.build.load import check_libraries
 from pipeline.run.build.quantize import quantize_method
 from pipeline.run.prove.validate import validate
 from pipeline.run.stages import WAIT, Stages
@@ -46,6 +47,7 @@ def perform(
             return True
         if action.kind != "export":  # whose exporter has a process of its own, and loads them there
             load_libraries(action.libraries, workspace.root)
+            check_libraries(action, workspace)
         verbs[action.kind](action, workspace, stages)
         return False
 

@@ -103,6 +103,17 @@ def test_config_changes_the_keys_of_what_it_affects(change, affected):
     assert changed(keys(config()), keys(config(**change))) == affected
 
 
+def test_the_order_of_files_of_weights_counts():
+    """The first with a pattern of a constant's name is its own."""
+    for option in ("external_weights", "external_files"):
+        files = {"one": ["*"], "two": ["head.*"]}
+        first, second = (
+            keys(config(emit={option: dict(order)}))
+            for order in (files.items(), reversed(files.items()))
+        )
+        assert changed(first, second) == {"encode", "decode", "link"}
+
+
 def test_defaults_spelled_out_are_the_same():
     spelled = methods(encode={"partitioners": [{"xnnpack": {"per_op_mode": False}}]})
     assert keys(config()) == keys(config(**spelled))

@@ -17,7 +17,7 @@ from pipeline.config import parser
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status, link_status, unit_status, validate_status
 from pipeline.store.errors import ConfigErrors
-from pipeline.store.settings import read_settings
+from pipeline.store.settings import OperatorSettings, read_settings
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.bench import bench_of
@@ -228,3 +228,23 @@ def test_a_backend_that_changed_makes_its_summaries_anew(tmp_path, monkeypatch):
     assert needs("1", "numpy") == ("torch",)  # its code is the same
     assert needs("2", "numpy") == ("numpy",)
     assert needs("") is None
+
+
+def test_what_a_config_may_not_say_any_more_is_told_though_nothing_else_changed(tmp_path):
+    """An omitted method that the model lacks by now, and a library that settings list no more."""
+    bench = bench_of("archives", tmp_path)
+    config = bench.root / "partition_configs" / "many.yaml"
+    config.write_text(
+        "model: many\nmethods:\n  features: {partitioners: []}\n  classify: omit\n"
+        "operators: [team_ops]\n"
+    )
+    (bench.root / "team_ops.py").write_text("")
+    bench.settle()
+    workspace = Workspace(bench.root, Store(bench.store), 1)
+    listed = replace(workspace, operators=OperatorSettings(("team_ops",)))
+    assert Plan(listed).link_digest("many") is not None
+    listed.file_digests.save()
+    untrusted = replace(workspace, operators=OperatorSettings())
+    assert Plan(untrusted).link_digest("many") is None
+    (bench.root / "models" / "many" / "classify.pt2").unlink()
+    assert Plan(replace(listed)).link_digest("many") is None

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from pipeline.program.archive import load_example_inputs, load_program, save_programs
 from pipeline.program.archive_reader import tags_file
 from pipeline.program.constant_tags import read_tags, write_tags
+from pipeline.program.containers import register_stand_ins
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, as_input_sets
 from pipeline.program.method_spec import make_method_spec
@@ -242,6 +243,23 @@ def test_containers_without_a_name_are_tuples(tmp_path):
     for actual, wanted in zip(Source(loaded).run(InputSet((x,))), expected, strict=True):
         torch.testing.assert_close(actual, wanted)
     assert to_edge_transform_and_lower({"m": loaded}).to_executorch().buffer
+
+
+def test_a_stand_in_of_one_archive_is_none_for_a_class_of_another_kind_in_the_next():
+    """A worker loads many, and a name of one must not make the next fail."""
+    name, leaf = "acme.Given", {"type": None, "context": None, "children_spec": []}
+    trees = [
+        json.dumps([1, {"type": kind, "context": context, "children_spec": [leaf]}])
+        for kind, context in (("collections.namedtuple", name), (name, '["a"]'))
+    ]
+    try:
+        for tree in (*trees, trees[0]):
+            register_stand_ins([tree])
+            assert pytree.treespec_dumps(pytree.treespec_loads(tree)) == tree
+        with pytest.raises(ValueError, match="named tuple"):
+            register_stand_ins(trees)
+    finally:
+        pytree._deregister_pytree_node(pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE[name])
 
 
 # Tags of constants

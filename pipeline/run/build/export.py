@@ -38,6 +38,7 @@ from pipeline.program.fresh_imports import FromText, importing_from_text
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.program.signature import check_inputs
 from pipeline.run.build.export_reads import ExportReads
+from pipeline.run.build.load import check_libraries
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.run.trace.isolated import has_kernel_view, run_isolated
 from pipeline.store import digest
@@ -76,6 +77,7 @@ def export(
     with stages.stage("store"):
         if digest.hash_file(path) != content:
             raise SourceError(f"{path.name}: changed while the exporter ran; run again")
+        check_libraries(action, workspace)
         reads = inputs.find(**names)
         for key, value in parts:
             store.put_result(key, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from torch.export import ExportedProgram
 
 from pipeline.config.models import MethodConfig
 from pipeline.plan.actions import Action
+from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.archive import load_example_inputs, load_program
 from pipeline.program.input_files import check_file
 from pipeline.program.inputs import InputSet, as_input_sets, load_inputs
@@ -20,6 +22,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
 from pipeline.store.file_digests import read_stamp
 from pipeline.store.store import MissingBlobError, Store
+from pipeline.store.workspace import Workspace
 
 QUANTIZED_ENTRY = "forward"  # what the archive of a quantized program calls it
 
@@ -78,6 +81,16 @@ def guard_sources(sources: Iterable[MethodSource]) -> Iterator[None]:
             unchanged = path.exists() and before[path] == read_stamp(path)
             if not unchanged or digest.hash_file(path) != content:
                 raise SourceError(f"{path.name}: changed while the build ran; run again")
+
+
+def check_libraries(action: Action, workspace: Workspace) -> None:
+    """Make sure that the libraries of operators which this process has loaded are those that were
+    planned. Raises SourceError where one of them is another by now."""
+    now = PassInputs(replace(workspace))  # without what it has cached
+    planned = action.key.get("measured", action.key).get("operator_inputs", {})
+    for reference, inputs in planned.items():
+        if now.find_library(reference) != inputs:
+            raise SourceError(f"operators: {reference}: changed while the build ran; run again")
 
 
 @contextmanager
