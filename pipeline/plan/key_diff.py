@@ -42,6 +42,8 @@ def describe_differences(
                         yield from describe(before, after)
                 case ("measured" | "unfollowed", *_):
                     continue
+                case ("methods", _, "names") if None in (each.old, each.new):
+                    continue  # they count by now, or no more, for what the config says
                 case _:
                     yield _describe(each, file)
 
@@ -87,8 +89,14 @@ def _describe(each: Difference, file: str) -> str:
             return f"{file}, whose lines the object or the ETRecord holds, {_verb(each)}"
         case ("operator_inputs", library, name):
             return f"{name}, of the operators in {library}, {_verb(each)}"
-        case ("operator_inputs", *_):
+        case ("operator_inputs", library):
+            return f"the library of operators {library} {_verb(each)}"
+        case (place, *_) if place.startswith("operator"):
             return "libraries of operators changed"
+        case ("passes", reference, name):
+            return f"{name}, of the pass {reference}, {_verb(each)}"
+        case ("passes", *_):
+            return "passes of the config changed"
         case (place,) if place.startswith("file_order"):
             return "the order of the files in emit.external_weights or external_files changed"
         case ("places", *_):
@@ -97,6 +105,10 @@ def _describe(each: Difference, file: str) -> str:
             return f"{path}, whose lines the report quotes, {_verb(each)}"
         case ("baseline",):
             return f"the baseline {_verb(each)}"
+        case ("keep_ranges", *method):
+            where = ".".join(("methods", *method, "edge.keep_ranges"))
+        case ("delegates_beside",):
+            return "whether only other methods have partitioners changed"
         case ("etrecord",):
             where = "emit.etrecord"
         case ("held_to" | "settings", *rest):

@@ -283,7 +283,7 @@ def _measure_key(
         "constant_methods": config.constant_methods,
         "settings": settings,
         # What was narrowed is told, and bytes can be the same either way.
-        "keep_ranges": sorted(n for n, own in config.methods.items() if own.edge.keep_ranges),
+        "keep_ranges": {n: True for n, own in config.methods.items() if own.edge.keep_ranges},
         # Why this machine can't run what some backends make, by the backend's id.
         "not_run": {i: m["cannot_run"] for i, m in sorted(machines.items()) if "cannot_run" in m},
         "host": host(),

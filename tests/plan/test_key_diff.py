@@ -119,6 +119,35 @@ TOLD = {
         {"measured": {"settings": {"atol": 1e-3}}, "held_to": {"gates": {"max_size": 2}}},
         ["config validate.gates.max_size: 1 -> 2", "config validate.atol: 0.0001 -> 0.001"],
     ),
+    "library of operators": (
+        {"operators": ["a"], "operator_inputs": {"a": {"operators/a.py": A}}},
+        {"operators": ["a", "b"], "operator_inputs": {"a": {"operators/a.py": B}, "b": {}}},
+        [
+            "operators/a.py, of the operators in a, changed",
+            "the library of operators b is new",
+            "libraries of operators changed",
+        ],
+    ),
+    "pass": (
+        {"passes": {"own:fuse": {"passes/own.py": A}}},
+        {"passes": {"own:fuse": {"passes/own.py": B}}},
+        ["passes/own.py, of the pass own:fuse, changed"],
+    ),
+    "names that count by now": (
+        {**method(names=None), "emit": {"external_weights": {}}},
+        {**method(names=A), "emit": {"external_weights": {"weights": ["*"]}}},
+        ["config emit.external_weights.weights is new"],
+    ),
+    "order of files": (
+        {"file_order": ["one", "two"]},
+        {"file_order": ["two", "one"]},
+        ["the order of the files in emit.external_weights or external_files changed"],
+    ),
+    "ranges": (
+        {"measured": {"keep_ranges": {}}},
+        {"measured": {"keep_ranges": {"encode": True}}},
+        ["config methods.encode.edge.keep_ranges is new"],
+    ),
     "calibration": (
         method(calibration=A),
         method(calibration=B),
