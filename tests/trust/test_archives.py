@@ -37,6 +37,7 @@ from pipeline.store.errors import PipelineError, SourceError
 from tests.trust.mutations import Archive, attempt, mutate
 
 ENTRY = "m"
+NAMED = "collections.namedtuple"
 
 
 class Two(torch.nn.Module):
@@ -304,6 +305,20 @@ def test_classes_of_an_archive_are_not_imported():
     register_stand_ins([tree])
     assert "antigravity" not in sys.modules
     assert type(treespec_loads(tree).unflatten([])).__module__ == "pipeline.program.containers"
+
+
+def test_one_archive_says_nothing_of_the_classes_of_another():
+    """Both are loaded in one worker, and name one class."""
+    named = json.dumps([1, {"type": NAMED, "context": "acme.Out", "children_spec": []}])
+    other = json.dumps([1, {"type": "acme.Out", "context": "[]", "children_spec": []}])
+    for tree in (named, other, named, other):
+        register_stand_ins([tree])
+    with pytest.raises(ValueError, match="'acme.Out' is a named tuple"):
+        register_stand_ins([named, other])
+    for name in ("builtins.tuple", "torch.Size"):
+        tree = json.dumps([1, {"type": NAMED, "context": name, "children_spec": []}])
+        with pytest.raises(ValueError, match="no named tuple"):
+            register_stand_ins([tree])
 
 
 def test_guards_are_left_out(original, tmp_path, ran):
