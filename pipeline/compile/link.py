@@ -41,6 +41,7 @@ from pipeline.compile.objects import (
     Blob,
     MethodObject,
     TaggedBlob,
+    check_file_names,
     confused_with_constant,
     merge_named_data,
     mutable_name,
@@ -113,6 +114,7 @@ def link(
         for payload in output.program.backend_delegate_data:
             if isinstance(payload.data, BlobBytes):
                 payload.data = store.read(payload.data.blob.digest)
+    check_file_names((*(output.external_constant_map or ()), *named.external_data))
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
     return LinkedFiles(

@@ -107,6 +107,7 @@ def make_object(
     output = manager._emitter_output
     _check_named_mutable_buffers(output)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
+    check_file_names((*(output.external_constant_map or ()), *data.external_data))
     tagged = put_named_data(store, data)
     return MethodObject(
         program=put_blob(store, program_to_bytes(output.program)),
@@ -124,6 +125,17 @@ def make_object(
             for method, own in (named_data or {}).items()
         },
     )
+
+
+def check_file_names(tags: Iterable[str]) -> None:
+    """Raise PipelineError where two tags, which are names of `.ptd` files with or without the
+    ending, name one file."""
+    known: dict[str, str] = {}
+    for tag in tags:
+        other = known.setdefault(tag.removesuffix(".ptd").casefold(), tag)
+        if other != tag:
+            what = "name one .ptd file where case does not count"
+            raise PipelineError(f"'{other}' and '{tag}' {what}; give them the same name, or others")
 
 
 def put_blob(store: Store, data: bytes) -> Blob:

@@ -24,6 +24,7 @@ from pipeline.compile.lower import lower
 from pipeline.compile.objects import (
     Blob,
     NamedBlob,
+    check_file_names,
     make_object,
     merge_named_data,
     parse_object,
@@ -168,6 +169,14 @@ def test_lost_blob_is_a_miss_that_leaves_nothing_half_written(objects, store, pa
     with pytest.raises(MissingBlobError):
         link(objects, {}, store)
     assert {p for p in store.root.rglob("*") if p.is_file()} <= before - {path}
+
+
+def test_two_tags_do_not_name_one_file():
+    """Of two with one name, the last would be all that a package has."""
+    check_file_names(["w", "v.ptd", "w"])
+    for other in ("w.ptd", "W", "W.ptd"):
+        with pytest.raises(PipelineError, match=f"'w' and '{other}' name one .ptd file"):
+            check_file_names(["w", other])
 
 
 def test_named_data_of_one_key_must_agree(objects, store):
