@@ -313,7 +313,7 @@ def test_one_archive_says_nothing_of_the_classes_of_another():
     other = json.dumps([1, {"type": "acme.Out", "context": "[]", "children_spec": []}])
     for tree in (named, other, named, other):
         register_stand_ins([tree])
-    with pytest.raises(ValueError, match="'acme.Out' is a named tuple"):
+    with pytest.raises(ValueError, match=r"'acme\.Out' is a named tuple"):
         register_stand_ins([named, other])
     for name in ("builtins.tuple", "torch.Size"):
         tree = json.dumps([1, {"type": NAMED, "context": name, "children_spec": []}])
