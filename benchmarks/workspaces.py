@@ -180,7 +180,12 @@ def _finish(plan: Plan, package: str) -> None:
     _install(plan, link, {f"{link.model}.pte": package, **records})
     validate = plan.validate(package)
     assert validate is not None
-    facts = {"ok": True, "sound": True, "measured": hash_json(validate.key["measured"])}
+    facts = {
+        "ok": True,
+        "sound": True,
+        "complete": True,
+        "measured": hash_json(validate.key["measured"]),
+    }
     _install(plan, validate, dict.fromkeys(REPORTS, "{}"), facts=facts)
 
 
