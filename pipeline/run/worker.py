@@ -127,8 +127,9 @@ def _perform(
             from pipeline.run.perform import runs_user_code
         if not runs_user_code(action):
             return _perform_here(action, workspace, stages, always)
-        watched = action.key.get("passes") or action.key.get("operators")
-        watch = watch_passes(workspace) if watched else None
+        # Whatever else loads libraries of operators, a compile of the same ones is watched.
+        compiled = action.kind == "compile" and {"passes", "operators"} & action.key.keys()
+        watch = watch_passes(workspace) if compiled else None
         asked = _asked(workspace)
         if asked and watch is not None:  # or passes would seem to depend on the network
             asked[2] = True

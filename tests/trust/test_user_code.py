@@ -271,8 +271,10 @@ def test_what_an_action_asked_comes_back_from_its_process(tmp_path, monkeypatch)
     monkeypatch.setattr("pipeline.run.perform.perform", perform)
     monkeypatch.setattr("pipeline.run.perform.runs_user_code", lambda action: True)
     stages, action = Stages(), Action("validate", "m", "p", None, {}, None)
-    assert worker._perform(action, workspace, stages, False) == ("built", "", {})
-    assert workspace.store.remote.counts.hits == 2
+    loading = Action("quantize", "m", "p", "f", {"operators": ["team_ops"]}, None)
+    for number, each in enumerate((action, loading), 1):
+        assert worker._perform(each, workspace, stages, False) == ("built", "", {})
+        assert workspace.store.remote.counts.hits == 2 * number
     assert "lower" in [name for name, _, _ in stages.spans] and stages.peak_bytes
     fails = SourceError("a.yaml: is wrong")
     monkeypatch.setattr("pipeline.run.perform.perform", Mock(side_effect=fails))

@@ -221,3 +221,7 @@ def test_what_is_wrong_with_baselines_is_told(built):
     built.edit("partition_configs/pair.yaml", "atol: 0.1", "gates: {max_size: 1}")
     assert built.doit("baseline") == 0
     assert "baselines/pair.yaml: replaced, since it could not be read; 4.6 kB" in built.output
+    built.edit("partition_configs/pair.yaml", "gates: {max_size: 1}", "seed: 5, budget: 1.0e-9")
+    assert built.doit("validate") == 0, built.output
+    assert built.doit("baseline") == 1
+    assert "pair: the last validation left out what it had no time for" in built.output

@@ -75,6 +75,11 @@ def _present(plan: Plan, package: str) -> Figures:
         report = read_fitting(folder / REPORT) or {}
         failures = "".join(f": {each}" for each in report.get("failures", ())[:1])
         raise PipelineError(f"{package}: is not what its source is{failures}")
+    if not recorded.get("complete", True):
+        raise PipelineError(
+            f"{package}: the last validation left out what it had no time for, so its figures may "
+            f"be too good; raise validate.budget and {first}"
+        )
     if (build := read_build(folder / MANIFEST)) is None:
         raise PipelineError(f"{package}: its manifest can't be read; {first}")
     return build.figures
