@@ -92,7 +92,7 @@ def _method_task(plan: Plan, kind: str, package: str, unit: Sequence[str], **mor
     """Return the task of a compile unit, or of the one method that is quantized."""
     task = ActionTask(plan, kind, plan.model(package), package, tuple(unit))
     exporter = plan.exporter(package)
-    first = [f"export:{exporter}"] if exporter else []
+    first = [f"export:{_quoted(exporter)}"] if exporter else []
     return _task(task, f"{kind} {task.method} of {package}", task_dep=first, **more)
 
 

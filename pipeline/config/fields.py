@@ -18,6 +18,7 @@ from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 _INT64 = range(-(2**63), 2**63)
 _WEIGHTS_FILE = "weights"  # the .ptd file of weights without a file named
 LONGEST_NAME = 128  # of a file's 255, for a suffix and what stands before it
+_LONGEST_PATH = 1000  # of a file or module, with the folders that it is in
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 # Of an operator, or of several: `*` stands for any characters.
@@ -103,14 +104,21 @@ ALGORITHMS = ("greedy", "greedy_without_overlap", "naive")  # of memory planning
 
 def _algorithms(value: Any) -> Any:
     names = value if isinstance(value, list | tuple) else [value]
-    known = [isinstance(n, str) and (n in ALGORITHMS or _is_reference(n)) for n in names]
+    known = [isinstance(n, str) and (n in ALGORITHMS or is_reference(n)) for n in names]
     if not names or not all(known):
         raise rule(f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these")
     return distinct(tuple(names))
 
 
-def _is_reference(name: str) -> bool:
-    return re.fullmatch(REFERENCE_PATTERN, name) is not None
+def is_reference(name: str) -> bool:
+    """Tell whether a text is module:name."""
+    return len(name) <= _LONGEST_PATH and re.fullmatch(REFERENCE_PATTERN, name) is not None
+
+
+def _short_path(path: str) -> str:
+    if len(path) > _LONGEST_PATH:
+        raise rule(f"must have at most {_LONGEST_PATH} characters")
+    return path
 
 
 def _constant(value: Any) -> Any:
@@ -158,6 +166,7 @@ _LEAF = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
 Name = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
 MethodName = Annotated[str, Field(pattern=METHOD_PATTERN), AfterValidator(_short)]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN)]
+Library = Annotated[Label, AfterValidator(_short_path)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Portion = Annotated[

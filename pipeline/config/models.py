@@ -30,6 +30,7 @@ from pipeline.config.fields import (
     Algorithms,
     Constant,
     Label,
+    Library,
     MethodName,
     Name,
     Operator,
@@ -343,7 +344,7 @@ class PackageConfig(Options):
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
     """Every method of the model, and how it is lowered, or `omit` for one that is left out."""
     omitted: tuple[MethodName, ...] = ()
-    operators: Distinct[Label] = ()
+    operators: Distinct[Library] = ()
     """Libraries of the model's own operators: modules and shared libraries in operators/, or those
     that the workspace's settings list; they are loaded wherever its programs are."""
     constant_methods: dict[MethodName, Constant] = Field(default={})

@@ -37,7 +37,7 @@ def may_load(reference: str, root: Path, settings: OperatorSettings) -> bool:
     path = _find_file(reference, root)
     folder = Path(os.path.normpath(root / FOLDER))
     inside = path is not None and Path(os.path.normpath(path)).is_relative_to(folder)
-    return settings.folder and inside
+    return settings.folder and inside and os.pardir not in Path(reference).parts
 
 
 def remedy(settings: OperatorSettings) -> str:
@@ -134,10 +134,10 @@ def _find_file(reference: str, root: Path) -> Path | None:
     """Return the file of a library in the workspace, or at a path; None for others."""
     if _is_path(reference):
         path = root / reference
-        return path if path.is_file() else None
+        return path if os.path.isfile(path) else None  # of names of any length
     for folder in _FOLDERS:
         path = root.joinpath(folder, *reference.split("."))
         for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
-            if file.is_file():
+            if os.path.isfile(file):
                 return file
     return None

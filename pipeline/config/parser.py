@@ -28,7 +28,13 @@ from pipeline.backends import (
 from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import KEYS, Composition, Document
-from pipeline.config.fields import REFERENCE_PATTERN, RULES, is_method, wrong_package_name
+from pipeline.config.fields import (
+    REFERENCE_PATTERN,
+    RULES,
+    is_method,
+    is_reference,
+    wrong_package_name,
+)
 from pipeline.config.models import FACTORY, OMIT, MethodConfig, PackageConfig, PassSpec
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, plural, shown
 
@@ -243,7 +249,7 @@ class _Reader:
         name, options = _named(data)
         if factory := name == FACTORY:
             name, options = _named(options)
-        if not isinstance(name, str) or not re.fullmatch(REFERENCE_PATTERN, name):
+        if not isinstance(name, str) or not is_reference(name):
             mistakes.add(f"is {shown(name)}, {RULES[REFERENCE_PATTERN]}")
         elif not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
             loc = (FACTORY, name) if factory else (name,)

@@ -128,7 +128,7 @@ def _own_file(module: str, root: Path) -> Path | None:
     """Return the file of a module of the workspace's own; None where there is none."""
     path = root.joinpath(FOLDER, *module.split("."))
     files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if os.path.isfile(file)), None)  # of names of any length
 
 
 def _offered() -> set[str]:

@@ -101,7 +101,7 @@ class Plan:
         try:
             self._libraries(package)
         except SourceError as error:
-            found += (document.problem("operators", str(error)),)
+            found += (document.problem("operators", str(error).removeprefix("operators: ")),)
         found += self.models.problems(config.model, document)
         if config.model not in self.models.sources:
             return tuple(found)
@@ -230,9 +230,10 @@ class Plan:
         """Return the libraries of operators that a package has, with their inputs: those of the
         workspace, then the config's own."""
         summary, inputs = self.configs.summary(package), PassInputs(self.workspace)
-        found = dict(self.models.libraries)
+        found, settings = dict(self.models.libraries), self.workspace.operators
         for each in summary.operators if summary else ():
-            found.setdefault(each, inputs.find_library(each))
+            if may_load(each, self.workspace.root, settings):  # others are a problem, and not read
+                found.setdefault(each, inputs.find_library(each))
         return list(found.items())
 
     @once

@@ -77,6 +77,7 @@ def test_operators_are_found_in_sub_graphs_and_arguments():
         ("team_ops", True),
         ("operators/lib.so", True),
         ("operators/../data/lib.so", False),
+        ("operators/link/../lib.so", False),  # leads where the link does
         ("data/lib.so", False),
         ("subprocess", False),
         ("acme.ops", True),
@@ -89,6 +90,8 @@ def test_a_config_names_what_others_vouch_for(reference, allowed, tmp_path):
     for name in ("operators/team_ops.py", "operators/lib.so", "data/lib.so"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
+    (tmp_path / "data" / "inner").mkdir()
+    (tmp_path / "operators" / "link").symlink_to(tmp_path / "data" / "inner")
     assert may_load(reference, tmp_path, OperatorSettings(("acme.ops",))) == allowed
     untrusted = OperatorSettings(("acme.ops",), folder=False)
     assert may_load(reference, tmp_path, untrusted) == (reference == "acme.ops")

@@ -36,7 +36,7 @@ class Count(nn.Module):
         return x * self.count
 
 
-def export_methods(size=4, *, dtype="float32"):
+def export_methods(size=4, *, dtype="float32", path=""):
     x = torch.ones(2, size, dtype=getattr(torch, dtype))
     encode = Encode(size).to(x.dtype).requires_grad_(False)
     return {"encode": export(encode, (x,)), "audio": export(nn.Tanh(), (x,)),
@@ -71,7 +71,7 @@ def several(names):
 """
 CONFIG = {
     "model": "sized",
-    "export": {"size": "${matrix.size}", "dtype": "float32"},
+    "export": {"size": "${matrix.size}", "dtype": "float32", "path": "a/b"},
     "methods": {
         "encode": {"partitioners": ["xnnpack"]},
         "count": {
@@ -160,7 +160,7 @@ def joint(size):
 def test_each_set_of_parameters_is_an_export_of_its_own(bench):
     write(bench)
     assert bench.doit() == 0, bench.output
-    names = "export sized+dtype~float32+size~{}".format
+    names = "export sized+dtype~float32+path~a%2Fb+size~{}".format
     assert {names(4), names(6)} <= bench.outcomes().keys()
     for size in (4, 6):
         package = f"sized-{size}"

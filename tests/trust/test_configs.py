@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import ConfigErrors, PipelineError
+from pipeline.store.file_digests import FileDigests
 from pipeline.store.settings import VARIABLES, read_settings
 from pipeline.store.workspace import open_workspace
 from pipeline.validate.gates.baseline import read_baseline
@@ -88,6 +89,37 @@ def test_a_hostile_file_is_one_line(root, name):
     ((package, lines),) = look(root).items()
     assert len(lines) == 1 and package.isprintable()
     assert time.monotonic() - begin < 5
+
+
+LONG = [
+    "operators: [%s]" % ("x/" * 300 + "x.py"),
+    "operators: [%s]" % ("x" * 300),
+    "operators: [%s]" % ("x/" * 100_000),
+    "emit: {passes: ['%s:x']}" % ("x" * 300),
+    "emit: {passes: ['%s:x']}" % ("x." * 100_000 + "x"),
+    "emit: {memory_planning: {algorithm: '%s:x'}}" % ("x" * 300),
+    "emit: {memory_planning: {algorithm: '%s:x'}}" % ("x" * 100_000),
+]
+
+
+@pytest.mark.parametrize("text", LONG, ids=lambda text: text[:40])
+def test_a_name_that_no_file_can_have_is_one_line(root, text):
+    """It stopped all packages: `Path.is_file` raises."""
+    (root / "partition_configs" / "p.yaml").write_text(f"{GOOD}{text}\n")
+    assert len(look(root)["p"]) == 1
+
+
+def test_a_library_that_a_config_may_not_name_is_not_read(root, monkeypatch):
+    outside = root.parent / "outside.py"
+    outside.write_text(OUTSIDE)
+    hashed = []
+    hash_file = FileDigests.hash
+    monkeypatch.setattr(FileDigests, "hash", lambda s, p: hashed.append(p) or hash_file(s, p))
+    for name in ("../outside.py", str(outside), "no_such.py"):
+        (root / "partition_configs" / "p.yaml").write_text(f"{GOOD}operators: [{name}]\n")
+        (line,) = look(root)["p"]
+        assert "is neither in operators/ nor listed" in line
+    assert not [path for path in hashed if path.name == outside.name]
 
 
 PATHS = [
