@@ -30,6 +30,7 @@ _OF_SUMS = 0.3
 # The share of quantized values that is moved by a step. Two roundings of one value differ where it
 # lies near the middle between steps. Ranges that are found as values come move those middles.
 _MOVED, _MOVED_DYNAMIC = 0.01, 0.25
+_FEWEST = 2  # values of a tensor, however small, or what one step does would go unseen
 _QUANTIZING = ("quantize_", "dequantize_", "choose_qparams_")
 _DIMENSIONS = ("mean", "sum", "var", "var_mean", "std", "norm", "linalg_vector_norm", "logsumexp")
 _LAST = ("linear", "mm", "matmul", "bmm", "softmax", "log_softmax")
@@ -104,7 +105,8 @@ class _Rounder(Interpreter):
         if not quantized.numel():
             return quantized
         inside = (quantized > quantized.min()) & (quantized < quantized.max()) & (given != 0)
-        moves = inside & (draw.abs() < share)
+        nearest = draw.abs()[inside].sort().values[:_FEWEST]
+        moves = inside & (draw.abs() <= max(share, nearest.max().item() if len(nearest) else 0.0))
         return quantized + (moves * draw.sign()).to(quantized.dtype)
 
 
