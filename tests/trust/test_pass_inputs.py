@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.plan.pass_inputs import PassInputs
+from pipeline.run.build.load import check_libraries
 from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
 from pipeline.run.trace.isolated import run_isolated
 from pipeline.store import distributions
@@ -120,6 +121,20 @@ def test_a_pass_that_reads_the_clock_is_refused_unless_it_says_what_counts(works
         check_pass_reads(ACTION, workspace, watch)
     path.write_text(f"INPUTS = []\n{code}")
     check_pass_reads(ACTION, workspace, watch)
+
+
+def test_a_library_of_operators_that_changed_since_it_was_planned_is_told(workspace):
+    path = workspace.root / "operators" / "team_ops.py"
+    path.parent.mkdir()
+    path.write_text("import torch\n")
+    planned = PassInputs(workspace).find_library("team_ops")
+    own = {"operator_inputs": {"team_ops": planned}}
+    for key in ({}, own):
+        check_libraries(SimpleNamespace(key=key), workspace)
+    path.write_text("import torch\nx = 1\n")
+    for key in (own, {"measured": own}):
+        with pytest.raises(SourceError, match=r"^operators: team_ops: changed while the build ran"):
+            check_libraries(SimpleNamespace(key=key), workspace)
 
 
 def test_a_variable_whose_name_is_computed_is_named(workspace, monkeypatch):
