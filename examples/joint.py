@@ -16,7 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack._passes.convert_to_linear import ConvertToLinearPass
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+    XnnpackDynamicallyQuantizedPartitioner,
+    XnnpackPartitioner,
+)
 from executorch.exir import (
     EdgeCompileConfig,
     ExecutorchBackendConfig,
@@ -54,6 +58,22 @@ def share_cache(model: Any) -> ExecutorchProgramManager:
     return lower(model, memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True))
 
 
+def as_export_llama(model: Any) -> ExecutorchProgramManager:
+    """Lower as `executorch.extension.llm.export.builder.LLMEdgeManager` does for XNNPACK."""
+    edge = to_edge_transform_and_lower(
+        model.export_methods(),
+        partitioner=[XnnpackDynamicallyQuantizedPartitioner(), XnnpackPartitioner()],
+        compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+    )
+    edge = edge.transform([ConvertToLinearPass()])
+    return edge.to_executorch(
+        ExecutorchBackendConfig(
+            do_quant_fusion_and_const_prop=True,
+            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False),
+        )
+    )
+
+
 def by_script(script: str) -> Callable[[Any], ExecutorchProgramManager]:
     """Lower by a script of `executorch.examples.models`."""
 
@@ -66,6 +86,7 @@ def by_script(script: str) -> Callable[[Any], ExecutorchProgramManager]:
 
 # How packages are lowered that are not lowered by `lower` alone.
 OWN: dict[str, Callable[[Any], ExecutorchProgramManager]] = {
+    "executorch_llama": as_export_llama,
     "gemma4_speech": unchecked,
     "llama": share_cache,
     "silero_vad": by_script("silero_vad.export_silero_vad"),
