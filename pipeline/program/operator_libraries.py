@@ -117,13 +117,16 @@ def register_operators(
 
 
 def is_registered(name: str) -> bool:
-    """Return whether torch knows an operator, as `aten.add.Tensor`."""
+    """Return whether torch knows an operator, as `aten.add.Tensor`, or `aten.relu` without an
+    overload, as a plan of a package has it."""
     import torch
 
-    namespace, operator, overload = name.split(".")
+    namespace, _, rest = name.partition(".")
+    operator, _, overload = rest.partition(".")
     try:  # not by `torch.ops`, which remembers the overloads that there are by now
-        torch._C._get_schema(f"{namespace}::{operator}", overload.removeprefix("default"))
-    except RuntimeError:
+        known = "" if overload == "default" else overload
+        torch._C._get_schema(f"{namespace}::{operator}", known)
+    except (RuntimeError, TypeError):  # no such operator, or no text that names one
         return False
     return True
 

@@ -7,6 +7,7 @@ import executorch.kernels.quantized  # noqa: F401  its out variants, which lower
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import schema
 from executorch.exir.backend.test.op_partitioner_demo import AddMulPartitionerDemo
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
@@ -19,6 +20,7 @@ from pipeline.backends import BACKENDS, Execution, QuantizeConfig
 from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime, Timing
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.interpreter import load
+from pipeline.devices.interpreter.slots import RefusalError
 from pipeline.devices.registry import devices
 from pipeline.devices.session import Session
 from tests.devices.test_bindings import (
@@ -256,6 +258,24 @@ def test_damaged_packages(change, words):
     with pytest.raises(DeviceError, match=f"^bad.pte: .*{words}"):
         for method in ("count", "encode"):
             session.load(method)
+
+
+@pytest.mark.parametrize(
+    ("name", "overload"),
+    [
+        ("aten::from_file", "out"),
+        ("aten::save", ""),
+        ("c10d::barrier", ""),
+        ("load_library::__func__", "__call__"),
+        ("aten::add", "overloads"),
+        ("aten::add", "__class__"),
+        ("aten", ""),
+        ("team::none.such", "out"),
+    ],
+)
+def test_a_package_calls_no_operator_that_an_archive_may_not(name, overload):
+    with pytest.raises(RefusalError, match="missing operator"):
+        load._operator(schema.Operator(name, overload))
 
 
 def test_what_is_run_is_the_file():

@@ -71,6 +71,12 @@ def test_operators_are_found_in_sub_graphs_and_arguments():
     ]
 
 
+def test_an_operator_of_a_plan_may_have_no_overload_and_any_name():
+    known = ["aten.add.Tensor", "aten.relu", "aten.relu.default"]
+    other = ["aten.add.default_x", "relu", "", "a.b.c.d", "x\0.y", "\ud800.a.b"]
+    assert [name for name in [*known, *other] if is_registered(name)] == known
+
+
 @pytest.mark.parametrize(
     ("reference", "allowed"),
     [

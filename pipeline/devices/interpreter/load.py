@@ -17,6 +17,7 @@ from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary
 from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
+from torch._ops import OpOverload
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.delegate_runtime import DelegateRuntime
@@ -25,6 +26,7 @@ from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.interpreter.prims import OWN, PRIMS, Prim
 from pipeline.devices.interpreter.single import ExecutorchDelegate
 from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList, allocate
+from pipeline.program.archive_grammar import check_document
 from pipeline.program.operator_libraries import register_operators
 
 # Whose out variants take a tensor of any size to write to. The others are ExecuTorch's own kernels
@@ -218,23 +220,33 @@ def constant_bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
 
 
 def _operator(known: schema.Operator) -> Any:
-    """Find the interpreter's own function (of values and arguments) or torch's overload."""
+    """Find the interpreter's own function (of values and arguments) or torch's overload, of those
+    that an archive may call too."""
     namespace, _, name = known.name.partition("::")
     full = f"{name}.{known.overload}" if known.overload else name
     if namespace == "executorch_prim" and full in PRIMS:
         return Prim(PRIMS[full])
     if full in OWN:
         return OWN[full]
-    packet = getattr(getattr(torch.ops, namespace), name, None)
-    overload = getattr(packet, known.overload or "default", None)
-    if namespace not in _TORCH and known.overload.lower().endswith("out"):
-        functional = known.overload[: -len("out")].rstrip("_") or "default"
-        overload = getattr(packet, functional, overload)
-    if overload is None and not register_operators([f"{namespace}.{name}.{known.overload}"]):
-        return _operator(known)
+    whole = f"{namespace}.{name}.{known.overload or 'default'}"
+    try:
+        check_document("operator", f"torch.ops.{whole}")
+    except ValueError as error:
+        raise RefusalError(f"missing operator: {error}") from None
+    overload = _find_overload(namespace, name, known.overload)
+    if overload is None and not register_operators([whole]):
+        overload = _find_overload(namespace, name, known.overload)
     if overload is None:
         raise RefusalError(f"missing operator {known.name}{known.overload and '.'}{known.overload}")
     return overload
+
+
+def _find_overload(namespace: str, name: str, overload: str) -> OpOverload | None:
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    found = getattr(packet, overload or "default", None)
+    if namespace not in _TORCH and overload.lower().endswith("out"):
+        found = getattr(packet, overload[: -len("out")].rstrip("_") or "default", found)
+    return found if isinstance(found, OpOverload) else None
 
 
 def _delegate(method: Method, number: int, data: PackageData) -> Delegate:
