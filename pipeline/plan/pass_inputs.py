@@ -71,7 +71,9 @@ class PassInputs:
         Raises SourceError where it is not there."""
         root = self._workspace.root
         if not operators.is_there(reference, root):
-            raise SourceError(f"operators: {reference}: no such module or library")
+            listed = reference in self._workspace.operators.listed
+            who = ", which the workspace's settings list," if listed else ""
+            raise SourceError(f"operators: {reference}{who} is no module or library here")
         files = operators.source_files(reference, root)
         found: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
         installed = [] if files else [reference.partition(".")[0]]

@@ -101,7 +101,8 @@ class Plan:
         try:
             self._libraries(package)
         except SourceError as error:
-            found += (document.problem("operators", str(error).removeprefix("operators: ")),)
+            what = str(error).removeprefix("operators: ")
+            return (*found, document.problem("operators", what))  # an export would tell it again
         found += self.models.problems(config.model, document)
         if config.model not in self.models.sources:
             return tuple(found)
