@@ -73,7 +73,7 @@ def _register_operators(document: Any, entry: str) -> None:
     """Register the operators that a program calls. Raises ValueError where nothing does."""
     register_for_lowering()
     for name, why in register_operators(find_operators(document)).items():
-        what = f"'{entry}' calls the operator {name}, which nothing here registers"
+        what = f"'{entry}' calls the operator {name[:_LONGEST]}, which nothing here registers"
         raise ValueError(f"{what}: {why}" if why else f"{what}; {REMEDY}")
 
 

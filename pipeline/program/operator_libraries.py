@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
+_LONGEST = 300  # characters of an error of an import
 _LLM = "executorch.extension.llm"
 # By namespace, the modules that define its operators, in the order in which they are tried.
 # `executorch.backends.cadence.aot.ops_registrations` is not among them: it gives ATen's operators
@@ -106,14 +108,22 @@ def register_operators(
         for module in LIBRARIES.get(name.partition(".")[0], ()):
             if is_known(name):
                 break
-            try:
-                importlib.import_module(module)
-            except Exception as error:  # whatever it lacks here
-                what = f"{type(error).__name__}: {error}"
+            if what := _import(module):
                 reasons.append(f"{module} cannot be imported ({what})")
         if not is_known(name):
             missing[name] = "; ".join(reasons)
     return missing
+
+
+@cache
+def _import(module: str) -> str:
+    """Import a module; return what it lacks here in a line, or "". Python tries a module that
+    failed again each time."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+    return ""
 
 
 def is_registered(name: str) -> bool:
