@@ -739,6 +739,10 @@ def test_the_resolved_view_knows_recipes_and_overrides(write):
     assert "c: none" in override
 
 
+# Keys of the model that a config spells otherwise.
+NOT_SPELLED = ("package", "name", "options", "reference", "factory", "omitted")
+
+
 def test_the_resolved_view_knows_every_key(write):
     text = (
         "model: m\nmethods:\n  f:\n    partitioners:\n"
@@ -761,12 +765,13 @@ def test_the_resolved_view_knows_every_key(write):
 
     for key in set(keys(found.configs["p"].resolved())):
         spelled = re.search(rf'(^|[\s{{"])({re.escape(key)})"?:', view, re.MULTILINE)
-        assert spelled or key in ("package", "name", "options", "reference"), key
+        assert spelled or key in NOT_SPELLED, key
 
 
 def test_the_example_of_the_documentation_is_true(write):
     text = (REPOSITORY / "docs" / "configs.md").read_text(encoding="utf-8")
-    base, config, matrix, gates, edge, inputs = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    base, config, matrix, gates, libraries, edge, made, parts, export, weights, inputs = examples
     view = re.search(r"```\n(# asr-small-int8.*?)```", text, re.DOTALL)[1].splitlines()
     other = f"extends: _phone\n{METHODS}{matrix}"
     embed = "model: m\nmethods: {embed: {partitioners: []}}\n"
@@ -776,7 +781,12 @@ def test_the_example_of_the_documentation_is_true(write):
         _phone=base,
         asr=config,
         other=other,
+        libraries=f"{libraries}methods: {{decode: {{partitioners: []}}}}\n",
         edge=f"model: m\n{edge}",
+        made=f"model: m\nmethods:\n  decode:\n    partitioners: []\n    edge:\n{made}",
+        parts=f"model: m\n{parts}",
+        export=export,
+        **{f"weights{n}": f"{embed}{line}" for n, line in enumerate(weights.splitlines())},
         gates=embed + gates,
         inputs=three + inputs,
     )
@@ -791,8 +801,9 @@ def test_the_example_of_the_documentation_is_true(write):
     assert sorted(found.configs) == [
         *(f"{os}.asr.{p}" for os in ["android"] for p in ["fp32", "int8"]),
         *(f"asr-{size}-{p}" for size in ["large", "small"] for p in ["fp32", "int8"]),
-        *["edge", "gates", "inputs"],
-        *["ios.asr.fp32", "linux.asr.fp32", "linux.asr.int8", "zephyr.asr.int8"],
+        *["edge", "export-bf16", "export-fp32", "gates", "inputs"],
+        *["ios.asr.fp32", "libraries", "linux.asr.fp32", "linux.asr.int8", "made", "parts"],
+        *["weights0", "weights1", "weights2", "zephyr.asr.int8"],
     ]
 
 
