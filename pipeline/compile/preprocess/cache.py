@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
@@ -51,6 +51,7 @@ Results = dict[str, list[PreprocessResult]]
 _Given: TypeAlias = tuple[ExportedProgram, list[CompileSpec]]
 _Make: TypeAlias = Callable[[], list[PreprocessResult]]
 _MakeKey: TypeAlias = Callable[[Sequence[Partition]], Mapping[str, Any]]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NOT_FOUND = re.compile(r"Backend (.+) was not found\.")  # as ExecuTorch says it
 _log = logging.getLogger(__name__)
 
@@ -81,6 +82,20 @@ def counted_preprocess() -> Iterator[PreprocessCounts]:
         yield counts
     finally:
         _counts.reset(token)
+
+
+_more_key: ContextVar[Mapping[str, Any]] = ContextVar("more of the keys", default=_NOTHING)
+
+
+@contextmanager
+def keyed_preprocess(more: Mapping[str, Any]) -> Iterator[None]:
+    """Add to the keys of results within it: what else of this process can change what backends
+    make, such as the code of others that it has loaded."""
+    token = _more_key.set(more)
+    try:
+        yield
+    finally:
+        _more_key.reset(token)
 
 
 @contextmanager
@@ -271,6 +286,7 @@ class _Backend:
             "facts": entry.machine.get("facts", {}),
             "code": code(),
             **({} if torch.backends.mkldnn.enabled else {"keep_ranges": True}),
+            **({"loaded": dict(more)} if (more := _more_key.get()) else {}),
             **make_key(partitions),
         }
         return _Place(store, key, partitions, scope)

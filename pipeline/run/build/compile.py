@@ -25,6 +25,7 @@ from pipeline.compile.inspect.delegation import describe_delegation, find_debug_
 from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.objects import MethodObject, make_object, parse_object
+from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
 from pipeline.config.models import EmitConfig, MethodConfig, PassSpec
 from pipeline.config.passes import load_passes
@@ -130,7 +131,9 @@ def compile_unit(
     for name, program in programs.items():
         if action.key["methods"][name]["names"] and not inputs.emit.holds_lines:
             forget_lines(program)  # the key doesn't hold them, and code that we don't know may look
-    with watch_ranges(programs, keep=_keeps_ranges(inputs.configs)) as ranges:
+    loaded = {n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key}
+    keep_ranges = _keeps_ranges(inputs.configs)
+    with keyed_preprocess(loaded), watch_ranges(programs, keep=keep_ranges) as ranges:
         kept = None if always else store
         emitted, named, described = _emit(action, methods, ranges, kept, root, stages)
         _check_passes(action.key.get("passes", {}), workspace)

@@ -21,7 +21,11 @@ from pipeline.backends.xnnpack import XnnpackQuantize
 from pipeline.backends.xnnpack import cache_key as xnnpack_sight
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
-from pipeline.compile.preprocess.cache import cached_preprocess, counted_preprocess
+from pipeline.compile.preprocess.cache import (
+    cached_preprocess,
+    counted_preprocess,
+    keyed_preprocess,
+)
 from pipeline.compile.preprocess.key import UndescribableError
 from pipeline.compile.quantize import quantize
 from pipeline.compile.to_backend import to_backend_multiple
@@ -308,6 +312,15 @@ def test_toolchain_and_code_count(what, store, monkeypatch):
     through(store, partition())
     monkeypatch.setattr(*what)
     assert through(store, partition())[1].misses == 1
+
+
+def test_what_else_of_the_process_counts(store):
+    """Libraries of operators are code of others, which may change what a backend does."""
+    through(store, partition())
+    for hits in (0, 1):
+        with keyed_preprocess({"operators": ["team_ops"]}):
+            assert through(store, partition())[1].hits == hits
+    assert through(store, partition())[1].hits == 1
 
 
 def test_compile_specs_count(store):
