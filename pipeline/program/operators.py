@@ -27,13 +27,18 @@ def base_name(node: Node) -> str:
 def operator_name(node: Node) -> str:
     """Return the name in an operator's schema, such as `aten.add.Tensor` or `aten.relu`.
 
-    It is "" for control flow, `getitem`, planned memory, and nodes that call nothing.
+    An operator that changes its arguments is the first argument of `auto_functionalized`, until the
+    program is emitted. The name is "" for control flow, `getitem`, planned memory, and nodes that
+    call nothing.
     """
     target: Any = node.target
     if node.op != "call_function" or target is operator.getitem:
         return ""
     scratch = (target.__module__, target.__name__) == ("executorch.exir.memory", "alloc")
-    if scratch or control_flow_name(node):
+    higher_order = control_flow_name(node)
+    if higher_order.startswith("auto_functionalized"):
+        target = node.args[0]
+    elif scratch or higher_order:
         return ""
     return target.name().replace("::", ".") if hasattr(target, "name") else target.__name__
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from executorch.exir.backend.utils import WhyNoPartition
@@ -70,6 +72,18 @@ class Chain(nn.Module):
     def forward(self, x):
         y = x + x
         return torch.sin(y) - y
+
+
+class Cached(nn.Module):
+    """A cache that an operator changes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(1, 4, 2, 8))
+
+    def forward(self, x):
+        torch.ops.llama.update_cache(x, self.keys, 0)
+        return self.keys + 1.0
 
 
 class Condition(nn.Module):
@@ -141,6 +155,15 @@ def test_graphs_are_counted_as_by_hand(case):
     assert counts["backends"] == {"AddSubBackend": share(delegated, operators, partitions)}
     assert counts["boundary"] == boundary(into, out_of)
     assert len(counts["left"]) == sum(counts["undelegated"].values()) == nodes - delegated
+
+
+def test_a_call_that_changes_its_arguments_is_counted():
+    importlib.import_module("executorch.extension.llm.custom_ops.custom_ops")
+    counts = counted(program_of(Cached(), (torch.ones(1, 1, 2, 8),)))
+    assert counts["undelegated"] == {"aten.add.Tensor": 1, "llama.update_cache": 1}
+    assert counts["nodes"] == 2
+    cached = next(each for each in counts["left"] if each["operator"] == "llama.update_cache")
+    assert cached["place"] is not None
 
 
 def test_the_body_of_a_scan_is_called_for_each_row():
