@@ -346,7 +346,7 @@ class Plan:
         files = [self._file(path) for path in summary.files]
         every = list(self.models.methods(summary.export) or ())  # those that are omitted too
         constants = self.models.constants(summary.export) if methods else {}
-        given = [*inputs, sources, every, constants, summary.machine, host(), files]
+        given = [*inputs, sources, every, [*constants.items()], summary.machine, host(), files]
         return self.configs.derived(package, what, given, compute)
 
     def _linked(self, package: str) -> dict[str, Digest]:

@@ -14,6 +14,7 @@ import pytest
 
 from pipeline import backends
 from pipeline.config import parser
+from pipeline.plan.models import Models
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status, link_status, unit_status, validate_status
 from pipeline.store.errors import ConfigErrors
@@ -248,3 +249,14 @@ def test_what_a_config_may_not_say_any_more_is_told_though_nothing_else_changed(
     assert Plan(untrusted).link_digest("many") is None
     (bench.root / "models" / "many" / "classify.pt2").unlink()
     assert Plan(replace(listed)).link_digest("many") is None
+
+
+def test_the_order_of_an_exporters_constants_counts(tmp_path, monkeypatch):
+    """As it does in a link action's key, and so it must where that key's digest is cached."""
+    bench = bench_of("archives", tmp_path)
+    bench.settle()
+    workspace, found = Workspace(bench.root, Store(bench.store), 1), []
+    for constants in ({"a": 1, "b": 2}, {"b": 2, "a": 1}):
+        monkeypatch.setattr(Models, "constants", lambda *_, own=constants: own)
+        found.append(Plan(workspace).link_digest("many"))
+    assert None not in found and len(set(found)) == 2
