@@ -44,7 +44,8 @@ class _HuggingFace:
                 f"a hub: `hf download NAME --local-dir {folder}` makes one"
             )
         auto = getattr(_transformers(), self._auto_class)
-        model = auto.from_pretrained(folder, dtype=self._dtype, local_files_only=True)
+        strict = {"local_files_only": True, "trust_remote_code": False}  # and asks nobody
+        model = auto.from_pretrained(folder, dtype=self._dtype, **strict)
         return model.requires_grad_(False).eval()
 
 

@@ -19,7 +19,7 @@ from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries
 from pipeline.run.build.quantize import quantize_method
 from pipeline.run.prove.validate import validate
-from pipeline.run.stages import WAIT, Stages
+from pipeline.run.stages import IMPORT, WAIT, Stages
 from pipeline.run.stored import install_stored
 from pipeline.store.workspace import Workspace
 
@@ -46,8 +46,9 @@ def perform(
         if not always and _done(action, workspace):
             return True
         if action.kind != "export":  # whose exporter has a process of its own, and loads them there
-            load_libraries(action.libraries, workspace.root)
-            check_libraries(action, workspace)
+            with stages.stage(IMPORT):
+                load_libraries(action.libraries, workspace.root)
+                check_libraries(action, workspace)
         verbs[action.kind](action, workspace, stages)
         return False
 

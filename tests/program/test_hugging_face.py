@@ -1,10 +1,12 @@
 """Sources of transformers: folders of their own, made here."""
 
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from pipeline.program import hugging_face
 from pipeline.program.hugging_face import CausalLM, OneForward, Seq2SeqLM
 from pipeline.store.errors import SourceError
 from tests.support.bench import REPOSITORY
@@ -23,6 +25,21 @@ def test_a_folder_that_is_not_there_is_not_looked_for_on_a_hub(tmp_path):
     for source in (CausalLM(tmp_path / "Qwen"), Seq2SeqLM("google/t5"), OneForward("vit", {})):
         with pytest.raises(SourceError, match=r"no folder with a config\.json.*--local-dir"):
             _ = source.model
+
+
+def test_no_code_of_a_folder_is_run_or_asked_about(tmp_path, monkeypatch):
+    given = {}
+
+    class Auto:
+        @staticmethod
+        def from_pretrained(folder, **options):
+            given.update(options)
+            return torch.nn.Linear(1, 1)
+
+    monkeypatch.setattr(hugging_face, "_transformers", lambda: SimpleNamespace(AutoModel=Auto))
+    (tmp_path / "config.json").write_text("{}")
+    _ = OneForward(tmp_path, {}).model
+    assert given["trust_remote_code"] is False and given["local_files_only"] is True
 
 
 def test_an_unknown_method_is_told_with_the_known_ones(tmp_path):
