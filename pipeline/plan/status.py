@@ -86,17 +86,27 @@ def validate_status(plan: Plan, package: str) -> Status:
     if (digest := plan.validate_digest(package)) is None:
         return Status("waiting", "the package is not lowered yet")
     recorded = plan.workspace.state(package).get("validate", {})
+    unkept = _why_unkept(recorded) if recorded else ""
     if recorded.get("action") != digest:
-        action = plan.validate(package)
-        assert action is not None
-        reason = _changes(plan, recorded.get("action"), action, "validated")
+        if unkept:  # so there is no key to compare with
+            reason = f"{unkept}, and what it depends on changed since"
+        else:
+            action = plan.validate(package)
+            assert action is not None
+            reason = _changes(plan, recorded.get("action"), action, "validated")
         return _hit_or_stale(plan, digest, reason)
-    if not recorded.get("ok"):
-        return Status("stale", "the last validation failed")
-    if not recorded.get("complete", True):
-        return Status("stale", "the last validation left out what it had no time for")
+    if unkept:
+        return Status("stale", unkept)
     damage = find_damage(plan, package, recorded)
     return _hit_or_stale(plan, digest, damage) if damage else Status("up-to-date", "unchanged")
+
+
+def _why_unkept(recorded: Mapping[str, Any]) -> str:
+    """Return why the store does not hold a validation, or ""."""
+    if not recorded.get("ok"):
+        return "the last validation failed"
+    complete = recorded.get("complete", True)
+    return "" if complete else "the last validation left out what it had no time for"
 
 
 def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from pipeline import backends
 from pipeline.config import parser
 from pipeline.plan.models import Models
 from pipeline.plan.plan import Plan
-from pipeline.plan.status import export_status, link_status, unit_status, validate_status
+from pipeline.plan.status import Status, export_status, link_status, unit_status, validate_status
 from pipeline.store.errors import ConfigErrors
 from pipeline.store.settings import OperatorSettings, read_settings
 from pipeline.store.store import Store
@@ -260,3 +261,19 @@ def test_the_order_of_an_exporters_constants_counts(tmp_path, monkeypatch):
         monkeypatch.setattr(Models, "constants", lambda *_, own=constants: own)
         found.append(Plan(workspace).link_digest("many"))
     assert None not in found and len(set(found)) == 2
+
+
+@pytest.mark.parametrize(
+    ("recorded", "reason"),
+    [
+        ({"ok": False}, "the last validation failed"),
+        ({"ok": True, "complete": False}, "the last validation left out what it had no time for"),
+    ],
+)
+def test_a_validation_that_is_not_kept_is_told_as_that(recorded, reason):
+    for action, more in (("old", ", and what it depends on changed since"), ("new", "")):
+        state = {"validate": {"action": action, **recorded}}
+        store = SimpleNamespace(get=lambda _: None)
+        workspace = SimpleNamespace(state=lambda _, own=state: own, store=store)
+        plan = SimpleNamespace(validate_digest=lambda _: "new", workspace=workspace)
+        assert validate_status(plan, "p") == Status("stale", reason + more)
