@@ -213,6 +213,8 @@ def _walk(top: str) -> Iterator[tuple[str, bool]]:
         any_file = folder == top
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda each: each.name):
+                if entry.is_symlink() and not os.path.exists(entry.path):
+                    continue  # it leads nowhere, or to itself
                 if entry.is_dir():
                     if entry.name[0] != "." and entry.name != "__pycache__":
                         waiting.append(entry.path)

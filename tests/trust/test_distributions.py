@@ -161,3 +161,15 @@ def test_a_damaged_cache_is_made_again(site, tmp_path):
     for content in (b"", b"{}", b'{"own": 1}', b"[]", b'{"names": 3, "own": []}'):
         cached.write_bytes(content)
         assert identity() == "1.0"
+
+
+def test_links_that_lead_nowhere_do_not_count(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "looped").mkdir()
+    (tmp_path / "looped" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = distributions.module_identity("looped")
+    (tmp_path / "looped" / "loop.npz").symlink_to("loop.npz")
+    (tmp_path / "looped" / "gone.py").symlink_to("missing.py")
+    distributions.module_identity.cache_clear()
+    assert distributions.module_identity("looped") == before
