@@ -77,7 +77,9 @@ class Places:
         self._hidden: dict[str, set[str]] = {}
         for each in written:
             self._hide(each)
-        self._hide(str(workspace.store.root))  # which is there once something was built
+        # It is there once something was built; what others keep in it counts.
+        self._store = str(workspace.store.root)
+        self._hide(self._store)
 
     def _hide(self, path: str) -> None:
         """Leave a path out where its folder is listed."""
@@ -87,6 +89,8 @@ class Places:
         """Return whether what stands at a path can be an input."""
         path = os.path.normpath(path)
         if "__pycache__" in path or path.startswith(f"{self.root}{os.sep}.doit."):
+            return False
+        if path == self._store and not within(self.root, path):
             return False
         if within(path, _MEMORY) and path != _MEMORY:
             return True

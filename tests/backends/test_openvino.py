@@ -225,7 +225,7 @@ _CONTROL_FLOW = """
         assert describe_delegation(manager.exported_program("run"))["delegated_nodes"]
         made = emit(manager, EmitConfig(remove_view_copy=module is not flow.Scan))
         flow.check_runs(made, module, Path(sys.argv[2]))
-    logging.basicConfig(format="TOLD %(message)s", stream=sys.stdout)
+    logging.basicConfig(format="TOLD %(message)s", stream=sys.stdout, force=True)
     lowered(flow.Cond)
     made = lowered(flow.Cond, op_types_to_skip=("aten.sum.dim_IntList", "aten.gt.Scalar"))
     assert describe_delegation(made.exported_program("run"))["delegated_nodes"]

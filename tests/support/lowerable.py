@@ -137,7 +137,7 @@ _AGAIN = textwrap.dedent(
     import sys
     from pathlib import Path
 
-    root, store, repository, joint, *packages = sys.argv[1:]
+    root, repository, joint, *packages = sys.argv[1:]
     sys.path.insert(0, repository)
     from tests.support.bench import Bench
     from tests.support.joint import joint_call
@@ -150,7 +150,7 @@ _AGAIN = textwrap.dedent(
     bench = Bench(Path(root))
     cold = str(bench.root / ".empty-store")
     assert bench.doit("-a", *tasks, timeout=600, PTE_PIPELINE_STORE=cold) == 0, bench.output
-    plan = Plan(Workspace(bench.root, Store(Path(store)), 1))
+    plan = Plan(Workspace(bench.root, Store(Path(cold)), 1))  # exported with this hash seed
     for package in joint.split():  # in a fork each, since a backend may remember what it made
         if os.fork() == 0:
             Path(f"{package}-joint.pte").write_bytes(joint_call(plan, package).buffer)
@@ -165,7 +165,7 @@ def check_same_bytes(bench: Bench, joint: Collection[str], *others: str) -> None
     without any cache, of all these packages, and ExecuTorch's joint call, of the first ones."""
     packages = (*joint, *others)
     before = {package: bench.bytes_of(package, "small.pte") for package in packages}
-    folders = str(bench.root), str(bench.store), str(REPOSITORY)
+    folders = str(bench.root), str(REPOSITORY)
     seed = {**os.environ, "PYTHONHASHSEED": "7"}
     words = "-c", _AGAIN, *folders, " ".join(joint), *packages
     done = run_python(*words, cwd=bench.root, env=seed, timeout=900, merged=True)
