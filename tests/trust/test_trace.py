@@ -354,6 +354,22 @@ def test_a_later_change_does_not_count(tmp_path, view):
     assert watch.seen["file", str(path)] == before
 
 
+class AsksTheEnvironment(torch.nn.Module):
+    def forward(self, x):
+        return x + 1 if os.environ.get("PTE_TRACED", "0") == "0" else x - 1
+
+
+def test_environment_that_a_traced_model_reads(tmp_path, monkeypatch):
+    """Dynamo follows the code of a model, and of what that calls."""
+    monkeypatch.setenv("PTE_TRACED", "0")
+
+    def export():
+        torch.export.export(AsksTheEnvironment(), (torch.ones(2),), strict=True)
+
+    _, watch = run(tmp_path, export)
+    assert watch.environment["PTE_TRACED"] == "0"
+
+
 def test_environment_that_is_read(tmp_path, view, monkeypatch):
     monkeypatch.setenv("PTE_ONE", "1")
     monkeypatch.setenv("PTE_BYTES", "2")

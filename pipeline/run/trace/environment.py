@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+_recording: Any = None  # the class that records in this process
 _PASSING = ("os", "_collections_abc", "collections.abc", __name__)  # read for others
 
 
@@ -17,26 +18,23 @@ def record_environment(found: dict[str, str | None], readers: dict[str, list[str
 
     The mappings stay the same objects, since modules hold them. Native code is not heard.
     """
-    own = {"found": found, "readers": readers, "own": set()}
-    recording = type("_Recording", (_Recording,), own)
+    data = os.environ._data  # type: ignore[attr-defined]
+    own = {"data": data, "found": found, "readers": readers, "own": set()}
+    global _recording
+    recording = _recording = type("_Recording", (_Recording,), own)
     for mapping in (os.environ, os.environb):
         mapping.__class__ = recording  # type: ignore[assignment]
 
 
 class _Recording(os._Environ):  # type: ignore[type-arg]
+    data: dict[bytes, bytes]
     found: dict[str, str | None]
     readers: dict[str, list[str]]
     own: set[str]
     copied = False  # as for a subprocess: each of them is read by its name then
 
     def __getitem__(self, key: Any) -> Any:
-        value = self._data.get(self.encodekey(key))  # type: ignore[attr-defined]
-        name = os.fsdecode(key)
-        if name not in self.own:
-            self.found.setdefault(name, None if value is None else os.fsdecode(value))
-            if not self.copied:
-                reader, readers = _find_reader(), self.readers.setdefault(name, [])
-                readers += [] if reader in readers else [reader]
+        _note(os.fsdecode(key))
         return super().__getitem__(key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -68,9 +66,26 @@ class _Recording(os._Environ):  # type: ignore[type-arg]
                 self.found.setdefault(name, os.fsdecode(value))
 
 
+def _note(name: str) -> None:
+    """Record that a variable is read, and by whom."""
+    recording = _recording
+    if name in recording.own:
+        return
+    value = recording.data.get(os.fsencode(name))
+    recording.found.setdefault(name, None if value is None else os.fsdecode(value))
+    if not recording.copied:
+        reader, readers = _find_reader(), recording.readers.setdefault(name, [])
+        readers += [] if reader in readers else [reader]
+
+
+# Dynamo, which follows the code of a model, calls it then instead of following it
+# (`torch._dynamo.assume_constant_result`): so what a traced model reads is recorded.
+_note._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def _find_reader() -> str:
     """Return the file of the code that asks for a variable."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)
     while frame.f_back is not None and frame.f_globals.get("__name__") in _PASSING:
         frame = frame.f_back
     return os.path.abspath(frame.f_code.co_filename)
