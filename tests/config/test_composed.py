@@ -233,9 +233,10 @@ def test_explain_names_the_config_key(composed):
 def test_the_resolved_view_is_printed(composed, words):
     assert composed.doit("plan", *words, TARGET="mine") == 0
     lines = [" ".join(line.split()) for line in composed.output.splitlines()]
-    assert lines[:6] == [
+    assert lines[:7] == [
         "# phone: partition_configs/phone.yaml",
         "model: pair # partition_configs/_base.yaml:1",
+        "# export: {} # default",
         "target: mine # partition_configs/_base.yaml:2, ${TARGET:-android}",
         "methods:",
         "encode:",

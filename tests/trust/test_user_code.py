@@ -287,6 +287,8 @@ import os
 import torch
 from torch.fx.passes.infra.pass_base import PassBase
 
+INPUTS = []  # the number of the process does not count
+
 
 class Change(PassBase):
     def __init__(self):
