@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
 
 from examples import build, table
 
@@ -41,12 +40,13 @@ def main() -> int:
 
 
 def turn() -> int:
-    """Return the number of commits, or, where git knows it not or not all of them, of the day."""
+    """Return the number of commits, or 0 where git does not know all of them: the same commit
+    always builds the same package."""
     command = ["git", "-C", str(build.HERE)]
     shallow = [*command, "rev-parse", "--is-shallow-repository"]
     if subprocess.run(shallow, capture_output=True, text=True).stdout.strip() == "false":
         return int(subprocess.check_output([*command, "rev-list", "--count", "HEAD"]))
-    return int(time.time()) // 86400
+    return 0
 
 
 def part(turn: int) -> str:
