@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from executorch.backends.xnnpack._passes.convert_to_linear import ConvertToLinearPass
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
     XnnpackDynamicallyQuantizedPartitioner,
@@ -99,6 +100,9 @@ def main(package: str, file: Path) -> None:
     """Write the `.pte` of a package."""
     # As doit's exporters find what they import: the workspace, and its models.
     sys.path[:0] = [str(HERE.parent), str(HERE / "models")]
+    # And with one thread: the last bits of weights that an exporter computes, as from batches for
+    # batch norms, depend on the number.
+    torch.set_num_threads(1)
     made = OWN.get(package, lower)(importlib.import_module(package))
     file.write_bytes(made.buffer)
 
