@@ -25,7 +25,7 @@ from torch.fx import Node
 from pipeline.backends.options import edge_operators
 from pipeline.compile.control_flow import explain_unsupported, warn_of_views_of_carries
 from pipeline.compile.inspect.constants import constant_name
-from pipeline.config.models import EmitConfig, MemoryPlan, MethodEmit, PropagateDevice
+from pipeline.config.emission import EmitConfig, MemoryPlan, MethodEmit, PropagateDevice
 from pipeline.program.constant_tags import get_tag, iter_constants, set_tag
 
 _ALGORITHMS = {

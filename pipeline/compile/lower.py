@@ -21,7 +21,7 @@ from pipeline.compile.control_flow import explain_quantized_scans
 from pipeline.compile.module_filter import check_modules
 from pipeline.compile.shared_constants import retry_with_separate_constants
 from pipeline.compile.to_backend_multiple import to_backend_multiple
-from pipeline.config.models import EdgeConfig
+from pipeline.config.edge import EdgeConfig
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 

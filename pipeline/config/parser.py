@@ -28,6 +28,7 @@ from pipeline.backends import (
 from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import KEYS, Composition, Document
+from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
     RULES,
@@ -35,7 +36,7 @@ from pipeline.config.fields import (
     is_reference,
     wrong_package_name,
 )
-from pipeline.config.models import FACTORY, OMIT, MethodConfig, PackageConfig, PassSpec
+from pipeline.config.models import OMIT, MethodConfig, PackageConfig
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, plural, shown
 
 _M = TypeVar("_M", bound=Options)

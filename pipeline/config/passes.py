@@ -30,7 +30,7 @@ from pipeline.program.fresh_imports import importing_from_text
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.config.models import PassSpec
+    from pipeline.config.edge import PassSpec
 
 Pass = Callable[..., Any]
 FOLDER = "passes"

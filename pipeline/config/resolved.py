@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from pipeline.backends import Options, PartitionerSpec
 from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config.compose import Document
-from pipeline.config.models import FACTORY, OMIT, MethodConfig, PackageConfig, PassSpec
+from pipeline.config.edge import FACTORY, PassSpec
+from pipeline.config.models import OMIT, MethodConfig, PackageConfig
 from pipeline.config.parser import partitioner_options
 from pipeline.config.variables import Secret
 from pipeline.config.yaml import Node, dump_flow

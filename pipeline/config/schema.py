@@ -22,9 +22,10 @@ from pipeline.backends import (
     PartitionerSpec,
     QuantizeConfig,
 )
+from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.fields import REFERENCE_PATTERN
 from pipeline.config.matrix import AXIS_PATTERN
-from pipeline.config.models import FACTORY, OMIT, MethodConfig, PackageConfig, PassSpec
+from pipeline.config.models import OMIT, MethodConfig, PackageConfig
 from pipeline.config.parser import partitioner_options
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

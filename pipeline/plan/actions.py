@@ -17,7 +17,8 @@ from pipeline.store.digest import Digest
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import QuantizeConfig
-    from pipeline.config.models import EmitConfig, MethodConfig, PackageConfig
+    from pipeline.config.emission import EmitConfig
+    from pipeline.config.models import MethodConfig, PackageConfig
     from pipeline.plan.declared import Declared
     from pipeline.plan.reads import Surroundings
 

@@ -20,7 +20,8 @@ from pipeline.store.workspace import Workspace
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.backends import Options
     from pipeline.config.compose import Document
-    from pipeline.config.models import MemoryPlan, MethodConfig, PackageConfig
+    from pipeline.config.emission import MemoryPlan
+    from pipeline.config.models import MethodConfig, PackageConfig
 
 
 def check_backends(document: Document) -> Iterator[Problem]:

@@ -14,17 +14,14 @@ from typing import Any, Literal
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
-from pipeline.store.digest import Digest
+from pipeline.report.package_records import ContentsRecord, DelegationRecord, ManifestRecord
 from pipeline.store.files import CONTENTS, MANIFEST, REPORT, read_record
-from pipeline.store.forms import Count, FileName, Size, fits
-from pipeline.store.results import Instructions, Narrowed, Signature
+from pipeline.store.forms import fits
 from pipeline.store.workspace import Workspace
 
 FORMAT = 1  # of report.json
 # A higher SQNR is float32's own rounding, and differs from one processor to the next.
 MOST_SQNR = 120.0  # dB
-
-SegmentKind = Literal["program", "constants", "delegate", "named_data", "mutable", "padding"]
 
 # What is wrong: an operator or a delegate computes something else, the package is not what its
 # build gives, state is not kept, or inputs or outputs have another order or other names.
@@ -176,12 +173,9 @@ class LatencyRecord(TypedDict):
     ratio: float
 
 
-class HeldRecord(TypedDict):
-    """The limits that outputs are held to, the widest of all calls but large ones, the reason for
-    them, and the worst figures."""
+class FiguresRecord(TypedDict):
+    """The worst figures over all outputs of all calls."""
 
-    limits: dict[str, float | None]
-    limits_reason: str
     max_abs: Figure
     mean_abs: Figure
     p999_abs: Figure
@@ -191,7 +185,15 @@ class HeldRecord(TypedDict):
     agreement: Figure
 
 
-class MethodRecord(TypedDict):
+class HeldRecord(FiguresRecord):
+    """The limits that outputs are held to, the widest of all calls but large ones, the reason for
+    them, and the worst figures."""
+
+    limits: dict[str, float | None]
+    limits_reason: str
+
+
+class MethodRecord(FiguresRecord):
     """The outcome of one method, with the worst figures over all outputs of all calls.
 
     `kind` is `program`, `constant` or `unknown`; `outputs` are the names of its outputs, `limits`
@@ -211,13 +213,6 @@ class MethodRecord(TypedDict):
     limits_reason: NotRequired[str]
     quantized: NotRequired[HeldRecord]
     left_out: NotRequired[list[str]]
-    max_abs: Figure
-    mean_abs: Figure
-    p999_abs: Figure
-    relative: Figure
-    sqnr_db: Figure
-    cosine: Figure
-    agreement: Figure
     runs: list[CallRecord]
     skipped: list[SkipRecord]
     failures: list[FailureRecord]
@@ -225,161 +220,6 @@ class MethodRecord(TypedDict):
     culprits: NotRequired[list[CulpritRecord]]
     culprit_notes: NotRequired[list[str]]
     latency: NotRequired[LatencyRecord | None]
-
-
-class BackendCounts(TypedDict):
-    """Calls of operators, different operators, and delegates of one backend."""
-
-    nodes: int
-    operators: int
-    partitions: int
-
-
-class UndelegatedRecord(TypedDict):
-    """A call of an operator that no delegate took: its line and module, and why, where known."""
-
-    operator: str
-    line: NotRequired[str]
-    module: NotRequired[str]
-    reason: NotRequired[str]
-
-
-class CrossingRecord(TypedDict):
-    """Tensors that cross boundaries of delegates in one call, and their bytes at upper bounds."""
-
-    tensors: int
-    bytes: int
-
-
-class BoundaryRecord(TypedDict):
-    """Tensors that go into delegates and out of them, and `copies`, changes of layout or dtype left
-    at the boundaries."""
-
-    into: CrossingRecord
-    out_of: CrossingRecord
-    copies: int
-
-
-class GraphSegmentRecord(TypedDict):
-    """A segment of a lowered method: a delegate of `backend`, or, where that is None, the calls
-    between two. Bodies of control flow stand where they are called."""
-
-    backend: str | None
-    nodes: int
-    operators: dict[str, int]
-
-
-class DelegationRecord(TypedDict):
-    """Counts of operator calls, over control flow too; `undelegated` maps operators to calls."""
-
-    nodes: int
-    delegated_nodes: int
-    operators: int
-    delegated_operators: int
-    partitions: dict[str, int]
-    undelegated: dict[str, int]
-    kernels: NotRequired[dict[str, dict[str, int]]]
-    backends: NotRequired[dict[str, BackendCounts]]
-    subgraphs: NotRequired[int]
-    left: NotRequired[list[UndelegatedRecord]]
-    boundary: NotRequired[BoundaryRecord]
-    segments: NotRequired[list[GraphSegmentRecord]]
-
-
-class SegmentRecord(TypedDict):
-    """A segment of a file; all of them cover it in order, from its first byte to its last.
-
-    `kind` is program (the flatbuffer with its header: plans, and where everything stands),
-    constants (tensors of portable operators), delegate (a payload), named_data (what delegates or
-    a `.ptd` file hold by name), mutable (initial values of buffers) or padding. `name` is the
-    qualified name of a tensor of named data, else its key. `backend` is that of a payload.
-    `methods` are those that use it, as far as the file says. `digest` is empty for padding.
-    """
-
-    file: str
-    kind: SegmentKind
-    name: str
-    offset: int
-    size: int
-    digest: str
-    methods: list[str]
-    backend: str | None
-
-
-class DelegateBlob(TypedDict):
-    """A delegate: its `index` in its method, and the `size` of its payload in bytes."""
-
-    backend: str
-    index: int
-    size: int
-    digest: str
-
-
-class ArenaRecord(TypedDict):
-    """A block of memory that the runtime gives to a method's tensors, in bytes."""
-
-    arena: int
-    size: int
-
-
-class MethodContents(TypedDict):
-    """The needs of a method: `constants` are bytes of tensors of portable operators, `delegated`
-    those of payloads and of delegates' named data; what methods share counts for each."""
-
-    instructions: int
-    delegates: list[DelegateBlob]
-    planned_memory: list[ArenaRecord]
-    constants: int
-    delegated: int
-
-
-class TensorRecord(TypedDict):
-    """A tensor in a package.
-
-    `name` is empty where the bytes are of no tensor that the programs hold; `key` is that of named
-    data. dtype, shape and `size` are as stored, except for `where` delegate: the form of a tensor
-    in a payload is not known, so they are those of the program. Named data whose bytes are a weight
-    in another layout have the program's dtype and shape.
-    """
-
-    name: str
-    key: str
-    dtype: str
-    shape: list[int]
-    size: int
-    file: str
-    where: str
-    methods: list[str]
-
-
-class SharedRecord(TypedDict):
-    """Data that several methods use and the package holds once."""
-
-    what: str
-    size: int
-    methods: list[str]
-
-
-class TwiceRecord(TypedDict):
-    """Data stored at each of `times` places, and how to store it once."""
-
-    what: str
-    size: int
-    times: int
-    where: list[str]
-    advice: str
-
-
-class ContentsRecord(TypedDict):
-    """The contents of a package, a function of the bytes of its files and the names of constants;
-    `tensors`, `shared` and `twice` have the largest first."""
-
-    size: int
-    segments: list[SegmentRecord]
-    methods: dict[str, MethodContents]
-    tensors: list[TensorRecord]
-    shared: list[SharedRecord]
-    twice: list[TwiceRecord]
 
 
 GateUnit = Literal["share", "bytes", "times", "dB", "calls"]
@@ -471,47 +311,6 @@ class ReportRecord(TypedDict):
     bundle: NotRequired[BundleRecord]
     worst: NotRequired[dict[str, Figure]]
     seconds: NotRequired[dict[str, float]]
-
-
-class FileRecord(TypedDict):
-    """The digest of a file and its size in bytes."""
-
-    digest: Digest
-    size: Size
-
-
-class MethodManifest(TypedDict):
-    """A method in a manifest."""
-
-    program: str
-    unit: str
-    lowering: dict[str, Any]
-    quantized: str | None
-    delegation: DelegationRecord
-    signature: NotRequired[Signature]
-    instructions: NotRequired[Instructions]
-    debug_handles: NotRequired[list[tuple[Count, Count]]]
-    left_float: NotRequired[Count]
-    narrowed: NotRequired[list[Narrowed]]
-
-
-class ManifestRecord(TypedDict):
-    """The manifest of a package."""
-
-    format: Literal[1]
-    package: str
-    model: str
-    target: str | None
-    action: NotRequired[Digest]
-    toolchain: dict[str, str]
-    host: dict[str, Any] | None
-    emit: dict[str, Any]
-    constant_methods: dict[str, Any]
-    order: list[str]
-    methods: dict[str, MethodManifest]
-    objects: dict[str, Any]
-    files: dict[FileName, FileRecord]
-    etrecord: NotRequired[FileRecord]
 
 
 FORMS = {MANIFEST: ManifestRecord, CONTENTS: ContentsRecord, REPORT: ReportRecord}

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store.digest import Digest, hash_file
+from pipeline.store.entries import find_references
 from pipeline.store.files import clear_place, is_plain, remove, sweep, temporary
-from pipeline.store.store import Store, find_references
+from pipeline.store.store import Store
 from pipeline.store.usage import Usage, read_usage
 
 # What is in it

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -24,6 +23,7 @@ from blake3 import blake3
 
 from pipeline.store import digest
 from pipeline.store.digest import Digest
+from pipeline.store.entries import ActionEntry, find_references
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import (
     clear_place,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 LOCK_TIMEOUT = 900.0  # seconds to wait for another process that computes the same
 _CORRUPT = "was corrupt and has been dropped"
-_REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
 _README = """\
 This folder is the store of pte-pipeline: compiled methods and linked packages, by content.
 It can be deleted at any time; what is needed again is built again.
@@ -92,41 +91,6 @@ class BlobWriter:
     @property
     def digest(self) -> Digest:
         return Digest(self._hasher.hexdigest())
-
-
-@dataclass(frozen=True)
-class ActionEntry:
-    """The key and the result of an action, and the seconds of wall time that it took.
-
-    `unsigned`: it came of a run that believed unsigned results of a remote, and counts where that
-    is so again.
-    """
-
-    key: Mapping[str, Any]
-    result: Mapping[str, Any]
-    seconds: float
-    unsigned: bool = False
-
-    @property
-    def checksum(self) -> Digest:
-        return digest.hash_json([self.key, self.result, self.seconds])
-
-    def to_json(self) -> dict[str, Any]:
-        fields = {"key": self.key, "result": self.result, "seconds": self.seconds}
-        return {**fields, "check": self.checksum, **({"unsigned": True} if self.unsigned else {})}
-
-    @classmethod
-    def from_json(cls, record: Any, action: Digest) -> ActionEntry | None:
-        """Read the entry of an action; None if the record is damaged or of another action, or its
-        result is none that such an action can have."""
-        try:
-            unsigned = record.get("unsigned", False) is not False
-            entry = cls(record["key"], record["result"], record["seconds"], unsigned)
-            whole = record["check"] == entry.checksum and digest.hash_json(entry.key) == action
-        except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
-            return None
-        timed = type(entry.seconds) in (int, float) and 0 <= entry.seconds < 1e9
-        return entry if whole and timed and fits_action(entry.key, entry.result) else None
 
 
 class Store:
@@ -392,14 +356,6 @@ def _connect(settings: RemoteSettings) -> Remote:
 
 # Locks that another thread holds, and fsspec's event loop, do not outlive a fork.
 os.register_at_fork(after_in_child=_connect.cache_clear)
-
-
-def find_references(content: bytes) -> list[Digest]:
-    """Find all strings in a JSON text that can be digests of blobs.
-
-    Some may name something else; callers pass over what is not in the store.
-    """
-    return [Digest(name.decode()) for name in dict.fromkeys(_REFERENCE.findall(content))]
 
 
 def _touch(path: Path) -> None:

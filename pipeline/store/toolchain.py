@@ -21,7 +21,7 @@ from pipeline.store.distributions import identity
 # that its entry points import.
 _DESCRIBING = ("store", "program")
 _PLANNING = (*_DESCRIBING, "backends", "config", "plan")
-_BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "report/records.py")
+_BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "report/*records.py")
 _UNITS = {
     "describe": _DESCRIBING,
     "plan": _PLANNING,

@@ -15,16 +15,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits, ValidateConfig
-from pipeline.devices.interface import DeclaredTensor, DeviceError, PackageFiles
+from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
-from pipeline.program.signature import bounds, check_inputs, expression, flatten, signature
+from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.store.errors import PipelineError, first_line
 from pipeline.validate.budget import Budget
 from pipeline.validate.cases import CaseMaker, InputCase, describe_source_error
@@ -36,6 +35,7 @@ from pipeline.validate.default_limits import (
     limits_of_rounding,
     what_it_computes_in,
 )
+from pipeline.validate.interface import compare_declared
 from pipeline.validate.limits import LIMITS, OutputLimits, check_limits, drop_limits_of_noise
 from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
 from pipeline.validate.references import References
@@ -214,8 +214,8 @@ class MethodValidator:
         declared = self.package.declared(self.result.method)
         inputs = [(f"input '{a.name}'", a.value) for a in signature(self.program)]
         for what in (
-            *_compare_declared("input", declared.inputs, inputs, self.program),
-            *_compare_declared("output", declared.outputs, self.source.outputs, self.program),
+            *compare_declared("input", declared.inputs, inputs, self.program),
+            *compare_declared("output", declared.outputs, self.source.outputs, self.program),
         ):
             self.result.fail(what)
         return not self.result.failures
@@ -397,48 +397,3 @@ class MethodValidator:
         for (name, _), error, a, e, own in outputs:
             for what in check_limits(error, a, e, own):
                 self.result.fail(what + more, where, name)
-
-
-def _compare_declared(
-    kind: str,
-    declared: Sequence[DeclaredTensor | None],
-    expected: Sequence[tuple[str, Any]],
-    program: ExportedProgram,
-) -> Iterator[str]:
-    """Yield how declared inputs or outputs differ from the source's names and (fake) values."""
-    if len(declared) != len(expected):
-        yield f"declares {len(declared)} {kind}s, must be {len(expected)}"
-        return
-    for tensor, (name, value) in zip(declared, expected, strict=True):
-        if not isinstance(value, torch.Tensor) or tensor is None:
-            if isinstance(value, torch.Tensor) or tensor is not None:
-                yield f"{name} is declared as {'no' if tensor is None else 'a'} tensor"
-        elif tensor.dtype != value.dtype:
-            yield f"{name} is declared with dtype {tensor.dtype}, must be {value.dtype}"
-        elif len(tensor.sizes) != value.ndim:
-            yield f"{name} is declared with rank {len(tensor.sizes)}, must be {value.ndim}"
-        else:
-            for dimension, (size, wanted) in enumerate(zip(tensor.sizes, value.shape, strict=True)):
-                if what := _size_difference(size, wanted, kind, program):
-                    yield f"{name}: {what} at dimension {dimension}"
-
-
-def _size_difference(
-    declared: int, wanted: int | torch.SymInt, kind: str, program: ExportedProgram
-) -> str | None:
-    """Describe how a size differs; None where it doesn't.
-
-    A dynamic size is declared as its upper bound, so a package declares at least the source's; an
-    output's follows from the inputs'.
-    """
-    if not isinstance(wanted, torch.SymInt):
-        return None if declared == wanted else f"declares size {declared}, must be {wanted}"
-    greatest = bounds(program, expression(wanted))[1]
-    if kind == "output" or (greatest is not None and declared >= greatest):
-        return None
-    if greatest is not None:
-        return f"declares room for size {declared}, the source takes up to {greatest}"
-    return (
-        f"declares room for size {declared}, the source has no limit: ExecuTorch plans memory for "
-        "the size in the example where the export gives no maximum, so give one"
-    )

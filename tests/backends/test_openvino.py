@@ -210,7 +210,7 @@ _CONTROL_FLOW = """
     from tests.compile import test_control_flow as flow
     from pipeline.backends import BACKENDS, PartitionerSpec
     from pipeline.compile.module_filter import make_filtered_partitioners
-    from pipeline.config.models import EmitConfig
+    from pipeline.config.emission import EmitConfig
     from pipeline.compile.inspect.delegation import describe_delegation
     from pipeline.compile.emit import emit
     from pipeline.compile.lower import lower

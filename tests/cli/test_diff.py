@@ -7,8 +7,9 @@ import pytest
 
 from pipeline.cli.columns import columns
 from pipeline.cli.verbs.diff import _load_records
+from pipeline.store.entries import ActionEntry
 from pipeline.store.files import CONTENTS, MANIFEST
-from pipeline.store.store import ActionEntry, Store
+from pipeline.store.store import Store
 from pipeline.validate.gates.baseline import format_baseline, parse_baseline
 from pipeline.validate.gates.comparison import compare_builds
 from pipeline.validate.gates.figures import Build, make_build, make_figures

@@ -18,7 +18,7 @@ from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.quantize import quantize
-from pipeline.config.models import EmitConfig
+from pipeline.config.emission import EmitConfig
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.inputs import InputSet

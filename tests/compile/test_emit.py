@@ -14,7 +14,7 @@ from pipeline.compile.emit import collect_named_data, emit, make_emission_config
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object, parse_object
-from pipeline.config.models import EmitConfig, LayoutConfig, MemoryPlanning
+from pipeline.config.emission import EmitConfig, LayoutConfig, MemoryPlanning
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.store.errors import PipelineError
@@ -210,14 +210,14 @@ def test_shared_buffers_have_one_place_in_all_methods(tmp_path):
 
 
 def test_an_unknown_operator_is_named():
-    from pipeline.config.models import EdgeConfig
+    from pipeline.config.edge import EdgeConfig
 
     with pytest.raises(PipelineError, match=r"no operator 'aten\.nonsense\.default'"):
         lower(deep(), {"run": ()}, edge=EdgeConfig(preserve_ops=["aten.nonsense.default"]))
 
 
 def test_preserved_operators_stay_whole():
-    from pipeline.config.models import EdgeConfig
+    from pipeline.config.edge import EdgeConfig
 
     names = {}
     for keep in (None, ["aten.linear.default"]):

@@ -33,7 +33,8 @@ from pipeline.compile.emit import emit
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object, parse_object
-from pipeline.config.models import EdgeConfig, EmitConfig, MethodEmit
+from pipeline.config.edge import EdgeConfig
+from pipeline.config.emission import EmitConfig, MethodEmit
 from pipeline.program.archive import load_program, save_programs
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store

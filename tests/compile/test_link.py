@@ -30,7 +30,7 @@ from pipeline.compile.objects import (
     parse_object,
     put_named_data,
 )
-from pipeline.config.models import EmitConfig
+from pipeline.config.emission import EmitConfig
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
 from tests.support.programs import shared_programs

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.config.models import PassSpec
+from pipeline.config.edge import PassSpec
 from pipeline.config.passes import load_passes, source_files
 from pipeline.store.errors import PipelineError
 from tests.support.lowerable import bench_for

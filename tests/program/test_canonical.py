@@ -15,7 +15,7 @@ from torch.export import Dim, export
 
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
-from pipeline.config.models import EmitConfig
+from pipeline.config.emission import EmitConfig
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.canonical import VOLATILE_METADATA, canonical_program, summarize_parts
 from pipeline.program.sources import describe_archive

@@ -2,17 +2,17 @@
 
 import pytest
 
-from pipeline.report import records
+from pipeline.report import package_records
 from pipeline.store import results
 
 # Written twice: pydantic makes a schema of the former, and a run with nothing to do loads the
 # latter, which must not import what pydantic needs.
 PAIRS = {
-    records.DelegationRecord: results.Delegation,
-    records.BackendCounts: results._BackendCounts,
-    records.BoundaryRecord: results._Boundary,
-    records.CrossingRecord: results._Crossing,
-    records.GraphSegmentRecord: results._Segment,
+    package_records.DelegationRecord: results.Delegation,
+    package_records.BackendCounts: results._BackendCounts,
+    package_records.BoundaryRecord: results._Boundary,
+    package_records.CrossingRecord: results._Crossing,
+    package_records.GraphSegmentRecord: results._Segment,
 }
 
 

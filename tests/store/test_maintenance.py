@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.store import digest, maintenance
+from pipeline.store.entries import find_references
 from pipeline.store.maintenance import evict, lease, statistics, verify
-from pipeline.store.store import Store, find_references
+from pipeline.store.store import Store
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pipeline.compile.emit import emit
 from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.lower import lower
 from pipeline.compile.quantize import quantize
-from pipeline.config.models import EmitConfig
+from pipeline.config.emission import EmitConfig
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.graphs import find_origins, map_places

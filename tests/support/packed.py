@@ -16,8 +16,8 @@ from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import MethodObject, make_object
-from pipeline.config.models import EmitConfig
-from pipeline.report.records import ContentsRecord
+from pipeline.config.emission import EmitConfig
+from pipeline.report.package_records import ContentsRecord
 from pipeline.store.store import Store
 
 

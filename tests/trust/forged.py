@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from pipeline.store.digest import canonical_json, hash_bytes
-from pipeline.store.store import ActionEntry
+from pipeline.store.entries import ActionEntry
 from tests.support.bench import Bench, bench_of
 
 LEFT_OUT = shutil.ignore_patterns(".store", "build", ".doit*")

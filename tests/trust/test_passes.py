@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pipeline.config.models import PassSpec
+from pipeline.config.edge import PassSpec
 from pipeline.config.passes import load_passes, remedy, source_files
 from pipeline.store.errors import PipelineError
 from tests.support.configs import read_configs

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.plugins import _complete
-from pipeline.config.models import EdgeConfig, MethodConfig, PassSpec
+from pipeline.config.edge import EdgeConfig, PassSpec
+from pipeline.config.models import MethodConfig
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program
@@ -215,7 +216,7 @@ def test_parts_of_plugins_keep_the_state():
 
 
 def test_actions_that_run_user_code(monkeypatch):
-    from pipeline.config.models import EmitConfig
+    from pipeline.config.emission import EmitConfig
     from pipeline.plan.actions import CompileInputs
 
     def compiles(emit=(), **method):

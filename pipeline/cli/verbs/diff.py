@@ -16,10 +16,11 @@ from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import fits_name
 from pipeline.store.digest import Digest
+from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
 from pipeline.store.files import CONTENTS, MANIFEST, REPORT
 from pipeline.store.maintenance import earlier_keys
-from pipeline.store.store import ActionEntry, MissingBlobError, Store
+from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import BASELINES
 from pipeline.validate.gates.baseline import read_baseline
 from pipeline.validate.gates.comparison import Comparison, compare_builds

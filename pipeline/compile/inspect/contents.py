@@ -22,7 +22,12 @@ from pipeline.program.pte import PlanFacts, ProgramFile
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.records import ContentsRecord, MethodContents, SegmentKind, SegmentRecord
+    from pipeline.report.package_records import (
+        ContentsRecord,
+        MethodContents,
+        SegmentKind,
+        SegmentRecord,
+    )
 
 
 def describe_contents(

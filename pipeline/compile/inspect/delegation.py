@@ -38,7 +38,7 @@ from pipeline.program.operators import base_name, operator_name
 from pipeline.program.source_lines import source_line
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.records import (
+    from pipeline.report.package_records import (
         BackendCounts,
         BoundaryRecord,
         CrossingRecord,

@@ -13,7 +13,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.records import SharedRecord, TensorRecord, TwiceRecord
+    from pipeline.report.package_records import SharedRecord, TensorRecord, TwiceRecord
 
 _LEAST = 64  # bytes of tensors that count as stored twice: scalars are equal by chance
 

@@ -27,7 +27,9 @@ from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.objects import MethodObject, make_object, parse_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
-from pipeline.config.models import EmitConfig, MethodConfig, PassSpec
+from pipeline.config.edge import PassSpec
+from pipeline.config.emission import EmitConfig
+from pipeline.config.models import MethodConfig
 from pipeline.config.passes import load_passes
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.plan.pass_inputs import PassInputs

@@ -19,7 +19,8 @@ from pydantic import Field
 
 from pipeline.backends.options import Options
 from pipeline.config.fields import DIGEST_PATTERN
-from pipeline.report.records import MOST_SQNR, ManifestRecord, read_fitting
+from pipeline.report.package_records import ManifestRecord
+from pipeline.report.records import MOST_SQNR, read_fitting
 from pipeline.store.digest import hash_json
 from pipeline.store.files import CONTENTS, REPORT, read_record
 from pipeline.store.forms import fits

@@ -1,0 +1,65 @@
+"""The models of `edge` in a package config, and of the passes that it and `emit` name."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, field_serializer
+
+from pipeline.backends import Options
+from pipeline.backends.options import Distinct
+from pipeline.config.fields import REFERENCE_PATTERN, Operator, check_data
+from pipeline.config.variables import Secret, replace_secrets
+
+FACTORY = "factory"  # the key before a pass that is made by a call
+
+
+class PassSpec(Options):
+    """A pass over the graph, by import path, and the options that it is made with."""
+
+    reference: Annotated[str, Field(pattern=REFERENCE_PATTERN)]
+    options: Annotated[dict[str, Any], AfterValidator(check_data)] = Field(default={})
+    factory: bool = False
+    """The reference is to a function, which is called with the options and returns a pass or a list
+    of passes."""
+
+    @field_serializer("options")
+    def _without_secrets(self, options: dict[str, Any]) -> Any:
+        return replace_secrets(options, lambda secret: f"{secret} {secret.digest}")
+
+    def reveal(self) -> dict[str, Any]:
+        """Return the options with the values of secrets, to make the pass."""
+        options: dict[str, Any] = replace_secrets(self.options, attrgetter("value"))
+        return options
+
+    def hide(self, text: str) -> str:
+        """Return a text without the values of secrets."""
+        found: list[Secret] = []
+        replace_secrets(self.options, found.append)
+        for secret in found:
+            text = text.replace(secret.value, str(secret)) if secret.value else text
+        return text
+
+
+class EdgeConfig(Options):
+    """Settings by which a method becomes a program in edge dialect: `EdgeCompileConfig`, and passes
+    over it before anything is delegated."""
+
+    check_ir_validity: bool = True
+    """Check that only core ATen operators and known types are left."""
+    skip_dim_order: bool = False
+    """Leave operators that know memory formats but not dim orders."""
+    preserve_ops: Distinct[Operator] | None = None
+    """Operators that are not decomposed, such as aten.linear.default."""
+    core_aten_ops_exceptions: Distinct[Operator] | None = None
+    """Operators that may be left though they are not core ATen."""
+    keep_ranges: bool = False
+    """Lower without oneDNN, by which torch narrows the ranges of dynamic sizes that go through
+    convolutions. It is the joint call under torch.backends.mkldnn.flags(enabled=False)."""
+    passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
+    """Passes over the edge program, in this order, as module:name of what passes/ defines, or
+    ExecuTorch or an installed distribution offers."""
+    passes_after_delegation: tuple[PassSpec, ...] = Field(default=(), strict=False)
+    """Passes over what is left when partitioners have taken theirs, before anything is folded:
+    `EdgeProgramManager.transform`."""

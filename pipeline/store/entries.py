@@ -1,0 +1,57 @@
+"""Entries of actions in a store: what one holds, when it is good, which blobs it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.store import digest
+from pipeline.store.digest import Digest
+from pipeline.store.results import fits_action
+
+_REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
+
+
+@dataclass(frozen=True)
+class ActionEntry:
+    """The key and the result of an action, and the seconds of wall time that it took.
+
+    `unsigned`: it came of a run that believed unsigned results of a remote, and counts where that
+    is so again.
+    """
+
+    key: Mapping[str, Any]
+    result: Mapping[str, Any]
+    seconds: float
+    unsigned: bool = False
+
+    @property
+    def checksum(self) -> Digest:
+        return digest.hash_json([self.key, self.result, self.seconds])
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {"key": self.key, "result": self.result, "seconds": self.seconds}
+        return {**fields, "check": self.checksum, **({"unsigned": True} if self.unsigned else {})}
+
+    @classmethod
+    def from_json(cls, record: Any, action: Digest) -> ActionEntry | None:
+        """Read the entry of an action; None if the record is damaged or of another action, or its
+        result is none that such an action can have."""
+        try:
+            unsigned = record.get("unsigned", False) is not False
+            entry = cls(record["key"], record["result"], record["seconds"], unsigned)
+            whole = record["check"] == entry.checksum and digest.hash_json(entry.key) == action
+        except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+        timed = type(entry.seconds) in (int, float) and 0 <= entry.seconds < 1e9
+        return entry if whole and timed and fits_action(entry.key, entry.result) else None
+
+
+def find_references(content: bytes) -> list[Digest]:
+    """Find all strings in a JSON text that can be digests of blobs.
+
+    Some may name something else; callers pass over what is not in the store.
+    """
+    return [Digest(name.decode()) for name in dict.fromkeys(_REFERENCE.findall(content))]
