@@ -127,7 +127,7 @@ def _find_traced_node() -> Node | None:
     """Find the node that an interpreter of torch's runs now, from where this is called."""
     frame = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name == "run_node" and isinstance(node := frame.f_locals["n"], Node):
+        if frame.f_code.co_name == "run_node" and isinstance(node := frame.f_locals.get("n"), Node):
             return node
         frame = frame.f_back  # type: ignore[assignment]
     return None
