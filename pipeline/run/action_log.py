@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -41,15 +41,20 @@ def logging_to(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _repeating(call: partial[None]) -> Iterator[None]:
-    """Call a function again and again in the main thread of this process; forks of it don't."""
-    before = signal.signal(signal.SIGALRM, lambda number, frame: call())
-    signal.siginterrupt(signal.SIGALRM, False)  # native code that waits goes on
-    signal.setitimer(signal.ITIMER_REAL, _SECONDS, _SECONDS)
+    """Call a function again and again in a thread of this process; forks of it don't."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(_SECONDS):
+            call()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        ended.set()
+        thread.join()
 
 
 def _bound(log: int) -> None:

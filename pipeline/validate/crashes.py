@@ -33,7 +33,7 @@ class CrashLog:
         """Note a step that may end the process, and end it after the timeout.
 
         The alarm ends the process from outside Python, since native code that doesn't return never
-        lets Python run. Meanwhile the log's own (run/action_log.py) rests.
+        lets Python run.
         """
         if (method, what) != self._latest:
             self._latest = method, what
@@ -41,14 +41,11 @@ class CrashLog:
                 self._step.parent.mkdir(parents=True, exist_ok=True)
                 clear_place(self._step)
                 self._step.write_text(json.dumps([method, what, self._timeout]))
-        others = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        timer = signal.setitimer(signal.ITIMER_REAL, self._timeout)
+        signal.setitimer(signal.ITIMER_REAL, self._timeout)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, others)
-            signal.setitimer(signal.ITIMER_REAL, *timer)
 
     def record_crash(self, how: str) -> bool:
         """Record that the worker died at the step it noted; return whether to try again.

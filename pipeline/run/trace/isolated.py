@@ -208,7 +208,6 @@ def _prepare(parent: int) -> None:
         os._exit(1)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the parent's, who bounds the log
     random.seed(_SEED)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(_SEED)

@@ -174,12 +174,9 @@ class Listener:
 
     def proceed(self, call: Call) -> None:
         """Let a call go on."""
-        answer = struct.pack("=QqiI", call.identity, 0, 0, _CONTINUE)
-        with suppress(FileNotFoundError):  # its process has died, or got a signal
-            while True:
-                with suppress(InterruptedError):  # by the timer of this process
-                    fcntl.ioctl(self.descriptor, _SEND, answer)
-                    return
+        with suppress(FileNotFoundError):  # its process has died, or a signal came
+            answer = struct.pack("=QqiI", call.identity, 0, 0, _CONTINUE)
+            fcntl.ioctl(self.descriptor, _SEND, answer)
 
     def close(self) -> None:
         os.close(self.descriptor)
