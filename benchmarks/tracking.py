@@ -111,7 +111,8 @@ def _untracked(checkout: Checkout, model: str) -> None:
     action = plan.models.export(model)
     path, store = checkout.root / action.inputs.path, plan.workspace.store
     with export._importing(checkout.root, path):
-        result, parts, _ = run_isolated(partial(export._run_exporter, path, store, ()))
+        runs = partial(export._run_exporter, path, store, (), {}, lambda: None)
+        result, parts, _ = run_isolated(runs)
     for key, value in [*parts, (action.key, result)]:
         store.put_result(key, value)
 

@@ -144,8 +144,8 @@ def _span(start: float, end: float) -> dict[str, Any]:
 
 
 def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
-    """Assign workers to lanes. A worker that began when another had ended takes its lane, as joblib
-    replaces workers that died or grew too large."""
+    """Assign workers to lanes. A worker that began when another had ended takes its lane, as
+    one that died is replaced."""
     lives: dict[int, tuple[float, float]] = {}
     for event in events:
         start, end = lives.get(event.worker, (event.start, event.end))

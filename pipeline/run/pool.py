@@ -1,21 +1,21 @@
-"""The one joblib run: actions that are ready go to worker processes, reports come back.
+"""The worker processes: actions that are ready go to them, reports come back.
 
-One `Parallel`, from one thread. A worker that dies takes no other action with it: what was under
-way is tried again alone, so that the report names the action that kills its worker.
+Each worker is a pool of one process of joblib's loky, so that one that dies takes no other action
+with it: its own is tried again, alone, once the others have ended.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from joblib import Parallel, delayed
-from joblib.externals.loky import get_reusable_executor
-from joblib.externals.loky.process_executor import TerminatedWorkerError
+from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
@@ -26,93 +26,112 @@ from pipeline.store.toolchain import HASH_SEED, hash_seed
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
+# Libraries of native code start a thread a core otherwise, whose number changes what they compute.
+_THREADS = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
+    *("VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+)
+
 
 class Pool:
-    """Worker processes, started by the first `run` and kept until `close`."""
+    """Up to `jobs` worker processes, each started when there is an action for it, and kept until
+    `close`."""
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
         self._workspace = replace(workspace)  # without what it has cached
         self._jobs = jobs
         self._always = always
         self._group: WorkerGroup | None = None
+        self._workers: list[ProcessPoolExecutor] = []
+        self._idle: list[ProcessPoolExecutor] = []
 
     def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
         """Yield the reports of all actions, in the order in which they end."""
-        waiting = list(ready)
-        for action in waiting:
+        for action in ready:
             with suppress(OSError):  # its worker says what is wrong
                 make_folder(log_path(action, self._workspace).parent, self._workspace.build)
                 remove(log_path(action, self._workspace))
             CrashLog(self._workspace.logs, str(action.package)).clear()  # only a validation writes
-        while waiting:
-            done: set[int] = set()
-            try:
-                for index, report in self._parallel(waiting, self._jobs):
-                    done.add(index)
-                    yield waiting[index], report
-                return
-            except TerminatedWorkerError:
-                left = [action for index, action in enumerate(waiting) if index not in done]
-                # The log of an action is the first thing that its worker makes.
-                begun = [a for a in left if log_path(a, self._workspace).exists()]
-                yield from self._alone(begun or left)
-                waiting = [action for action in left if action not in begun] if begun else []
+        suspects = []
+        for action, told in self._run(ready, self._jobs):
+            if isinstance(told, Report):
+                yield action, told
+            else:
+                suspects.append(action)
+        for action in suspects:
+            yield action, self._run_again(action)
 
-    def _alone(self, suspects: Iterable[Action]) -> Iterator[tuple[Action, Report]]:
-        """Run actions one by one.
+    def _run_again(self, action: Action) -> Report:
+        """Run an action whose worker died, alone.
 
         A validation that ends its worker is tried again, without the method that did it, as long as
         that is another one each time.
         """
-        for action in suspects:
-            crash_log = CrashLog(self._workspace.logs, str(action.package))
-            crash_log.clear(crashes=False)  # it may have died with another one
-            again = True
-            while again:
-                again = False
-                try:
-                    yield from ((action, report) for _, report in self._parallel([action], 1))
-                except TerminatedWorkerError as error:
-                    # As `SIGSEGV(-11)`; only the message of the error has it.
-                    how = ", ".join(sorted(set(re.findall(r"[A-Z]+\(-?\d+\)", str(error)))))
-                    again = crash_log.record_crash(how)
-                    if not again:
-                        what = f"its worker process died{how and f' ({how})'}, twice"
-                        what += "; the system may have ended it for lack of memory"
-                        log = log_name(action, self._workspace)
-                        facts = {"error": what, "stage": "worker", "log": log}
-                        yield action, Report(make_event(action, "failed", **facts))
+        crash_log = CrashLog(self._workspace.logs, str(action.package))
+        crash_log.clear(crashes=False)  # it may have died of what ran beside it
+        while True:
+            [(_, told)] = self._run([action], 1)
+            if isinstance(told, Report):
+                return told
+            # As `SIGSEGV(-11)`; only the message of the error has it.
+            how = ", ".join(sorted(set(re.findall(r"[A-Z]+\(-?\d+\)", str(told)))))
+            if not crash_log.record_crash(how):
+                what = f"its worker process died{how and f' ({how})'}, twice"
+                what += "; the system may have ended it for lack of memory"
+                log = log_name(action, self._workspace)
+                return Report(make_event(action, "failed", error=what, stage="worker", log=log))
 
-    def _parallel(self, waiting: Sequence[Action], jobs: int) -> Iterator[tuple[int, Report]]:
-        # With n_jobs=1 joblib would run the actions in this process, which must not import torch;
-        # what is under way is bounded by pre_dispatch.
-        warnings.filterwarnings("ignore", "A worker stopped", module="joblib")  # it is replaced
+    def _run(
+        self, actions: Sequence[Action], jobs: int
+    ) -> Iterator[tuple[Action, Report | BrokenProcessPool]]:
+        """Yield each action with its report, or with how its worker died."""
+        waiting = deque(actions)
+        under_way: dict[Future[Report], tuple[Action, ProcessPoolExecutor]] = {}
+        while waiting or under_way:
+            while waiting and len(under_way) < jobs:
+                action = waiting.popleft()
+                future, worker = self._submit(action)
+                under_way[future] = action, worker
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                action, worker = under_way.pop(future)
+                try:
+                    report = future.result()
+                except BrokenProcessPool as error:
+                    self._workers.remove(worker)
+                    yield action, error
+                else:
+                    self._idle.append(worker)
+                    yield action, report
+
+    def _submit(self, action: Action) -> tuple[Future[Report], ProcessPoolExecutor]:
+        """Hand an action to the worker that was busy last, or to a new one."""
+        arguments = (run, action, self._workspace, self._always)
         with starting_workers():
-            if self._group is None:
-                self._group = WorkerGroup()
-                os.environ[HASH_SEED] = hash_seed()  # for all workers that joblib starts
-            parallel = Parallel(
-                n_jobs=max(2, self._jobs),
-                backend="loky",
-                return_as="generator_unordered",
-                pre_dispatch=jobs,
-                batch_size=1,
-                temp_folder=self._workspace.build,  # or joblib makes one in /dev/shm, for arrays
-                initializer=join,
-                initargs=(self._group.number, os.getpid()),
-            )
-            reports = parallel(
-                delayed(_numbered)(index, action, self._workspace, self._always)
-                for index, action in enumerate(waiting)
-            )
-        yield from reports
+            while self._idle:
+                worker = self._idle.pop()
+                try:
+                    return worker.submit(*arguments), worker
+                except BrokenProcessPool:  # it died while it had nothing to do
+                    self._workers.remove(worker)
+            worker = self._start()
+            return worker.submit(*arguments), worker
+
+    def _start(self) -> ProcessPoolExecutor:
+        if self._group is None:
+            self._group = WorkerGroup()
+        environment = {name: os.environ.get(name, "1") for name in _THREADS}
+        worker: Any = ProcessPoolExecutor(
+            max_workers=1,
+            initializer=join,
+            initargs=(self._group.number, os.getpid()),
+            env={**environment, HASH_SEED: hash_seed()},
+        )
+        self._workers.append(worker)
+        return worker
 
     def close(self) -> None:
         """End the workers now, whatever they do, and all that they started."""
         if self._group is not None:
             self._group.close()
-            get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
-
-
-def _numbered(index: int, action: Action, workspace: Workspace, always: bool) -> tuple[int, Report]:
-    return index, run(action, workspace, always)
+            for worker in self._workers:
+                worker.shutdown(wait=True, kill_workers=True)
