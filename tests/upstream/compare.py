@@ -13,9 +13,9 @@ import re
 import shutil
 import sys
 import traceback
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,48 +29,62 @@ from pipeline.program.sources import describe_archive
 from tests.support.bench import Bench
 from tests.support.forked import warm_up
 from tests.upstream.collect import Case, collect
+from tests.upstream.faults import explain
 
 to_edge_transform_and_lower = executorch.exir.to_edge_transform_and_lower  # before `collect`
 
-# Faults of ExecuTorch's runtime, by a pattern of `<case>: <what failed>`. Each is there in what the
-# joint call gives too, with nothing of this pipeline at work.
-FAULTS: Mapping[str, str] = {
-    r"kernel '\S+' not found": "the wheel's runtime has no kernel of the operator",
-    r"Expect input tensor to be 3-D or 4-D": "the portable convolution takes no volumes",
-    r"^gelu\w*: ": "XNNPACK computes gelu's tanh approximation as erf",
-    r"^\w*rsqrt\w*: ": "XNNPACK's rsqrt of 0 is not inf",
-    r"^floor_divide\w*: ": "the portable kernel of 0 // 0 gives another value than torch",
-}
-
 LOWERED, REFUSED, LOST = "lowered by both", "refused by both", "lowered by upstream only"
+BROKEN = "a package that could not be compared"
 EXPECTED = "expected.pte"  # of the joint call
 EQUAL, OTHER = "bytes equal", "other bytes"
 VALIDATED, CAUGHT, ALARM = "validated", "caught for a known fault", "failed, no known fault"
 
 
-@dataclass
-class Outcome:
-    """What became of the cases of a package.
+@dataclass(frozen=True)
+class Found:
+    """What became of a case.
 
     Attributes:
-        cases: by name: one of LOWERED, REFUSED and LOST, then one of VALIDATED, CAUGHT and ALARM
-            where it was validated, and a reason.
-        bytes: EQUAL or OTHER; "" where a method was lost.
+        lowering: LOWERED, REFUSED, LOST or BROKEN.
+        bytes: EQUAL or OTHER, of its package; "" where a method was lost.
+        reason: why it was not lowered by both.
+        judged: whether it was validated.
+        failures: what the validation found wrong.
+        culprits: the operator of each place where it goes wrong, and the kernel or backend there.
     """
 
     package: str
-    cases: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    case: str
+    lowering: str
     bytes: str = ""
+    reason: str = ""
+    judged: bool = False
+    failures: Sequence[str] = ()
+    culprits: Sequence[Sequence[str]] = ()
 
-    def count(self) -> Counter[str]:
-        found = Counter(word for each in self.cases.values() for word in each[:2] if word)
-        lowered = sum(each[0] == LOWERED for each in self.cases.values())
-        return found + Counter({self.bytes: lowered} if self.bytes else {})
+    @cached_property
+    def fault(self) -> str:
+        return explain(self.failures, self.culprits)
+
+    @property
+    def verdict(self) -> str:
+        if not self.judged:
+            return ""
+        return VALIDATED if not self.failures else CAUGHT if self.fault else ALARM
+
+    @property
+    def words(self) -> list[str]:
+        """Return what it counts as."""
+        return [word for word in (self.lowering, self.bytes, self.verdict) if word]
+
+    @property
+    def bad(self) -> bool:
+        return bool({LOST, BROKEN, OTHER, ALARM} & set(self.words))
 
 
 def compare(
     files: Sequence[Path], flow: str, folder: Path, name: str, select: str = "", run: bool = True
-) -> list[Outcome]:
+) -> list[Found]:
     """Compare the cases of test files; a package for each set of settings of edge programs, which
     is validated if `run`.
 
@@ -78,14 +92,16 @@ def compare(
     """
     warm_up()
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{name}-[0-9]*/"):  # by a run that was ended
+        shutil.rmtree(left)
     log = folder / f"{name}.log"
     if _fork(lambda: _write_packages(collect(files, flow, select), folder, name), log):
         raise RuntimeError(f"{name}: {_last_line(log)}; {log} says more")
-    outcomes = []
-    for root in sorted(folder.glob(f"{name}-*/")):
-        outcomes.append(_compare_package(root, run))
+    found = []
+    for root in sorted(folder.glob(f"{name}-[0-9]*/")):
+        found += _compare_package(root, run)
         shutil.rmtree(root / ".store", ignore_errors=True)
-    return outcomes
+    return found
 
 
 def _write_packages(cases: Sequence[Case], folder: Path, name: str) -> None:
@@ -176,41 +192,53 @@ def write_config(root: Path, methods: Mapping[str, Any]) -> None:
     (root / "dodo.py").write_text("from pipeline.tasks import *\n")
 
 
-def _compare_package(root: Path, run: bool) -> Outcome:
-    outcome, bench = Outcome(root.name), Bench(root)
-    for name, reason in json.loads((root / "refused.json").read_text()).items():
-        outcome.cases[name] = REFUSED, "", reason
+def _compare_package(root: Path, run: bool) -> list[Found]:
+    refused = json.loads((root / "refused.json").read_text())
+    found = [Found(root.name, name, REFUSED, reason=why) for name, why in refused.items()]
     config = root / "partition_configs" / "cases.yaml"
     if not config.exists():
-        return outcome
+        return found
+    methods, bench = json.loads(config.read_text())["methods"], Bench(root)
     bench.doit("lower", timeout=3600)
     (root / "lower.log").write_text(bench.output)
-    methods = json.loads(config.read_text())["methods"]
     pte = root / "build" / "cases" / "cases.pte"
     if not pte.exists():
-        actions = {a["method"]: a for a in bench.actions()} if (root / "build").exists() else {}
-        for name in methods:
-            failed = name not in actions or actions[name]["outcome"] == "failed"
-            reason = _told(bench.output, name) if failed else ""
-            outcome.cases[name] = (LOST if failed else LOWERED), "", reason
-        return outcome
-    outcome.bytes = EQUAL if pte.read_bytes() == (root / EXPECTED).read_bytes() else OTHER
+        return found + _find_lost(bench, methods)
+    same = EQUAL if pte.read_bytes() == (root / EXPECTED).read_bytes() else OTHER
     if not run:
-        outcome.cases |= dict.fromkeys(methods, (LOWERED, "", ""))
-        return outcome
+        return found + [Found(root.name, name, LOWERED, same) for name in methods]
     bench.doit("validate", timeout=7200)
     (root / "validate.log").write_text(bench.output)
+    return found + _find_judged(root, methods, same)
+
+
+def _find_lost(bench: Bench, methods: Iterable[str]) -> list[Found]:
+    actions = {a["method"]: a for a in bench.actions()} if (bench.root / "build").exists() else {}
+    found = []
+    for name in methods:
+        lost = name not in actions or actions[name]["outcome"] == "failed"
+        reason = _told(bench.output, name) if lost else ""
+        found.append(Found(bench.root.name, name, LOST if lost else LOWERED, reason=reason))
+    return found
+
+
+def _find_judged(root: Path, methods: Iterable[str], same: str) -> list[Found]:
     report = root / "build" / "cases" / "report.json"
     judged = json.loads(report.read_text())["methods"] if report.exists() else []
     verdicts = {each["method"]: each for each in judged}
+    found = []
     for name in methods:
         own = verdicts.get(name, {"ok": False, "failures": [{"what": "has no verdict"}]})
-        told = "; ".join(dict.fromkeys(each["what"] for each in own["failures"]))
-        found = (why for each, why in FAULTS.items() if re.search(each, f"{name}: {told}"))
-        known = next(found, "")
-        verdict = VALIDATED if own["ok"] else CAUGHT if known else ALARM
-        outcome.cases[name] = LOWERED, verdict, "" if own["ok"] else known or told[:400]
-    return outcome
+        failures = list(dict.fromkeys(each["what"] for each in own["failures"]))
+        culprits = [
+            [each["operator"], each["kernel"] or each["backend"] or ""]
+            for each in own.get("culprits") or ()
+        ]
+        made = Found(root.name, name, LOWERED, same, judged=True)
+        if not own["ok"]:
+            made = replace(made, failures=failures or ["no reason"], culprits=culprits)
+        found.append(made)
+    return found
 
 
 def _told(output: str, method: str) -> str:

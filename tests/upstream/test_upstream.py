@@ -20,4 +20,4 @@ def test_a_sample_is_lowered_to_the_same_bytes_and_judged_rightly(tmp_path):
     assert done.returncode == 0, done.stdout
     cases = [json.loads(line) for line in record.read_text().splitlines()]
     assert len(cases) >= 8
-    assert {bytes_of for _, bytes_of, *_ in cases} == {"bytes equal"}
+    assert {case["bytes"] for case in cases} == {"bytes equal"}

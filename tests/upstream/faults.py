@@ -1,0 +1,82 @@
+"""Known faults of ExecuTorch's runtime, which a validation is right to catch.
+
+Each is there in what the joint call gives too, with nothing of this pipeline at work. A fault is
+known by the operator, by what runs it, and by what goes wrong: another fault of the same operator,
+or this one elsewhere, is an alarm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+NO_KERNEL = "the wheel's runtime has no kernel of the operator"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of one kernel.
+
+    Attributes:
+        operator: as the report's culprit names it, or "" where none can be found, since the method
+            does not run; `failure` then names the kernel.
+        runs: the kernel, or the backend.
+        failure: a pattern of the whole failure.
+        reason: what is wrong.
+    """
+
+    operator: str
+    runs: str
+    failure: str
+    reason: str
+
+
+_NOT_FINITE = r"\d+ values? NaN or infinite, and not alike on both sides, as at \[.*\] "
+FAULTS = (
+    Fault(
+        *("", "", r"fails: .*Expect input tensor to be 3-D or 4-D.*aten::convolution\.out: 0x12"),
+        "the portable convolution takes no volumes",
+    ),
+    Fault(
+        *("aten.rsqrt.default", "XnnpackBackend", _NOT_FINITE + r"\(nan, must be inf\)"),
+        "XNNPACK's rsqrt of 0 is not inf",
+    ),
+    Fault(
+        *("aten.floor_divide.default", "aten::div.out_mode", _NOT_FINITE + r"\(inf, must be nan\)"),
+        "the portable kernel of 0 // 0 gives inf, torch NaN",
+    ),
+)
+
+
+def explain(failures: Sequence[str], culprits: Sequence[Sequence[str]]) -> str:
+    """Return which known fault explains all failures of a method, else "".
+
+    Args:
+        failures: what failed, as the report says it.
+        culprits: the operator of each, and what runs it.
+    """
+    if all(_lacks_kernel(failure) for failure in failures):
+        return NO_KERNEL
+    for fault in FAULTS:
+        located = set(map(tuple, culprits)) == ({(fault.operator, fault.runs)} - {("", "")})
+        if located and all(re.fullmatch(fault.failure, each, re.DOTALL) for each in failures):
+            return fault.reason
+    return ""
+
+
+def _lacks_kernel(failure: str) -> bool:
+    missing = re.findall(r"kernel '([^']+)' not found", failure)
+    loads = not failure.startswith("does not load: missing operator")
+    return bool(missing) and not loads and not kernels() & set(missing)
+
+
+@cache
+def kernels() -> frozenset[str]:
+    """Return the names of all kernels of the wheel's runtime and its libraries."""
+    import executorch.kernels.quantized  # noqa: F401
+    from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+    from executorch.extension.pybindings import _portable_lib
+
+    return frozenset(_portable_lib._get_operator_names())
