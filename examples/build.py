@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -52,13 +51,17 @@ def build(package: str) -> Record:
         BuildError: one of them failed; where the validation failed, its message says so.
     """
     with tempfile.TemporaryDirectory(prefix="gallery-") as folder:
-        _run([sys.executable, str(HERE / "checkpoints.py")], {})
-        command = [sys.executable, "-m", "doit", f"validate:{package}"]
-        seconds = _run(command, {"PTE_PIPELINE_STORE": str(Path(folder) / "store")})
-        oracle = Path(folder) / "joint.pte"
-        joint = _run([sys.executable, str(HERE / "joint.py"), package, str(oracle)], {})
-        same = _built(package).read_bytes() == oracle.read_bytes()
-    return _record(package, same, seconds, joint)
+        root = Path(folder)
+        _Command("checkpoints.py").finish()
+        joint = _Command("joint.py", package, str(root / "joint.pte"))
+        store = {"PTE_PIPELINE_STORE": str(root / "store")}
+        built = _Command("-m", "doit", f"validate:{package}", **store)
+        try:
+            seconds = built.finish()
+        finally:
+            joint_seconds = joint.finish()
+        same = _built(package).read_bytes() == (root / "joint.pte").read_bytes()
+    return _record(package, same, seconds, joint_seconds)
 
 
 def _built(package: str) -> Path:
@@ -66,22 +69,33 @@ def _built(package: str) -> Path:
     return path
 
 
-def _run(command: list[str], environment: dict[str, str]) -> float:
-    """Run a command in the workspace; return the CPU seconds of it and of its children."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    paths = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        command,
-        cwd=HERE,
-        env={**os.environ, **environment, "PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    if done.returncode:
-        raise BuildError(f"{' '.join(command[1:])}:\n{done.stdout[-3000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+class _Command:
+    """Python, started in the workspace."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._command = [sys.executable, *arguments]
+        self._output = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=HERE,
+            env={**os.environ, **environment, "PYTHONPATH": _search_path()},
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def finish(self) -> float:
+        """Wait for it; return the CPU seconds of it and of its children. Raises BuildError."""
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._output.seek(0)
+        if status:
+            printed = self._output.read()[-3000:]
+            raise BuildError(f"{' '.join(self._command[1:])}:\n{printed}")
+        return usage.ru_utime + usage.ru_stime
+
+
+def _search_path() -> str:
+    return os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
 
 
 def _record(package: str, same: bool, seconds: float, joint_seconds: float) -> Record:

@@ -34,7 +34,7 @@ def make_qwen3(folder: Path) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(FOLDER.parent / "models"))
-    import _torchvision  # noqa: F401
-
     if not (FOLDER / "qwen3" / "model.safetensors").exists():
+        import _torchvision  # noqa: F401
+
         make_qwen3(FOLDER / "qwen3")

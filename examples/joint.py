@@ -3,9 +3,9 @@ system.
 
     python examples/joint.py PACKAGE FILE
 
-It runs the exporter and lowers all methods in one call, by the script that ExecuTorch ships for the
-example where there is one. It imports nothing of the build system; exporters of transformers'
-language models do, whose programs `pipeline.program.hugging_face` exports.
+It exports the programs and lowers all methods in one call, by the script that ExecuTorch ships for
+the example where there is one. Nothing of the build system can be imported in it: what its sources
+do for models of transformers, `exports.py` writes out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from executorch.backends.xnnpack._passes.convert_to_linear import ConvertToLinearPass
@@ -29,40 +29,50 @@ from executorch.exir import (
     to_edge_transform_and_lower,
 )
 from executorch.exir.passes import MemoryPlanningPass
+from torch.export import ExportedProgram
 
 HERE = Path(__file__).resolve().parent
+WRITTEN_OUT = ("detr", "gemma3", "llama", "qwen3", "segformer", "t5", "vit")  # in `exports.py`
+Exported: TypeAlias = tuple[dict[str, ExportedProgram], dict[str, Any]]
+
+
+def export_package(package: str) -> Exported:
+    """Return the programs of a package, and its constant methods."""
+    if package in WRITTEN_OUT:
+        return getattr(importlib.import_module("exports"), package)()
+    model = importlib.import_module(package)
+    return model.exported() if hasattr(model, "exported") else (model.export_methods(), {})
 
 
 def lower(
-    model: Any,
+    programs: dict[str, ExportedProgram],
+    constants: dict[str, Any],
     check_validity: bool = True,
     **emission: Any,
 ) -> ExecutorchProgramManager:
-    """Lower all methods of an exporter to XNNPACK."""
-    programs = model.export_methods()
-    constants = model.constant_methods() if hasattr(model, "constant_methods") else None
+    """Lower all methods to XNNPACK."""
     edge = to_edge_transform_and_lower(
         programs,
         partitioner={name: [XnnpackPartitioner()] for name in programs},
-        constant_methods=constants,
+        constant_methods=constants or None,
         compile_config=EdgeCompileConfig(_check_ir_validity=check_validity),
     )
     return edge.to_executorch(ExecutorchBackendConfig(**emission))
 
 
-def unchecked(model: Any) -> ExecutorchProgramManager:
+def unchecked(*exported: Any) -> ExecutorchProgramManager:
     planning = MemoryPlanningPass(alloc_graph_input=False)
-    return lower(model, check_validity=False, memory_planning_pass=planning)
+    return lower(*exported, check_validity=False, memory_planning_pass=planning)
 
 
-def share_cache(model: Any) -> ExecutorchProgramManager:
-    return lower(model, memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True))
+def share_cache(*exported: Any) -> ExecutorchProgramManager:
+    return lower(*exported, memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True))
 
 
-def as_export_llama(model: Any) -> ExecutorchProgramManager:
+def as_export_llama(programs: Any, constants: Any) -> ExecutorchProgramManager:
     """Lower as `executorch.extension.llm.export.builder.LLMEdgeManager` does for XNNPACK."""
     edge = to_edge_transform_and_lower(
-        model.export_methods(),
+        programs,
         partitioner=[XnnpackDynamicallyQuantizedPartitioner(), XnnpackPartitioner()],
         compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
     )
@@ -75,18 +85,18 @@ def as_export_llama(model: Any) -> ExecutorchProgramManager:
     )
 
 
-def by_script(script: str) -> Callable[[Any], ExecutorchProgramManager]:
+def by_script(script: str) -> Callable[..., ExecutorchProgramManager]:
     """Lower by a script of `executorch.examples.models`."""
 
-    def run(model: Any) -> ExecutorchProgramManager:
+    def run(*exported: Any) -> ExecutorchProgramManager:
         module = importlib.import_module(f"executorch.examples.models.{script}")
-        return module.lower_to_executorch(*model.exported(), backend="xnnpack")
+        return module.lower_to_executorch(*exported, backend="xnnpack")
 
     return run
 
 
 # How packages are lowered that are not lowered by `lower` alone.
-OWN: dict[str, Callable[[Any], ExecutorchProgramManager]] = {
+OWN: dict[str, Callable[..., ExecutorchProgramManager]] = {
     "executorch_llama": as_export_llama,
     "gemma4_speech": unchecked,
     "llama": share_cache,
@@ -98,12 +108,12 @@ OWN: dict[str, Callable[[Any], ExecutorchProgramManager]] = {
 
 def main(package: str, file: Path) -> None:
     """Write the `.pte` of a package."""
-    # As doit's exporters find what they import: the workspace, and its models.
-    sys.path[:0] = [str(HERE.parent), str(HERE / "models")]
-    # And with one thread: the last bits of weights that an exporter computes, as from batches for
-    # batch norms, depend on the number.
+    sys.modules["pipeline"] = None  # type: ignore[assignment]
+    sys.path[:0] = [str(HERE / "models"), str(HERE)]  # as doit's exporters find what they import
+    # And with one thread, as they are run: the last bits of weights that an exporter computes, as
+    # from batches for batch norms, depend on the number.
     torch.set_num_threads(1)
-    made = OWN.get(package, lower)(importlib.import_module(package))
+    made = OWN.get(package, lower)(*export_package(package))
     file.write_bytes(made.buffer)
 
 

@@ -1,11 +1,9 @@
 """Qwen3 of transformers, from a folder that `from_pretrained` reads; `checkpoints.py` makes it."""
 
-from pathlib import Path
-
-import _torchvision  # noqa: F401
+import _transformers as models
 
 from pipeline.program.hugging_face import CausalLM
 
-model = CausalLM(Path(__file__).parents[1] / "checkpoints" / "qwen3", max_seq_len=64)
+model = CausalLM(models.QWEN3, models.POSITIONS)
 export_methods, example_inputs = model.export_methods, model.example_inputs
 constant_methods = model.constant_methods

@@ -1,28 +1,51 @@
 """The gallery: its page names every package, and a package is what ExecuTorch's own call makes.
 
-Slow tests build one package, whose turn follows from the number of commits; with
-PTE_PIPELINE_GALLERY=all, every one; with names, those. They need the extra `gallery`.
+One package is built by the slow tests, the commit's hash says which; all of them by
+`pytest -m gallery`. They need the extra `gallery`.
 """
 
 import importlib.util
-import os
+import subprocess
+from hashlib import sha1
 
 import pytest
 
 from examples import __main__, build, table
 
-CHOSEN = os.environ.get("PTE_PIPELINE_GALLERY", "")
+installed = importlib.util.find_spec("transformers") is not None
+needs = pytest.mark.skipif(not installed, reason="the extra `gallery` is not installed")
 
 
-def chosen():
-    if CHOSEN == "all":
-        return build.packages()
-    return CHOSEN.split(",") if CHOSEN else [__main__.part(__main__.turn())]
+def git(*command):
+    user = ["-c", "user.name=x", "-c", "user.email=x", "-c", "commit.gpgsign=false"]
+    return subprocess.check_output(["git", *user, *map(str, command)], text=True).strip()
 
 
-def test_every_package_has_its_turn():
-    names = build.packages()
-    assert {__main__.part(turn) for turn in range(7, 7 + len(names))} == set(names)
+def test_every_package_has_its_turn_alike():
+    turns = [int(sha1(str(commit).encode()).hexdigest(), 16) for commit in range(600)]
+    built = [__main__.part(turn) for turn in turns]
+    assert set(built) == set(build.packages())
+    assert all(15 < built.count(package) < 80 for package in set(built))
+
+
+def test_a_shallow_checkout_has_the_turn_of_the_whole_one(tmp_path):
+    whole, turns = tmp_path / "whole", set()
+    git("init", "-q", whole)
+    for commit in range(3):
+        git("-C", whole, "commit", "-q", "--allow-empty", "-m", commit)
+        shallow = tmp_path / str(commit)
+        git("clone", "-q", "--depth", "1", f"file://{whole}", shallow)
+        assert (
+            __main__.turn(shallow)
+            == __main__.turn(whole)
+            == int(git("-C", whole, "rev-parse", "HEAD"), 16)
+        )
+        turns.add(__main__.turn(whole))
+    assert len(turns) == 3
+
+
+def test_without_a_commit_the_first_package_is_built(tmp_path):
+    assert __main__.turn(tmp_path) == 0
 
 
 def test_the_page_has_a_measured_row_of_every_package():
@@ -48,10 +71,21 @@ def test_a_record_becomes_a_row_and_the_rest_of_the_page_stays(tmp_path):
     assert "| 7 of 10 | 1.5 kB | 1.0e-06 | the same | 61 | 30 |" in row and "old" not in text
 
 
+@needs
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="extra `gallery`")
-@pytest.mark.parametrize("package", chosen())
-def test_package_is_what_a_users_script_makes_and_valid(package):
+def test_the_package_of_this_commit():
+    _check(__main__.part(__main__.turn()))
+
+
+@needs
+@pytest.mark.gallery
+@pytest.mark.parametrize("package", build.packages())
+def test_package(package):
+    _check(package)
+
+
+def _check(package):
+    """It is what a user's script makes, and valid."""
     record = build.build(package)
     build.keep(record)
     print(record)

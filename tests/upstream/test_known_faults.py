@@ -1,0 +1,37 @@
+"""A known fault explains itself alone."""
+
+import pytest
+
+from tests.upstream import faults
+
+RSQRT = "20 values NaN or infinite, and not alike on both sides, as at [0] (nan, must be inf)"
+PLACE = ["aten.rsqrt.default", "XnnpackBackend"]
+MISSING = "does not load: missing operator (0x14); kernel 'aten::max_pool3d.out' not found."
+
+
+@pytest.fixture(autouse=True)
+def runtime(monkeypatch):
+    monkeypatch.setattr(faults, "kernels", lambda: frozenset({"aten::add.out"}))
+
+
+def test_a_known_fault_is_explained():
+    assert faults.explain([RSQRT], [PLACE]) == "XNNPACK's rsqrt of 0 is not inf"
+    assert faults.explain([MISSING], []) == faults.NO_KERNEL
+
+
+@pytest.mark.parametrize(
+    "failures, places",
+    [
+        ([RSQRT], []),
+        ([RSQRT], [["aten.rsqrt.default", "aten::rsqrt.out"]]),
+        ([RSQRT], [["aten.sqrt.default", "XnnpackBackend"]]),
+        ([RSQRT], [PLACE, ["aten.add.Tensor", "XnnpackBackend"]]),
+        ([RSQRT.replace("(nan, must be inf)", "(inf, must be nan)")], [PLACE]),
+        ([RSQRT, "max abs error 0.1, limit 1e-5"], [PLACE]),
+        ([MISSING.replace("max_pool3d", "add")], []),
+        ([MISSING, "fails: crashed"], []),
+        ([MISSING + " kernel 'aten::add.out' not found."], []),
+    ],
+)
+def test_another_fault_is_not(failures, places):
+    assert faults.explain(failures, places) == ""
