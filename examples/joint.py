@@ -60,13 +60,14 @@ def lower(
     return edge.to_executorch(ExecutorchBackendConfig(**emission))
 
 
-def unchecked(*exported: Any) -> ExecutorchProgramManager:
+def unchecked(programs: Any, constants: Any) -> ExecutorchProgramManager:
     planning = MemoryPlanningPass(alloc_graph_input=False)
-    return lower(*exported, check_validity=False, memory_planning_pass=planning)
+    return lower(programs, constants, check_validity=False, memory_planning_pass=planning)
 
 
-def share_cache(*exported: Any) -> ExecutorchProgramManager:
-    return lower(*exported, memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True))
+def share_cache(programs: Any, constants: Any) -> ExecutorchProgramManager:
+    planning = MemoryPlanningPass(share_mutable_buffers=True)
+    return lower(programs, constants, memory_planning_pass=planning)
 
 
 def as_export_llama(programs: Any, constants: Any) -> ExecutorchProgramManager:
