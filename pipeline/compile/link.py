@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -47,16 +46,9 @@ from pipeline.compile.objects import (
     mutable_name,
     program_from_bytes,
 )
+from pipeline.program.training import trained_method
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
-
-# What a plan's name begins with that says a method's gradients or parameters (exir/emit/
-# _emit_program.py, `_get_training_metadata`); they follow all methods, in the order of the model.
-_TRAINING = (
-    "__et_training_gradients_index_",
-    "__et_training_parameters_index_",
-    "__et_training_fqn_",
-)
 
 
 @dataclass(frozen=True)
@@ -164,7 +156,7 @@ class _Tables:
             if self.external.setdefault(tag, {}).setdefault(name, own) != own:
                 raise PipelineError(
                     f"external tensor '{name}' differs between methods, and {tag}.ptd holds one "
-                    "tensor of a name; leave `emit.external_constants` out"
+                    "tensor of a name; keep such tensors in the package, or give them other names"
                 )
         elif index > 0 and tensor.allocation_info is not None:
             tensor.data_buffer_idx = 1 + self._index_mutable(owner.mutable[index], tensor)
@@ -231,21 +223,18 @@ def _split_training(
     plans: Sequence[ExecutionPlan],
 ) -> tuple[list[ExecutionPlan], list[ExecutionPlan]]:
     """Return the plans of methods, and those that say where gradients stand in their outputs."""
+    # Those that tell about training follow all methods, in the order of the model.
     names = {plan.name for plan in plans}
     methods: list[ExecutionPlan] = []
     training: list[ExecutionPlan] = []
     for plan in plans:
-        method = _trained(plan.name)
+        method = trained_method(plan.name)
         (training if method != plan.name and method in names else methods).append(plan)
     return methods, training
 
 
-def _trained(plan: str) -> str:
-    return reduce(str.removeprefix, _TRAINING, plan)
-
-
 def _place_of(plan: ExecutionPlan, order: Sequence[str]) -> int:
-    method = _trained(plan.name)
+    method = trained_method(plan.name)
     return order.index(method) if method in order else 0
 
 

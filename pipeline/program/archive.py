@@ -41,6 +41,7 @@ from pipeline.program.operator_libraries import (
     register_operators,
 )
 from pipeline.program.tensor_file import load_storage, load_tensor_file
+from pipeline.program.training import name_input_gradients
 from pipeline.store.errors import SourceError
 
 _LONGEST = 300  # characters of what torch says of an error
@@ -163,7 +164,7 @@ def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
     constants, which it leaves out, are kept. Raises SourceError for a tag that names no file.
     """
     tags = {tags_file(name): read_tags(name, program) for name, program in programs.items()}
-    copies = {n: p._update(p.graph_module, p.graph_signature) for n, p in programs.items()}
+    copies = {n: p._update(p.graph_module, name_input_gradients(p)) for n, p in programs.items()}
     for program in copies.values():
         program._example_inputs = None
         for called in program.module_call_graph:

@@ -23,6 +23,7 @@ from pipeline.program.signature import (
     returned_values,
     signature,
 )
+from pipeline.program.training import find_training_outputs
 
 
 class Source:
@@ -32,7 +33,7 @@ class Source:
     program for whoever uses it next; what the program changes is copied first. `state` names those
     buffers, `nonzero` the ones of them that do not start as zeros. `outputs` holds the name and
     fake value of each output that the runtime returns: the inputs that the method changes in place
-    come first, then what it returns.
+    come first, then what it returns; then, where it trains, gradients and parameters.
 
     Args:
         common: tensors by the name of a buffer, shared with other Sources: a buffer of such a name
@@ -46,6 +47,10 @@ class Source:
         effects = find_effects(program)
         self.state, self.outputs, self._changed = effects.state, effects.outputs, effects.changed
         self._module = program.module(check_guards=False)
+        trained = find_training_outputs(program)
+        self._parameters = [name for name, _ in trained.parameters] if trained else []
+        if trained:
+            _return_flat(self._module)
         self._state = _give_own(self._module, self.state, common or {})
         self._initial = [tensor.detach().clone() for tensor in self._state]
         initial = zip(self.state, self._initial, strict=True)
@@ -85,7 +90,8 @@ class Source:
     def _run(self, leaves: list[Any]) -> list[Any]:
         with torch.no_grad():
             returned = self._call_module(leaves)
-        outputs = [leaves[index] for index in self._changed] + returned
+            parameters = [attrgetter(name)(self._module) for name in self._parameters]
+        outputs = [leaves[index] for index in self._changed] + returned + parameters
         return [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in outputs]
 
     def _call_module(self, leaves: list[Any]) -> list[Any]:
@@ -116,10 +122,11 @@ def find_effects(program: ExportedProgram) -> Effects:
         specs = functional.graph_signature.output_specs
         state = tuple(spec.target for spec in specs if spec.kind in _STATE and spec.target)
         changed = find_changed_inputs(functional)
-        arguments = signature(functional)
+        arguments, trained = signature(functional), find_training_outputs(functional)
         outputs = [
             *((f"input '{arguments[i].name}' after the call", arguments[i].value) for i in changed),
             *((f"output{path}", value) for path, value in returned_values(functional)),
+            *(trained.describe() if trained else ()),
         ]
         _EFFECTS[program] = Effects(state, outputs, changed)
     return _EFFECTS[program]
@@ -136,6 +143,14 @@ def _functionalized(program: ExportedProgram) -> ExportedProgram:
             if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
                 return program.run_decompositions({})
     return program
+
+
+def _return_flat(module: GraphModule) -> None:
+    """Let a module return all outputs in a row: that of a program that trains has the structure of
+    the user's outputs alone, which the gradients do not fit."""
+    codegen: Any = module.graph._codegen
+    codegen.pytree_info = codegen.pytree_info._replace(out_spec=None)
+    module.recompile()
 
 
 def _give_own(

@@ -31,6 +31,7 @@ from pipeline.program.signature import (
     returned_values,
     signature,
 )
+from pipeline.program.training import find_training_outputs
 from pipeline.store.errors import PipelineError
 
 
@@ -44,7 +45,8 @@ class MethodSpec:
 
     Attributes:
         args, kwargs: each argument's name and its value, a tree of Arguments with Leafs.
-        outputs: what is returned, a tree of Arguments with Leafs.
+        outputs: what is returned, a tree of Arguments with Leafs. A method that trains returns a
+            dict of its `outputs`, and by name its `gradients`, `input_gradients` and `parameters`.
         changes: the places, among the leaves of the arguments, of inputs changed in place.
     """
 
@@ -170,6 +172,12 @@ def make_method_spec(
     names, keywords = argument_names(program)
     outputs = [Argument(f"output{n}", number.leaf(v, False)) for n, v in returned_values(program)]
     returned = build_plain(outputs, program.call_spec.out_spec)
+    if (trained := find_training_outputs(program)) is not None:
+        more = {
+            kind: {name: Argument(f"{kind}[{name!r}]", number.leaf(v, False)) for name, v in values}
+            for kind, values in trained._asdict().items()
+        }
+        returned = {"outputs": returned, **more}
     return MethodSpec(
         tuple(zip(names, args, strict=True)),
         tuple((name, kwargs[name]) for name in keywords),

@@ -21,6 +21,7 @@ from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
+from pipeline.program.training import MISCOUNTED, trained_method, training_methods
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import OF_LOCATING, Budget
 from pipeline.validate.limits import LIMITS
@@ -75,9 +76,12 @@ def validate_package(
         present = Session(files).methods()
     except PipelineError as error:
         return Validation(pte.name, (), (str(error),), kept_to)
+    constants = {**constant_methods}
+    for name, program in programs.items():
+        constants |= training_methods(name, program)
     methods: list[MethodValidation] = []
     validators: dict[str, MethodValidator] = {}
-    for name in dict.fromkeys((*programs, *constant_methods, *present)):
+    for name in dict.fromkeys((*programs, *constants, *present)):
         made = MethodValidation(name, not_run=crashes.get(name) or (not_run or {}).get(name, ""))
         methods.append(made)
         if name in crashes:
@@ -96,7 +100,7 @@ def validate_package(
             )
             validators[name].start(examples.get(name, ()))
         else:
-            _validate_other(made, present, constant_methods, files)
+            _validate_other(made, present, constants, files)
     for validator in sorted(validators.values(), key=lambda each: each.result.badness):
         validator.finish(budget)
     if sequences is None:
@@ -204,5 +208,6 @@ def _validate_other(
         return
     errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=False))
     if len(actual) != len(expected) or any(e.mismatch or e.max_abs for e in errors):
-        made.fail(f"returns {actual[0] if len(actual) == 1 else actual}, must return {value}")
+        hint = MISCOUNTED if trained_method(made.method) != made.method else ""
+        made.fail(f"returns {actual[0] if len(actual) == 1 else actual}, must return {value}{hint}")
     made.runs.append(Run("constant", errors))
