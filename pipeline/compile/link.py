@@ -24,12 +24,14 @@ from executorch.exir.emit._emitter import _Emitter
 from executorch.exir.schema import (
     BackendDelegateInlineData,
     Buffer,
+    EValue,
     ExecutionPlan,
     Program,
     SubsegmentOffsets,
     Tensor,
     TensorDataLocation,
 )
+from executorch.exir.tensor import TensorSpec, make_tensor_value
 from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
 from executorch.extension.flat_tensor.serialize.serialize import (
     FlatTensorConfig,
@@ -46,6 +48,7 @@ from pipeline.compile.objects import (
     mutable_name,
     program_from_bytes,
 )
+from pipeline.program.constant_values import decode_constant
 from pipeline.program.training import trained_method
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
@@ -95,6 +98,7 @@ def link(
 
     Args:
         objects: in the order of the model's methods, by the first method of each.
+        constant_methods: values by name, as `constant_values` describes them.
         order: the model's methods, where an object has several.
         layout: the options of `ExecutorchBackendConfig` for the layout of the file.
 
@@ -175,6 +179,31 @@ class _Tables:
         return self._latest[blob]
 
 
+@dataclass(frozen=True)
+class _Getters:
+    """Stands in for an emitter that has emitted all methods, and emits the constant ones."""
+
+    tables: _Tables
+    store: Store
+
+    def emit(self, constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
+        """Return a plan for each constant method, of its value as `decode_constant` reads it."""
+        read = self.store.read
+        values = {name: decode_constant(each, read) for name, each in constant_methods.items()}
+        leaves = {name: value for name, (value, _) in values.items()}
+        plans = _Emitter._emit_prim_getters(self, leaves)  # type: ignore[arg-type]
+        for plan, (_, structure) in zip(plans, values.values(), strict=True):
+            if structure is not None:
+                plan.container_meta_type.encoded_out_str = structure
+        return plans
+
+    def _tensor_spec_to_evalue(self, spec: TensorSpec) -> EValue:
+        """Take the place of the emitter's own, which looks constants up by content too."""
+        data = bytes(spec.storage) if spec.allocated_memory else b""  # type: ignore[arg-type]
+        blob = Blob(self.store.put(data), len(data))
+        return EValue(make_tensor_value(1 + _index(self.tables.constants, blob), None, spec))
+
+
 def _join(
     objects: Sequence[MethodObject],
     constant_methods: Mapping[str, Any],
@@ -193,9 +222,7 @@ def _join(
     tables = _Tables()
     for plan, owner in owned:
         tables.relocate(plan, owner)
-    # The emitter's method reads no state of the emitter as long as the values are not tensors,
-    # which a config can't hold.
-    getters = _Emitter._emit_prim_getters(None, dict(constant_methods))  # type: ignore[arg-type]
+    getters = _Getters(tables, store).emit(constant_methods)
     reserved = Buffer(storage=b"")
     mutable = [reserved, *(Buffer(storage=_stand_in(b)) for b in tables.mutable)]
     output = EmitterOutput(

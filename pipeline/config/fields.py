@@ -8,14 +8,13 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
 
 from pipeline.backends.options import MODULE_PATTERN, Distinct, distinct, rule
+from pipeline.program.constant_values import wrong_value
 from pipeline.store.files import BUILD_FILES
 from pipeline.store.names import METHOD_NAME
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 
-_INT64 = range(-(2**63), 2**63)
 _WEIGHTS_FILE = "weights"  # the .ptd file of weights without a file named
 LONGEST_NAME = 128  # of a file's 255, for a suffix and what stands before it
 _LONGEST_PATH = 1000  # of a file or module, with the folders that it is in
@@ -68,7 +67,7 @@ def _short(name: str) -> str:
 def _size(value: Any) -> Any:
     parsed = parse_size(value) if isinstance(value, str) else None
     size = value if parsed is None else parsed
-    if not isinstance(size, int) or size not in _INT64 or size < 1:
+    if not isinstance(size, int) or not 1 <= size < 2**63:
         units = ", ".join(UNITS)
         raise rule(f"must be a size such as 40MB; units: {units}")
     return size
@@ -122,26 +121,9 @@ def _short_path(path: str) -> str:
 
 
 def _constant(value: Any) -> Any:
-    """A plan holds 64-bit numbers and texts that end at the first NUL."""
-    for leaf in value if isinstance(value, list) else [value]:
-        if not isinstance(leaf, int | float | str):
-            raise rule("must be a number, text, true, false or a list of these")
-        if isinstance(leaf, int) and leaf not in _INT64:
-            raise rule("must be a number of at most 64 bits")
-        if isinstance(leaf, float) and not math.isfinite(leaf):
-            raise rule("must be a finite number")
-        if isinstance(leaf, str) and re.search(r"[\0\ud800-\udfff]", leaf):
-            raise rule("must be text without NUL and lone surrogates")
+    if what := wrong_value(value):
+        raise rule(what)
     return value
-
-
-def wrong_constant(value: Any) -> str | None:
-    """Return what the value of a constant method must be, where it is something else."""
-    try:
-        _constant(value)
-    except PydanticCustomError as error:
-        return error.message()
-    return None
 
 
 def check_data(value: Any) -> Any:
@@ -162,7 +144,8 @@ _PATTERNS = {
     "minItems": 1,
     "uniqueItems": True,
 }
-_LEAF = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
+_LEAF: list[dict[str, Any]] = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
+_NESTED: dict[str, Any] = {"anyOf": [*_LEAF, {"type": "array"}]}
 Name = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
 MethodName = Annotated[str, Field(pattern=METHOD_PATTERN), AfterValidator(_short)]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN)]
@@ -201,9 +184,9 @@ Weights = Annotated[
     ),
 ]
 Constant = Annotated[
-    bool | int | float | str | list[bool | int | float | str],
+    bool | int | float | str | list[Any],
     PlainValidator(_constant),
-    WithJsonSchema({"anyOf": [*_LEAF, {"type": "array", "items": {"anyOf": _LEAF}}]}),
+    WithJsonSchema({"anyOf": [*_LEAF, {"type": "array", "items": _NESTED}]}),
 ]
 _ALGORITHM = {"anyOf": [{"enum": [*ALGORITHMS]}, {"type": "string", "pattern": REFERENCE_PATTERN}]}
 Algorithms = Annotated[

@@ -19,6 +19,7 @@ from pipeline.plan.actions import (
     ValidateInputs,
     unit_name,
 )
+from pipeline.program.constant_values import find_blobs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.toolchain import code, hash_seed, host, toolchain
@@ -292,8 +293,11 @@ def _measure_key(
 
 
 def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
-    """Yield the blobs that the result of an export needs: the archive and the inputs."""
+    """Yield the blobs that the result of an export needs: the archive, the inputs and tensors that
+    constant methods return."""
     yield result["archive"]
+    for _, value in result["constant_methods"]:
+        yield from find_blobs(value)
     for method in result["methods"]:
         yield from [method["examples"]] if method["examples"] else []
         yield from method["batches"]

@@ -24,7 +24,7 @@ MethodName = NewType("MethodName", str)
 FilePath = NewType("FilePath", str)  # of file names, with slashes between them
 SystemName = NewType("SystemName", str)  # as `os.fsdecode` gives it, of bytes that need be no UTF-8
 EntryName = NewType("EntryName", str)  # of a zip file
-Constant = NewType("Constant", object)  # that a plan can hold: a scalar, or a list of them
+Constant = NewType("Constant", object)  # that a plan can hold: a scalar, or lists of them
 
 _DEEPEST = 100
 _GREATEST = 1 << 1000  # a float still holds it
@@ -95,12 +95,17 @@ def _is_float(value: Any) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    return all(
-        isinstance(each, bool)
-        or _is_text(each)
-        or (_is_int(each) and -(2**63) <= each < 2**63)
-        or (type(each) is float and math.isfinite(each))
-        for each in (value if isinstance(value, list) else [value])
+    return _is_shallow(value) and _is_scalars(value)
+
+
+def _is_scalars(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_scalars, value))
+    return (
+        isinstance(value, bool)
+        or _is_text(value)
+        or (_is_int(value) and -(2**63) <= value < 2**63)
+        or (type(value) is float and math.isfinite(value))
     )
 
 

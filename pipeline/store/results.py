@@ -87,10 +87,31 @@ class _ExportedMethod(TypedDict):
     batches: list[Digest]
 
 
+class _ConstantTensor(TypedDict):
+    dtype: str
+    sizes: list[Count]
+    strides: list[Count]
+    requires_grad: bool
+    data: Digest
+
+
+class _TensorLeaf(TypedDict):
+    tensor: _ConstantTensor
+
+
+class _FloatLeaf(TypedDict):
+    float: Literal["inf", "-inf", "nan"]
+
+
+class _StructuredConstant(TypedDict):
+    leaves: list[Constant | _TensorLeaf | _FloatLeaf]
+    structure: str
+
+
 class _Export(TypedDict):
     archive: Digest
     methods: list[_ExportedMethod]
-    constant_methods: list[tuple[MethodName, Constant]]
+    constant_methods: list[tuple[MethodName, Constant | _StructuredConstant]]
 
 
 class _Quantize(TypedDict):

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
+import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -31,6 +32,7 @@ from pipeline.validate.references import References
 from pipeline.validate.results import LACKS, MethodValidation, Run, Validation
 
 _AMOUNTS = ("inputs", "seed", "steps")
+_MOST_SHOWN = 8  # values of a tensor, in a message
 MOST_ROUNDS = 2  # runs of a sequence, each on other inputs
 
 
@@ -209,5 +211,15 @@ def _validate_other(
     errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=False))
     if len(actual) != len(expected) or any(e.mismatch or e.max_abs for e in errors):
         hint = MISCOUNTED if trained_method(made.method) != made.method else ""
-        made.fail(f"returns {actual[0] if len(actual) == 1 else actual}, must return {value}{hint}")
+        returned = actual[0] if len(actual) == 1 else actual
+        made.fail(f"returns {_describe(returned)}, must return {_describe(value)}{hint}")
     made.runs.append(Run("constant", errors))
+
+
+def _describe(value: object) -> str:
+    """Return a constant's value in a line, without the values of long tensors."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_describe, value))}]"
+    if isinstance(value, torch.Tensor) and value.numel() > _MOST_SHOWN:
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of {list(value.shape)}"
+    return repr(value.tolist()) if isinstance(value, torch.Tensor) else repr(value)

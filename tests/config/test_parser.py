@@ -34,7 +34,7 @@ VALID = {
         },
         "embed": {"partitioners": []},
     },
-    "constant_methods": {"get_max_len": 128, "use_cache": True, "scales": [1, 0.5, "x", False]},
+    "constant_methods": {"get_max_len": 128, "use_cache": True, "scales": [1, [0.5, ["x"]], False]},
     "emit": {"external_constants": True, "initialized_buffers": ["cache_pos"]},
     "validate": {"atol": 0.01, "gates": {"min_delegated_ops": 0.9, "max_size": "40MB"}},
 }
@@ -273,7 +273,8 @@ MISTAKES = [
     ("constant_methods.encode", 1, "constant_methods.encode: is a method of the model too; rename"),
     ("constant_methods.a b", 1, f"constant_methods.'a b': is 'a b', must be {METHOD_RULE}"),
     ("constant_methods.x", None, "constant_methods.x: is empty, must be a number, text, true,"),
-    ("constant_methods.x", [[1]], "constant_methods.x: is a list, must be a number, text, true,"),
+    ("constant_methods.x", [[None]], "constant_methods.x: is a list, must be a number, text, true"),
+    ("constant_methods.x", {"a": 1}, "constant_methods.x: is a mapping, must be a number, text"),
     ("constant_methods.x", 2**63, f"constant_methods.x: is {2**63}, must be a number of at most"),
     ("constant_methods.x", float("inf"), "constant_methods.x: is inf, must be a finite number"),
     ("constant_methods.x", "a\0b", "constant_methods.x: is 'a\\x00b', must be text without NUL"),

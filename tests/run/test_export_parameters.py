@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from pipeline.plan.export_parameters import find_wrong, name_export, parse_export, read_parameters
+from pipeline.run.build.export import _call
 from tests.support.bench import Bench
 
 MODEL = """
@@ -36,7 +37,7 @@ class Count(nn.Module):
         return x * self.count
 
 
-def export_methods(size=4, *, dtype="float32", path=""):
+def export_methods(size=4, *, dtype="float32", path="", method="plain"):
     x = torch.ones(2, size, dtype=getattr(torch, dtype))
     encode = Encode(size).to(x.dtype).requires_grad_(False)
     return {"encode": export(encode, (x,)), "audio": export(nn.Tanh(), (x,)),
@@ -44,7 +45,8 @@ def export_methods(size=4, *, dtype="float32", path=""):
 
 
 def constant_methods(size=4):
-    return {"get_size": size, "get_names": ["a", "b"]}
+    table = {"scale": torch.arange(3.0), "names": ("a", torch.float16)}
+    return {"get_size": size, "get_names": ["a", "b"], "get_table": table}
 
 
 def example_inputs(method, dtype="float32"):
@@ -71,7 +73,12 @@ def several(names):
 """
 CONFIG = {
     "model": "sized",
-    "export": {"size": "${matrix.size}", "dtype": "float32", "path": "a/b"},
+    "export": {
+        "size": "${matrix.size}",
+        "dtype": "float32",
+        "path": "a/b",
+        "method": "plain",
+    },
     "methods": {
         "encode": {"partitioners": ["xnnpack"]},
         "count": {
@@ -150,7 +157,7 @@ def joint(size):
     edge = to_edge_transform_and_lower(
         programs,
         partitioner={"encode": [XnnpackPartitioner()], "count": []},
-        constant_methods={"get_size": 7, "get_names": ["a", "b"], "get_more": 1.5},
+        constant_methods=module["constant_methods"]() | {"get_size": 7, "get_more": 1.5},
     )
     passes = [InitializedMutableBufferPass(["count"])]
     return edge.to_executorch(ExecutorchBackendConfig(passes=passes)).buffer
@@ -160,13 +167,19 @@ def joint(size):
 def test_each_set_of_parameters_is_an_export_of_its_own(bench):
     write(bench)
     assert bench.doit() == 0, bench.output
-    names = "export sized+dtype~float32+path~a%2Fb+size~{}".format
+    names = "export sized+dtype~float32+method~plain+path~a%2Fb+size~{}".format
     assert {names(4), names(6)} <= bench.outcomes().keys()
     for size in (4, 6):
         package = f"sized-{size}"
         assert bench.bytes_of(package, "sized.pte") == joint(size)
         manifest = json.loads(bench.bytes_of(package, "manifest.json"))
         assert manifest["order"] == ["encode", "count"]
+        table = manifest["constant_methods"].pop("get_table")
+        assert [leaf if isinstance(leaf, str | int) else "tensor" for leaf in table["leaves"]] == [
+            "tensor",
+            "a",
+            5,
+        ]
         assert manifest["constant_methods"] == {
             "get_size": 7,
             "get_names": ["a", "b"],
@@ -182,3 +195,21 @@ def test_each_set_of_parameters_is_an_export_of_its_own(bench):
     assert bench.doit() != 0
     line = "export.sizes: is no parameter of export_methods() in models/sized.py; did you mean"
     assert line in bench.output and "Traceback" not in bench.output
+
+
+@pytest.mark.parametrize(
+    ("signature", "got"),
+    [
+        ("method", {"method": "encode"}),
+        ("method, **more", {"method": "encode", "more": {"size": 4}}),
+        ("method, /, **more", {"method": "encode", "more": {"method": "fast", "size": 4}}),
+        ("name, method, size=1", {"name": "encode", "method": "fast", "size": 4}),
+        ("name, *, method", {"name": "encode", "method": "fast"}),
+        ("*names, method", {"names": ("encode",), "method": "fast"}),
+    ],
+)
+def test_a_parameter_called_method_does_not_meet_the_name_of_the_method(signature, got):
+    scope = {}
+    exec(f"def example_inputs({signature}): return locals()", scope)
+    parameters = {"method": "fast", "size": 4}
+    assert _call(scope["example_inputs"], parameters, "encode") == got

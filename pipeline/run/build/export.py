@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from pipeline.config.fields import wrong_constant
 from pipeline.config.operators import load_libraries
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, ExportInputs
@@ -34,6 +33,7 @@ from pipeline.plan.places import environment_folders, within
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
+from pipeline.program.constant_values import encode_constant
 from pipeline.program.fresh_imports import FromText, importing_from_text
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.program.signature import check_inputs
@@ -122,7 +122,7 @@ def _run_exporter(
     prepare()
     module = _load(path)
     programs = _programs(module, parameters)
-    constants = _constants(module, parameters, programs)
+    constants = _constants(module, parameters, programs, store)
 
     def inputs(kind: Literal["example", "calibration"], method: str) -> Iterator[InputSet]:
         return _inputs(module, kind, method, programs[method], parameters)
@@ -186,14 +186,18 @@ def _check_parameters(
 
 
 def _call(function: Callable[..., Any], parameters: Mapping[str, Any], *given: str) -> Any:
-    """Call a function of an exporter with those of the parameters that it takes."""
-    taken = inspect.signature(function).parameters
-    every = any(each.kind is each.VAR_KEYWORD for each in taken.values())
-    return function(*given, **{n: each for n, each in parameters.items() if every or n in taken})
+    """Call a function of an exporter with those of the parameters that it takes beside what is
+    given by place: `example_inputs(method)` gets the method, whatever `export` calls so."""
+    taken = list(inspect.signature(function).parameters.values())
+    every = any(each.kind is each.VAR_KEYWORD for each in taken)
+    places = {each.name for each in taken[: len(given)] if each.kind is each.POSITIONAL_OR_KEYWORD}
+    by_name = {each.name for each in taken} - places
+    own = {n: v for n, v in parameters.items() if n in by_name or (every and n not in places)}
+    return function(*given, **own)
 
 
 def _constants(
-    module: ModuleType, parameters: Mapping[str, Any], programs: Mapping[str, ExportedProgram]
+    module: ModuleType, parameters: Mapping[str, Any], programs: Collection[str], store: Store
 ) -> list[tuple[str, Any]]:
     """Return the constant methods of an exporter, by name and in its order."""
     function = getattr(module, "constant_methods", None)
@@ -201,12 +205,15 @@ def _constants(
     where = f"{module.__name__}.py: constant_methods()"
     if not isinstance(found, Mapping):
         raise SourceError(f"{where} returned {_describe(found)}; must be a dict of name to value")
+    constants: list[tuple[str, Any]] = []
     for name, value in found.items():
         if not METHOD_NAME.fullmatch(str(name)) or name in programs:
             raise SourceError(f"{where}: {name!r} can't name one, or names a method already")
-        if (what := wrong_constant(value)) is not None:
-            raise SourceError(f"{where}: {name} is {_describe(value)}, {what}")
-    return [(str(name), value) for name, value in found.items()]
+        try:
+            constants.append((str(name), encode_constant(value, store.put)))
+        except ValueError as error:
+            raise SourceError(f"{where}: {name} is {_describe(value)}, {error}") from error
+    return constants
 
 
 def _describe(value: Any) -> str:

@@ -17,6 +17,7 @@ from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
+from pipeline.program.constant_values import decode_constant
 from pipeline.run.build.load import guard_sources
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
@@ -102,14 +103,15 @@ def _failed_by(
 
 def _run(subject: Subject, crash_log: CrashLog, suites: BundleCases | None) -> Validation:
     """Validate the package against its programs, and quantized methods against theirs."""
-    key = subject.key
+    key, read = subject.key, subject.workspace.store.read
+    constants = subject.action.inputs.config.constant_methods
     return validate_package(
         subject.pte,
         subject.ptds,
         subject.programs,
         subject.examples,
         subject.settings,
-        subject.action.inputs.config.constant_methods,
+        {name: decode_constant(value, read)[0] for name, value in constants.items()},
         subject.not_run(),
         lines_of_handles(subject.methods, subject.programs, subject.workspace.root),
         key["cases"],

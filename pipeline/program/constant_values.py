@@ -1,0 +1,136 @@
+"""Values of constant methods as JSON: what a config says or an exporter computes, for linking.
+
+Finite numbers, texts, bools and lists of them stand for themselves. Any other value is its leaves,
+with torch's text about the containers around them, which ExecuTorch writes into the package; the
+bytes of a tensor are a blob of the store. Imports no torch until there is one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pipeline.program.pte import SCALAR_TYPES
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_KINDS = "numbers, texts, bools, torch.dtype, torch.layout and dense tensors on the CPU"
+_LAYOUTS = ("strided", "sparse_coo")  # by their numbers (exir/tensor.py, `layout_enum`)
+
+
+def wrong_value(value: Any) -> str:
+    """Return what a value that JSON holds must be, or "" for one that a plan can hold: 64-bit
+    numbers, and texts that end at the first NUL."""
+    if isinstance(value, list):
+        return next(filter(None, map(wrong_value, value)), "")
+    if not isinstance(value, int | float | str):
+        return "must be a number, text, true, false or a list of these"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "must be a number of at most 64 bits"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
+    if isinstance(value, str) and re.search(r"[\0\ud800-\udfff]", value):
+        return "must be text without NUL and lone surrogates"
+    return ""
+
+
+def encode_constant(value: Any, put: Callable[[bytes], Digest]) -> Any:
+    """Return what an exporter computed as JSON; `put` stores the bytes of a tensor.
+
+    Takes what `to_edge(constant_methods=)` does. Raises ValueError that says what it must be.
+    """
+    from torch.utils import _pytree as pytree
+
+    leaves, tree = pytree.tree_flatten(value)
+    encoded = [_encode_leaf(leaf, put) for leaf in leaves]
+    if not any(isinstance(leaf, dict) for leaf in encoded) and _holds_lists(tree):
+        return pytree.tree_unflatten(encoded, tree)
+    try:
+        return {"leaves": encoded, "structure": pytree.treespec_dumps(tree)}
+    except NotImplementedError as error:  # a class without a registered name
+        raise ValueError(f"must be {_KINDS}, in lists, tuples and dicts") from error
+
+
+def _holds_lists(tree: Any) -> bool:
+    return tree.is_leaf() or (tree.type is list and all(map(_holds_lists, tree.children())))
+
+
+def _encode_leaf(leaf: Any, put: Callable[[bytes], Digest]) -> Any:
+    import torch
+
+    if isinstance(leaf, torch.dtype):
+        return SCALAR_TYPES.split().index(_word(leaf))
+    if isinstance(leaf, torch.layout) and _word(leaf) in _LAYOUTS:
+        return _LAYOUTS.index(_word(leaf))
+    if type(leaf) in (torch.Tensor, torch.nn.Parameter):
+        return {"tensor": _encode_tensor(leaf, put)}
+    if isinstance(leaf, float) and not math.isfinite(leaf):
+        return {"float": repr(float(leaf))}
+    for kind in (bool, int, float, str):
+        if isinstance(leaf, kind):
+            if what := wrong_value(leaf):
+                raise ValueError(what)
+            return kind(leaf)  # of an enum, or of a subclass
+    raise ValueError(f"holds a value of type {type(leaf).__name__}, must be of {_KINDS}")
+
+
+def _encode_tensor(tensor: Tensor, put: Callable[[bytes], Digest]) -> dict[str, Any]:
+    """Describe a tensor as the emitter takes it, `TensorSpec.from_tensor` for a constant: in
+    contiguous memory, whose strides still differ where a size is 1."""
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        raise ValueError(f"holds a tensor that is not dense or not on the CPU, must be of {_KINDS}")
+    dense = tensor.detach().contiguous()
+    return {
+        "dtype": _word(tensor.dtype),
+        "sizes": list(dense.shape),
+        "strides": list(dense.stride()),
+        "requires_grad": tensor.requires_grad,
+        "data": put(dense.reshape(-1).view(torch.uint8).numpy().tobytes()),
+    }
+
+
+def decode_constant(record: Any, read: Callable[[Digest], bytes]) -> tuple[Any, str | None]:
+    """Return a value, or its leaves in a list with torch's text about their structure.
+
+    Raises PipelineError for a tensor that does not fit its bytes.
+    """
+    if not isinstance(record, dict):
+        return record, None
+    return [_decode_leaf(leaf, read) for leaf in record["leaves"]], record["structure"]
+
+
+def _decode_leaf(leaf: Any, read: Callable[[Digest], bytes]) -> Any:
+    import torch
+
+    if not isinstance(leaf, dict):
+        return leaf
+    if "float" in leaf:
+        return float(leaf["float"])
+    facts = leaf["tensor"]
+    data = bytearray(read(facts["data"]))
+    try:
+        dtype = getattr(torch, facts["dtype"])
+        flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        tensor = flat.as_strided(facts["sizes"], facts["strides"])
+        return tensor.requires_grad_(facts["requires_grad"])
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        what = "a tensor of a constant method is not what the store or its remote says of it"
+        raise PipelineError(f"{what}; `doit -a` believes neither") from error
+
+
+def find_blobs(record: Any) -> Iterator[Digest]:
+    """Yield the blobs that a value needs: the bytes of its tensors."""
+    for leaf in record["leaves"] if isinstance(record, dict) else ():
+        if isinstance(leaf, dict) and "tensor" in leaf:
+            yield leaf["tensor"]["data"]
+
+
+def _word(name: Any) -> str:
+    return str(name).removeprefix("torch.")
