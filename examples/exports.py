@@ -93,9 +93,10 @@ class Named(nn.Module):
         super().__init__()
         self.inner, self.names = model, names
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, images: Tensor) -> Any:
         returned = self.inner(pixel_values=images)
-        return tuple(returned[name] for name in self.names)
+        found = tuple(returned[name] for name in self.names)
+        return found if len(found) > 1 else found[0]
 
 
 def vit() -> Exported:

@@ -20,14 +20,14 @@ class Fault:
     """A fault of one kernel.
 
     Attributes:
-        operator: as the report's culprit names it, or "" where none can be found, since the method
-            does not run; `failure` then names the kernel.
+        operators: as the report's culprits name them; none where no culprit can be found, since
+            the method does not run: `failure` then names the kernel.
         runs: the kernel, or the backend.
         failure: a pattern of the whole failure.
         reason: what is wrong.
     """
 
-    operator: str
+    operators: frozenset[str]
     runs: str
     failure: str
     reason: str
@@ -36,15 +36,21 @@ class Fault:
 _NOT_FINITE = r"\d+ values? NaN or infinite, and not alike on both sides, as at \[.*\] "
 FAULTS = (
     Fault(
-        *("", "", r"fails: .*Expect input tensor to be 3-D or 4-D.*aten::convolution\.out: 0x12"),
+        frozenset(),
+        "",
+        r"fails: .*Expect input tensor to be 3-D or 4-D.*aten::convolution\.out: 0x12",
         "the portable convolution takes no volumes",
     ),
     Fault(
-        *("aten.rsqrt.default", "XnnpackBackend", _NOT_FINITE + r"\(nan, must be inf\)"),
+        frozenset({"aten.rsqrt.default"}),
+        "XnnpackBackend",
+        _NOT_FINITE + r"\(nan, must be inf\)",
         "XNNPACK's rsqrt of 0 is not inf",
     ),
     Fault(
-        *("aten.floor_divide.default", "aten::div.out_mode", _NOT_FINITE + r"\(inf, must be nan\)"),
+        frozenset({"aten.floor_divide.default", "aten.div.Tensor_mode"}),
+        "aten::div.out_mode",
+        _NOT_FINITE + r"\(inf, must be nan\)",
         "the portable kernel of 0 // 0 gives inf, torch NaN",
     ),
 )
@@ -60,16 +66,19 @@ def explain(failures: Sequence[str], culprits: Sequence[Sequence[str]]) -> str:
     if all(_lacks_kernel(failure) for failure in failures):
         return NO_KERNEL
     for fault in FAULTS:
-        located = set(map(tuple, culprits)) == ({(fault.operator, fault.runs)} - {("", "")})
+        places = {(operator, fault.runs) for operator in fault.operators}
+        found = set(map(tuple, culprits))
+        located = found <= places and bool(found) == bool(places)
         if located and all(re.fullmatch(fault.failure, each, re.DOTALL) for each in failures):
             return fault.reason
     return ""
 
 
 def _lacks_kernel(failure: str) -> bool:
-    missing = re.findall(r"kernel '([^']+)' not found", failure)
-    loads = not failure.startswith("does not load: missing operator")
-    return bool(missing) and not loads and not kernels() & set(missing)
+    """Whether a method does not load for want of kernels, of which the runtime has none."""
+    missing = set(re.findall(r"kernel '([^']+)' not found", failure))
+    stopped = failure.startswith("does not load: missing operator")
+    return stopped and bool(missing) and not missing & kernels()
 
 
 @cache
