@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as Xml
 
 from pipeline.report.elements import Json
-from pipeline.report.records import is_unchecked
+from pipeline.report.records import ALL, is_unchecked
 from pipeline.report.sections.failures import failed_by_check, package_failures
 from pipeline.store.visible import visible
 
@@ -61,7 +61,8 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
     """Add that a method has the interface of its source, and that it computes the same."""
     failed = failed_by_check(method)
     own, wrong = failed.get("interface", []), failed.get("numerics", [])
-    _add_case(suite, classname, "interface", own)
+    no_time = "validate.budget was spent" if ALL in method.get("left_out", ()) else ""
+    _add_case(suite, classname, "interface", own, skipped=no_time)
     for culprit in method.get("culprits", ()) if wrong else ():
         where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
         line = f"\n  {culprit['line']}" if culprit["line"] else ""
@@ -73,7 +74,8 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
         skips += [f"left out {each}: validate.budget" for each in method.get("left_out", ())]
         _add_case(suite, classname, "numerics", wrong, output="\n".join(skips), seconds=seconds)
     elif not own:
-        _add_case(suite, classname, "numerics", skipped=method["not_run"] or "nothing to run it on")
+        why = method["not_run"] or no_time or "nothing to run it on"
+        _add_case(suite, classname, "numerics", skipped=why)
 
 
 def _properties(report: Json) -> dict[str, str]:

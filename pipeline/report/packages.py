@@ -10,7 +10,7 @@ from urllib.parse import quote
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, sort_key
-from pipeline.report.records import delegated_share, is_unchecked
+from pipeline.report.records import ALL, LATENCY, delegated_share, is_unchecked
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
@@ -137,9 +137,13 @@ def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
 
 
 def describe_left_out(report: Json) -> str:
-    """Say how many input sets there was no time for; "" where all were run."""
-    count = sum(len(method.get("left_out", ())) for method in report["methods"])
-    return f"{plural(count, 'input set')} left out: validate.budget was spent" if count else ""
+    """Say how many methods and input sets there was no time for; "" where there was for all."""
+    left = [what for method in report["methods"] for what in method.get("left_out", ())]
+    wholly, untimed = left.count(ALL), left.count(LATENCY)
+    parts = [plural(wholly, "method")] if wholly else []
+    parts += [plural(sets, "input set")] if (sets := len(left) - wholly - untimed) else []
+    parts += [f"the latency of {plural(untimed, 'method')}"] if untimed else []
+    return f"{', '.join(parts)} left out: validate.budget was spent" if parts else ""
 
 
 def about(report: Json) -> str:

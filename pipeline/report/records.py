@@ -126,6 +126,13 @@ class SkipRecord(TypedDict):
     reason: str
 
 
+# What else than input sets can be left out of a method: all of it, or timing it.
+ALL, LATENCY = "all", "latency"
+# Whether the package lacks the method, what the method declares, or how far an output is from that
+# of the program that it was quantized to; anything else is "".
+FailureSubject = Literal["", "lacking", "declared", "quantized"]
+
+
 class FailureRecord(TypedDict):
     """A failure of a method; `inputs` and `output` are empty where the whole method failed."""
 
@@ -133,6 +140,7 @@ class FailureRecord(TypedDict):
     inputs: str
     output: str
     what: str
+    about: NotRequired[FailureSubject]
 
 
 class CulpritRecord(TypedDict):
@@ -281,6 +289,7 @@ class NarrowedRecord(TypedDict):
 class ReportRecord(TypedDict):
     """The record of a validated package.
 
+    `verdict` is `failed`, `passed`, `passed in part`, or `not run`, which is `ok` too;
     `failures` has a sentence for each failure, those of methods first; `files` are digests and
     `sizes` bytes by name; `settings` is how it was validated; `places` says where the config sets a
     value, `file:line` by its path there (`methods.encode`, `validate.atol`); `sources` are
@@ -292,6 +301,7 @@ class ReportRecord(TypedDict):
 
     package: str
     ok: bool
+    verdict: NotRequired[str]
     failures: list[str]
     settings: dict[str, Any]
     methods: list[MethodRecord]

@@ -108,14 +108,14 @@ def describe_bundle(collected: BundleCases, methods: Iterable[MethodValidation])
     """Describe a bundled program by method, as JSON; constant methods have no cases.
 
     `cases` are in the order of the numbers that the runtime is given, `rtol` and `atol` the
-    tolerances to give it, which are twice the greatest error where the limits have none; `state`
-    are buffers that a case wants in their initial values, so that a method is loaded anew for it.
+    tolerances to give it; `state` are buffers that a case wants in their initial values, so that a
+    method is loaded anew for it.
     """
     return {
         each.method: {
             "cases": [case.origin for case in collected.cases.get(each.method, [])],
-            "rtol": each.wide_limits["rtol"] or 0.0,
-            "atol": _tolerance(each),
+            "rtol": each.tolerances[1],
+            "atol": each.tolerances[0],
             "state": list(each.state),
             "left_out": [
                 {"origin": origin, "reason": reason}
@@ -125,11 +125,6 @@ def describe_bundle(collected: BundleCases, methods: Iterable[MethodValidation])
         for each in methods
         if each.kind == "program"
     }
-
-
-def _tolerance(method: MethodValidation) -> float:
-    limit = method.wide_limits["atol"]
-    return 2 * (method.worst()["max_abs"] or 0.0) if limit is None else limit
 
 
 def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:

@@ -3,7 +3,7 @@ sizes, and tensors that lie in memory otherwise than those of the export."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Generator, fill_random, integer_range, is_floating
 from pipeline.program.signature import flatten, nest_leaves, signature
 from pipeline.store.errors import first_line
+from pipeline.validate.budget import Budget, OutOfTimeError
 from pipeline.validate.limits import check_limits, drop_limits_of_noise, scale_limits
 from pipeline.validate.metrics import compare, greatest_magnitude
 
@@ -59,7 +60,9 @@ class CaseMaker:
     Attributes:
         count: of random sets, which are numbered before these.
         limits: of the method, for outputs of the usual size.
+        budget: the time for trying which values are large.
         skipped: the cases that could not be made, each with the reason.
+        left_out: those for which there was no time.
     """
 
     source: Source
@@ -67,20 +70,28 @@ class CaseMaker:
     seed: int
     examples: Sequence[InputSet]
     limits: Limits
+    budget: Budget = field(default_factory=Budget)
     sets: list[InputCase] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.generator = Generator(self.source.program, self.seed, self.examples)
 
-    def make(self, wanted: Sequence[str]) -> None:
-        """Add the wanted cases. The source is left in its initial state."""
+    def make(self, wanted: Sequence[str]) -> Iterator[InputCase]:
+        """Make the wanted cases, each as it is asked for."""
         for case in wanted:
-            getattr(self, f"add_{case}")()
-        self.source.reset()
+            made = len(self.sets)
+            try:
+                self.budget.check()
+                getattr(self, f"add_{case}")()
+            except OutOfTimeError:
+                self.left_out.append(case)
+            yield from self.sets[made:]
 
     def run(self, inputs: InputSet) -> list[Any]:
-        """Run the source in its initial state."""
+        """Run the source in its initial state. Raises OutOfTimeError."""
+        self.budget.check()
         self.source.reset()
         return self.source.run(inputs)
 
@@ -106,6 +117,8 @@ class CaseMaker:
         number = self.number
         try:
             self._add_large(number)
+        except OutOfTimeError:
+            raise
         except Exception as error:  # whatever an operator raises
             reason = describe_source_error(error)
             self.skipped.append((f"generated {number}: large", reason))

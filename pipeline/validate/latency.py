@@ -22,7 +22,8 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
-from pipeline.report.records import LatencyRecord, SpreadRecord
+from pipeline.report.records import LATENCY, LatencyRecord, SpreadRecord
+from pipeline.validate.budget import Budget
 from pipeline.validate.results import MethodValidation
 
 _MOST_LOADS = 5
@@ -37,8 +38,10 @@ def measure_latencies(
     programs: Mapping[str, ExportedProgram],
     examples: Mapping[str, Sequence[InputSet]],
     settings: ValidateConfig,
+    budget: Budget | None = None,
 ) -> dict[str, LatencyRecord | None]:
-    """Measure methods, for `settings.latency.seconds` each, or as long as a single run takes.
+    """Measure methods, for `settings.latency.seconds` each, or as long as a single run takes; those
+    for which there is no time leave out their latency.
 
     It is None for a method that did not pass, that another device than ExecuTorch's runtime runs,
     or whose source is no program; for all where the settings leave no time.
@@ -49,6 +52,9 @@ def measure_latencies(
         name, found[each.method] = each.method, None
         timed = seconds and name in programs and each.ok and each.runs
         if timed and session.choose_device(name) == EXECUTORCH:
+            if budget and budget.spent:
+                each.left_out.append(LATENCY)
+                continue
             generated = generate_inputs(programs[name], 1, settings.seed, [])
             inputs, *_ = (*examples.get(name, ()), *generated)
             found[name] = measure_latency(files, name, programs[name], inputs, seconds)
@@ -80,9 +86,12 @@ def measure_latency(
         return None
     steady: list[float] = []
     eager: list[float] = []
+    until = time.perf_counter() + seconds
     for _ in range(_TURNS):
         steady += _repeat(lambda: package.run(method, values), seconds / 3 / _TURNS)
         eager += _repeat(lambda: source.run_flat(values), seconds / 3 / _TURNS)
+        if time.perf_counter() > until:  # where single runs take that long
+            break
     return {
         "load_ms": spread(loads),
         "first_ms": round_figure(median(firsts) * 1e3),

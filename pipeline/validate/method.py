@@ -24,6 +24,7 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
+from pipeline.report.records import FailureSubject
 from pipeline.store.errors import PipelineError, first_line
 from pipeline.validate.budget import Budget
 from pipeline.validate.cases import CaseMaker, InputCase, describe_source_error
@@ -44,7 +45,6 @@ from pipeline.validate.results import MethodValidation, Run
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
 MARGIN_DB = 3.0  # twice the noise
-_AGAINST_QUANTIZED = ", against the quantized program that it was made of"
 
 # Takes a method, where an input set is from, its flat values and what the source gives on them.
 Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
@@ -63,6 +63,7 @@ class MethodValidator:
         quantized: the program that quantization made of it, which the package is held to as well.
         sets: the examples that fit, and the generated sets.
         calls: those since the package was opened.
+        budget: the time for all methods of the package; a call that has begun is made.
     """
 
     result: MethodValidation
@@ -77,6 +78,7 @@ class MethodValidator:
     examples: list[InputSet] = field(default_factory=list)
     sets: list[InputSet] = field(default_factory=list)
     calls: list[tuple[str, InputSet]] = field(default_factory=list)
+    budget: Budget = field(default_factory=Budget)
     references: References = field(init=False)
     _ready: bool = False
 
@@ -100,10 +102,10 @@ class MethodValidator:
             for _, call in self._pending[:1]:
                 call()
 
-    def finish(self, budget: Budget) -> None:
+    def finish(self) -> None:
         """Make all other calls, as long as the budget lasts."""
         with self._failing():
-            self._go_on(budget)
+            self._go_on()
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -166,38 +168,33 @@ class MethodValidator:
             self._pending = [(each.origin, partial(self._call_alone, each)) for each in self.sets]
         self._ready = True
 
-    def _go_on(self, budget: Budget) -> None:
+    def _go_on(self) -> None:
         if not self._ready:
             return
         for name, call in self._pending[1:]:
-            if not self._leaves_out(name, budget):
+            if not self._leaves_out(name):
                 call()
-        for case in self._make_cases(budget):
-            if self._leaves_out(case.origin, budget):
+        settings, result = self.settings, self.result
+        maker = CaseMaker(
+            self.source, settings.inputs, settings.seed, self.examples, self.limits, self.budget
+        )
+        for case in maker.make(self.cases):
+            if self._leaves_out(case.origin):
                 continue
             if self.source.state:
-                self._run_in_sequence([case] * min(self.settings.steps, _STEPS_OF_A_CASE))
+                self._run_in_sequence([case] * min(settings.steps, _STEPS_OF_A_CASE))
             else:
                 self._call_alone(case)
-        if not self.result.runs and not self.result.failures:
-            self.result.fail("no input set ran: give examples, or have inputs generated")
+        result.skipped += maker.skipped
+        result.left_out += maker.left_out
+        if not result.runs and not result.failures and not result.left_out:
+            result.fail("no input set ran: give examples, or have inputs generated")
 
-    def _make_cases(self, budget: Budget) -> list[InputCase]:
-        if budget.spent:
-            self.result.left_out += self.cases
-            return []
-        settings = self.settings
-        maker = CaseMaker(self.source, settings.inputs, settings.seed, self.examples, self.limits)
-        maker.make(self.cases)
-        self.result.skipped += maker.skipped
-        return maker.sets
-
-    def _leaves_out(self, name: str, budget: Budget) -> bool:
-        """Leave out a call where the budget is spent, unless it would be the first one."""
-        if not budget.spent or not self.result.runs:
-            return False
-        self.result.left_out.append(name)
-        return True
+    def _leaves_out(self, name: str) -> bool:
+        """Leave out what the budget has no time for."""
+        if self.budget.spent:
+            self.result.left_out.append(name)
+        return self.budget.spent
 
     def _call_alone(self, inputs: InputSet) -> None:
         self.calls = []
@@ -217,7 +214,7 @@ class MethodValidator:
             *compare_declared("input", declared.inputs, inputs, self.program),
             *compare_declared("output", declared.outputs, self.source.outputs, self.program),
         ):
-            self.result.fail(what)
+            self.result.fail(what, about="declared")
         return not self.result.failures
 
     def _input_sets(self, examples: Sequence[InputSet]) -> list[InputSet]:
@@ -245,11 +242,25 @@ class MethodValidator:
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
         """Keep the source's outputs, for a device that can run what this machine can't."""
         for inputs in self._input_sets(examples) if self.keep is not None else ():
-            self.source.reset()
+            self.references.reset()
             try:
-                self._keep(inputs, self._expected(inputs))
+                expected = self._expected(inputs)
             except DeviceError as error:
                 self.result.skipped.append((inputs.origin, error.reason))
+                continue
+            self._keep(inputs, expected)
+            self.result.device_limits += self._limits_on_device(inputs, expected)
+
+    def _limits_on_device(self, inputs: InputSet, expected: Sequence[Any]) -> list[Limits]:
+        """Return the limits of outputs against the float program; of a quantized one, twice what
+        quantization alone makes."""
+        if not self.derives_limits:
+            return [self.limits]
+        if (quantized := self.references.run_quantized(inputs)) is not None:
+            pairs = zip(quantized, expected, strict=True)
+            return [Limits(atol=2 * compare(q, e).max_abs, rtol=0.0) for q, e in pairs]
+        rounded = self.references.run_rounded(inputs)
+        return [*self._derive_limits(expected, rounded, Run(inputs.origin, ()))]
 
     def _keep(self, inputs: InputSet, expected: Sequence[Any]) -> None:
         if self.keep is not None:
@@ -259,8 +270,11 @@ class MethodValidator:
         """Call a package just opened, until one side fails."""
         self.package, self.calls = Session(self.files), []
         self.references.reset()
-        for step, inputs in enumerate(sets):
-            if not self.call(inputs, step + 1, name or sets[0].origin):
+        name = name or sets[0].origin
+        for step, inputs in enumerate(sets, 1):
+            if step > 1 and self._leaves_out(f"{name}, from call {step} on"):
+                break
+            if not self.call(inputs, step, name):
                 break
 
     def call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
@@ -301,8 +315,8 @@ class MethodValidator:
         """Keep the calls that failed, the last one with failures from number `failed` on."""
         result = self.result
         result.failing = tuple(self.calls)
-        whats = [failure.what for failure in result.failures[failed:]]
-        result.fails_quantized = all(what.endswith(_AGAINST_QUANTIZED) for what in whats)
+        shown = result.failures[failed:]
+        result.fails_quantized = all(failure.about == "quantized" for failure in shown)
         runs = result.quantized_runs if result.fails_quantized else result.runs
         result.failing_limits = runs[-1].limits if runs else ()
 
@@ -342,7 +356,8 @@ class MethodValidator:
             errors = tuple(compare(a, e) for a, e in zip(actual, quantized, strict=True))
             own = self._limits_of_quantized(by_rounding, expected, quantized)
             self.result.quantized_runs.append(replace(run, outputs=errors, limits=tuple(own)))
-            self._fail_beyond(errors, actual, quantized, own, where, _AGAINST_QUANTIZED)
+            more = ", against the quantized program that it was made of"
+            self._fail_beyond(errors, actual, quantized, own, where, more, "quantized")
 
     def _derive_limits(
         self, expected: Sequence[Any], rounded: Sequence[Sequence[Any]], run: Run
@@ -392,8 +407,9 @@ class MethodValidator:
         limits: Sequence[Limits],
         where: str,
         more: str,
+        about: FailureSubject = "",
     ) -> None:
         outputs = zip(self.source.outputs, errors, actual, expected, limits, strict=True)
         for (name, _), error, a, e, own in outputs:
             for what in check_limits(error, a, e, own):
-                self.result.fail(what + more, where, name)
+                self.result.fail(what + more, where, name, about)

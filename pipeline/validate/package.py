@@ -23,13 +23,14 @@ from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
 from pipeline.program.training import MISCOUNTED, trained_method, training_methods
+from pipeline.report.records import ALL
 from pipeline.store.errors import PipelineError
-from pipeline.validate.budget import OF_LOCATING, Budget
+from pipeline.validate.budget import Budget
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import Keep, MethodValidator
 from pipeline.validate.metrics import compare
 from pipeline.validate.references import References
-from pipeline.validate.results import LACKS, MethodValidation, Run, Validation
+from pipeline.validate.results import MethodValidation, Run, Validation
 
 _AMOUNTS = ("inputs", "seed", "steps")
 _MOST_SHOWN = 8  # values of a tensor, in a message
@@ -50,6 +51,7 @@ def validate_package(
     keep: Keep | None = None,
     quantized: Mapping[str, ExportedProgram] | None = None,
     crashes: Mapping[str, str] | None = None,
+    budget: Budget | None = None,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -68,9 +70,10 @@ def validate_package(
             what a float program and its int8 package may be apart would hide a wrong scale.
         crashes: by method, how it ended the process that ran it, so that it fails without being
             run; of "", how opening the package did.
+        budget: the time for it; a call that has begun is made. None is no limit.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
-    budget = Budget(settings.budget * (1 - OF_LOCATING))
+    budget = budget or Budget()
     files, crashes = PackageFiles.of(pte, ptds), crashes or {}
     if "" in crashes:  # not even a list of its methods can be had
         return Validation(pte.name, (), (f"{pte.name}: {crashes['']}",), kept_to)
@@ -89,6 +92,7 @@ def validate_package(
         if name in crashes:
             made.fail(crashes[name])
         if name in programs and name in present:
+            late = budget.spent and bool(validators)  # the first one is called whatever that takes
             validators[name] = MethodValidator(
                 made,
                 programs[name],
@@ -99,12 +103,16 @@ def validate_package(
                 (cases or {}).get(name, ()),
                 keep,
                 (quantized or {}).get(name),
+                budget=budget,
             )
-            validators[name].start(examples.get(name, ()))
+            if late:
+                made.left_out.append(ALL)
+            else:
+                validators[name].start(examples.get(name, ()))
         else:
             _validate_other(made, present, constants, files)
     for validator in sorted(validators.values(), key=lambda each: each.result.badness):
-        validator.finish(budget)
+        validator.finish()
     if sequences is None:
         sequences = usual_sequences(programs, settings.steps)
     for sequence in sequences:
@@ -179,7 +187,9 @@ def _run_together(
         for method, each in own.items():
             each.package, each.references, each.calls = package, references[method], done
         for step, (method, inputs) in enumerate(calls, 1):
-            if not own[method].call(inputs, step, name):
+            if budget.spent:
+                first.result.left_out.append(f"{name}, from call {step} on")
+            if budget.spent or not own[method].call(inputs, step, name):
                 break
 
 
@@ -192,7 +202,8 @@ def _validate_other(
     """Check a method that the package lacks, that it has beyond its source, or that is constant: it
     must return the leaves of its value, exactly."""
     if made.method not in present:
-        made.fail(f"{LACKS}; it has {', '.join(present) or 'none'}")
+        known = ", ".join(present) or "none"
+        made.fail(f"the package lacks this method; it has {known}", about="lacking")
         return
     if made.method not in constants:
         made.kind = "unknown"

@@ -7,20 +7,20 @@ from typing import Any
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
+from pipeline.report.records import FailureSubject
 from pipeline.validate.limits import FIGURES, widest
 from pipeline.validate.metrics import OutputError, json_number
-
-LACKS = "the package lacks this method"  # how such a failure begins
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of a method; `inputs` and `output` are empty where it is of the whole method."""
+    """A failure of a method, as the record has it (`FailureRecord`)."""
 
     method: str
     what: str
     inputs: str = ""
     output: str = ""
+    about: FailureSubject = ""
 
     @property
     def sentence(self) -> str:
@@ -68,11 +68,12 @@ class MethodValidation:
         quantized_runs: the same calls, compared with the quantized program; of a method that was
             quantized on the way.
         quantized_reason: as `limits_reason`, of those.
-        left_out: input sets, or kinds of them, for which there was no time.
+        left_out: input sets, kinds of them, `ALL` and `LATENCY`, for which there was no time.
         skipped: the generated input sets, and sequences, that were not run or count for nothing,
             and why, in words that stand alone.
         not_run: why this machine can't run it; then only its declarations were compared.
         seconds: the package's running time over all runs.
+        device_limits: those for a device that can run it, where this machine can't.
         failing: the calls of the first sequence that failed.
         failing_limits: of each output of the last of them.
         fails_quantized: whether they depart from the quantized program, and not from the source.
@@ -93,12 +94,15 @@ class MethodValidation:
     failures: list[Failure] = field(default_factory=list)
     not_run: str = ""
     seconds: float = 0.0
+    device_limits: list[Limits] = field(default_factory=list)
     failing: Sequence[tuple[str, InputSet]] = field(default=(), repr=False)
     failing_limits: Sequence[Limits] = ()
     fails_quantized: bool = False
 
-    def fail(self, what: str, inputs: str = "", output: str = "") -> None:
-        self.failures.append(Failure(self.method, what, inputs, output))
+    def fail(
+        self, what: str, inputs: str = "", output: str = "", about: FailureSubject = ""
+    ) -> None:
+        self.failures.append(Failure(self.method, what, inputs, output, about))
 
     @property
     def ok(self) -> bool:
@@ -113,6 +117,14 @@ class MethodValidation:
     def wide_limits(self) -> Mapping[str, float | None]:
         """The widest limits that an output was held to, but on large inputs."""
         return _wide_limits(self.runs) or self.limits
+
+    @property
+    def tolerances(self) -> tuple[float, float]:
+        """The absolute and the relative tolerance for a runtime on a device; without an absolute
+        limit, twice the greatest error."""
+        held = widest(self.device_limits) if self.device_limits else self.wide_limits
+        least, greatest = held["atol"], self.worst()["max_abs"] or 0.0
+        return 2 * greatest if least is None else least, held["rtol"] or 0.0
 
     @property
     def wide_quantized_limits(self) -> Mapping[str, float | None]:
@@ -163,7 +175,7 @@ def _worst(runs: Sequence[Run]) -> dict[str, float | None]:
     """Return each figure of the output that is worst by it (`MethodValidation.worst`)."""
     usual = [run for run in runs if not run.case] or runs
     errors = [error for run in usual for error in run.outputs]
-    found: dict[str, float | None] = {"max_abs": max((e.max_abs for e in errors), default=0.0)}
+    found: dict[str, float | None] = {"max_abs": max((e.max_abs for e in errors), default=None)}
     for name, (_, limit) in FIGURES.items():
         figures = [figure for e in errors if (figure := getattr(e, name)) is not None]
         worst = max if limit.startswith("max_") else min
@@ -182,7 +194,7 @@ class Validation:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether no input set was left out."""
+        """Return whether nothing was left out."""
         return not any(method.left_out for method in self.methods)
 
     @property

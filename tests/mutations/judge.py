@@ -139,7 +139,7 @@ def validated(sample: Sample, files: Files, seed: int) -> Validation:
         ptds = [Path(folder, f"{stem}.ptd") for stem in files.ptds]
         for path, data in zip(ptds, files.ptds.values(), strict=True):
             path.write_bytes(data)
-        usual = ValidateConfig()
+        usual, dynamic = ValidateConfig(), sample.dynamic
         return validate_package(
             pte,
             ptds,
@@ -147,7 +147,10 @@ def validated(sample: Sample, files: Files, seed: int) -> Validation:
             sample.examples,
             sample.settings(seed),
             sample.constants,
-            cases={n: usual.select_cases(n, n in sample.quantized) for n in sample.programs},
+            cases={
+                name: usual.select_cases(name, name in sample.quantized, dynamic)
+                for name in sample.programs
+            },
             sequences=None if sample.shares_state else (),
             quantized=sample.quantized,
         )

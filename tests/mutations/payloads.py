@@ -21,7 +21,7 @@ ONE_TO_ONE = {
     4: "XNNSigmoid", 6: "XNNClamp", 17: "XNNFloor", 28: "XNNSquare", 30: "XNNAbs", 27: "XNNNegate",
     43: "XNNTanh",
 }  # fmt: skip
-FLOAT, QINT8, QCINT8 = 1, 3, 6
+FLOAT, HALF, QINT8, QCINT8, QCINT4, QBINT4 = 1, 2, 3, 6, 8, 10
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Sample:
     limits: Mapping[str, Any] = field(default_factory=dict)
     quantized: Mapping[str, ExportedProgram] = field(default_factory=dict)
     shares_state: bool = False
+    dynamic: bool = False  # quantized by ranges that are found as values come
 
     def settings(self, seed: int) -> ValidateConfig:
         return ValidateConfig(seed=seed, **self.limits)

@@ -18,7 +18,7 @@ from .parts import (
     elements,
     users,
 )
-from .payloads import FLOAT, QCINT8, QINT8, Xnnpack
+from .payloads import FLOAT, HALF, QBINT4, QCINT4, QCINT8, QINT8, Xnnpack
 
 Change = Callable[[np.ndarray, tuple[int, ...], Random], str | None]
 
@@ -67,13 +67,28 @@ class Weight:
 
     name: str
     data: bytes
-    dtype: type[np.generic]
+    dtype: str
     sizes: tuple[int, ...]
     culprits: tuple[Culprit, ...]
     write: Callable[[bytes], None]
 
 
-_DTYPES: dict[int, type[np.generic]] = {1: np.int8, 6: np.float32}
+# By ExecuTorch's scalar type.
+_DTYPES = {1: "int8", 5: "float16", 6: "float32", 15: "bfloat16"}
+
+
+def _decode(data: bytes, dtype: str) -> np.ndarray:
+    """Return int8 values, or any others in float32."""
+    if dtype == "bfloat16":
+        return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    values = np.frombuffer(data, dtype)
+    return values.copy() if dtype == "int8" else values.astype(np.float32)
+
+
+def _encode(values: np.ndarray, dtype: str) -> bytes:
+    if dtype == "bfloat16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    return values.astype(dtype).tobytes()
 
 
 def constants(parts: Parts) -> Iterator[Weight]:
@@ -124,7 +139,7 @@ def _plain(
     if found is None or not culprits or int(found.scalar_type) not in _DTYPES:
         return
     dtype = _DTYPES[int(found.scalar_type)]
-    size = elements(found) * np.dtype(dtype).itemsize
+    size = elements(found) * {"int8": 1, "float32": 4}.get(dtype, 2)
     rest = data[size:]  # padding
     sizes = tuple(found.sizes[dimension] for dimension in found.dim_order)
     yield Weight(
@@ -132,9 +147,12 @@ def _plain(
     )
 
 
+_INTEGERS = (QINT8, QCINT8, QCINT4, QBINT4)  # of 4 bits, two in a byte
+
+
 def named(parts: Parts) -> Iterator[Weight]:
     """Those of XNNPACK's delegates, which stand in named data and may be several delegates'."""
-    known = {FLOAT: np.float32, QINT8: np.int8, QCINT8: np.int8}
+    known = {FLOAT: "float32", HALF: "float16", **dict.fromkeys(_INTEGERS, "int8")}
     seen = set()
     for plan, number in parts.delegates():
         payload = parts.payload(plan, number)
@@ -164,7 +182,7 @@ def named(parts: Parts) -> Iterator[Weight]:
             def write(data: bytes, key: str = key) -> None:
                 parts.named[key] = data
 
-            yield Weight(key[:16], data, np.float32, (len(data) // 4,), tuple(sharing), write)
+            yield Weight(key[:16], data, "float32", (len(data) // 4,), tuple(sharing), write)
 
 
 PLACES = {"constant": constants, "named_data": named, "ptd": external}
@@ -180,11 +198,11 @@ def damage_weight(parts: Parts, random: Random, place: str, change: str) -> Dama
     found = list(PLACES[place](parts))
     random.shuffle(found)
     for weight in found:
-        values = np.frombuffer(weight.data, weight.dtype).copy()
+        values = _decode(weight.data, weight.dtype)
         if values.size == 0:
             continue
         what = CHANGES[change](values, weight.sizes, random)
         if what is not None:
-            weight.write(values.tobytes())
+            weight.write(_encode(values, weight.dtype))
             return Damage(f"{weight.name}: {what}", weight.culprits)
     return None

@@ -8,7 +8,7 @@ from pipeline.report.packages import Entry, lead, outcome
 from pipeline.report.records import name_kernels
 from pipeline.report.render import render, render_all
 from pipeline.report.sections.failures import failed_checks, first_culprit
-from tests.report.test_markdown import method, rows, validation
+from tests.report.test_markdown import SETTINGS, method, rows, validation
 
 WHY = "VulkanBackend: the runtime in ExecuTorch's wheel has no Vulkan delegate"
 LENGTH = method("get_length", kind="constant", runs=[{"origin": "constant", "outputs": []}])
@@ -76,6 +76,29 @@ def test_a_method_that_failed_is_not_said_to_differ_from_its_source():
     )
     report = validation(broken, method("decode"))
     assert lead(report) == "1 of 2 methods failed."
+
+
+def test_what_there_was_no_time_for_is_not_run():
+    late = method("late", runs=[], left_out=["all"])
+    report = validation(late, method("decode"))
+    assert outcome(report) == "passed in part"
+    made = render(report)
+    assert lead(report).endswith(". 1 method left out: validate.budget was spent.")
+    late_row, _ = rows(made["report.md"].decode(), "Worst figures of each method")
+    assert late_row[1] == "not run"
+    cases = made["junit.xml"].decode().split('.late"')[1:]
+    assert len(cases) == 2
+    assert all('<skipped message="validate.budget was spent"' in case for case in cases)
+
+
+@pytest.mark.parametrize(("least", "said"), [(14.0, True), (40.0, False)])
+def test_a_limit_that_hides_faults_says_so(least, said):
+    held = {"limits": {"min_sqnr": least}, "limits_reason": "computes in quantized values"}
+    settings = {**SETTINGS, "atol": None, "rtol": None}
+    for own in (method("m", **held), method("m", quantized=held)):
+        text = render({**validation(own), "settings": settings})["report.md"].decode()
+        assert ("a fault that changes the outputs less is not seen" in text) == said
+    assert ("That is 20.0 % of the signal" in text) == said
 
 
 def test_a_gate_that_was_not_checked_has_not_been_met():

@@ -1,49 +1,114 @@
 """Validation ends when its time is spent, and says what it left out."""
 
+import dataclasses
+import time
+
 import pytest
+import torch
+from torch import nn
+from torch.export import export
 
 from pipeline.config.validation import ValidateConfig
+from pipeline.devices.interface import PackageFiles
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown
-from pipeline.report.packages import describe_left_out
-from pipeline.validate.locate.locate import locate_failures
+from pipeline.report.packages import describe_left_out, outcome
+from pipeline.validate import rounding
+from pipeline.validate.budget import Budget
+from pipeline.validate.latency import measure_latencies
+from pipeline.validate.locate import walk as walking
+from pipeline.validate.locate.locate import locate, locate_failures
 from pipeline.validate.package import validate_package
 from pipeline.validate.results import Failure, MethodValidation, Validation
-from tests.mutations.samples import SAMPLES
-from tests.validate.test_locate import portable
+from tests.mutations.samples import SAMPLES, _packed
+from tests.validate.test_locate import X, portable
+
+
+def validated(name, folder, budget, **options):
+    sample = SAMPLES[name]()
+    pte = folder / "model.pte"
+    pte.write_bytes(sample.files.pte)
+    return validate_package(
+        pte, (), sample.programs, sample.examples, ValidateConfig(), sample.constants,
+        sequences=None if sample.shares_state else (), budget=budget, **options,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["portable", "sharing"])
-def test_each_method_makes_its_first_call_whatever_that_takes(name, tmp_path):
-    sample = SAMPLES[name]()
-    pte = tmp_path / "model.pte"
-    pte.write_bytes(sample.files.pte)
-    settings = ValidateConfig(budget=1e-9)
-    cases = dict.fromkeys(sample.programs, ("zeros", "strided"))
-    sequences = None if sample.shares_state else ()
-    validation = validate_package(
-        pte, (), sample.programs, sample.examples, settings, sample.constants,
-        cases=cases, sequences=sequences,
-    )  # fmt: skip
+def test_only_the_first_call_is_made_whatever_that_takes(name, tmp_path):
+    cases = dict.fromkeys(SAMPLES[name]().programs, ("zeros", "strided"))
+    validation = validated(name, tmp_path, Budget(0), cases=cases)
     assert validation.ok and not validation.is_complete
-    steps = {"portable": 1, "sharing": settings.steps}[name]
-    for method in validation.methods:
-        if method.kind == "program":
-            assert len(method.runs) == steps
-            assert {"zeros", "strided"} <= {*method.left_out}
-            assert any(left.startswith("generated 1") for left in method.left_out)
+    first, *others = (each for each in validation.methods if each.kind == "program")
+    assert len(first.runs) == 1
+    assert {"zeros", "strided"} <= {*first.left_out}
+    assert any(left.startswith("generated 1") for left in first.left_out)
+    assert all(each.left_out == ["all"] and not each.runs for each in others)
     record = validation.to_json()
-    assert "left out: validate.budget was spent" in describe_left_out(record)
+    record["methods"][0]["left_out"].append("latency")
+    said = f"1 method, {len(first.left_out)} input sets, the latency of 1 method left out"
+    assert describe_left_out(record) == f"{said}: validate.budget was spent"
+    assert outcome(record) == "passed in part"
     text = markdown(record)
-    assert "input sets left out: validate.budget was spent." in text
-    if name == "sharing":
-        assert any(" > " in left for left in validation.methods[0].left_out)
+    assert f"{said}: validate.budget was spent." in text
+    assert f"| `{others[0].method}` (program) | not run |" in text
+    assert ("example 0, from call 2 on" in first.left_out) == (name == "sharing")
+
+
+class Slow(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2.0 - x
+
+
+@pytest.fixture
+def slow(monkeypatch, tmp_path):
+    """A package of three methods, whose sources take 0.05 s a call and more for each node."""
+    programs = {name: export(Slow(), (torch.randn(4, 8),)) for name in "abc"}
+    pte = tmp_path / "slow.pte"
+    pte.write_bytes(_packed(programs, {}).pte)
+
+    def delayed(self, leaves, own=Source._call_module):
+        time.sleep(0.05)
+        return own(self, leaves)
+
+    monkeypatch.setattr(Source, "_call_module", delayed)
+    monkeypatch.setattr(
+        rounding.RoundedSource, "_call_module", lambda self, leaves: delayed(self, leaves)
+    )
+    return pte, programs
+
+
+ONE_CALL = 0.05 * 3 + 0.1  # of the source and two with values rounded anew, on a busy machine
+
+
+@pytest.mark.parametrize("seconds", [0.4, 1.0])
+def test_the_budget_is_kept_but_for_one_call(slow, seconds):
+    pte, programs = slow
+    validate_package(pte, (), programs, {}, ValidateConfig(inputs=1), {})  # loads what there is
+    started = time.monotonic()
+    validation = validate_package(
+        pte, (), programs, {}, ValidateConfig(inputs=20), {},
+        cases=dict.fromkeys(programs, ("zeros", "large", "strided")), budget=Budget(seconds),
+    )  # fmt: skip
+    assert time.monotonic() - started < seconds * 1.1 + ONE_CALL
+    assert validation.ok and not validation.is_complete
+    assert validation.methods[0].runs
+
+
+def test_timing_keeps_the_budget_too(slow):
+    pte, programs = slow
+    validation = validate_package(pte, (), programs, {}, ValidateConfig(inputs=1), {})
+    started, files = time.monotonic(), PackageFiles.of(pte)
+    times = measure_latencies(files, validation.methods, programs, {}, ValidateConfig(), Budget(0))
+    assert time.monotonic() - started < 0.05
+    assert times == dict.fromkeys("abc")
+    assert [each.left_out for each in validation.methods] == [["latency"]] * 3
+    assert not validation.is_complete
 
 
 def test_nothing_is_left_out_in_time(tmp_path):
-    sample = SAMPLES["portable"]()
-    pte = tmp_path / "model.pte"
-    pte.write_bytes(sample.files.pte)
-    validation = validate_package(pte, (), sample.programs, {}, ValidateConfig(), sample.constants)
+    validation = validated("portable", tmp_path, Budget(300))
     assert validation.is_complete
     assert describe_left_out(validation.to_json()) == ""
 
@@ -58,7 +123,7 @@ def test_every_method_that_is_not_looked_into_says_so():
         **{**vars(evidence), "sources": dict.fromkeys("abc", evidence.sources["run"])}
     )
     validation = Validation("small.pte", tuple(map(failed, "abc", (1, 2, 3))), (), {})
-    located = locate_failures(evidence, validation, {}, seconds=0.0)
+    located = locate_failures(evidence, validation, {}, Budget(0))
     assert list(located) == ["a", "b", "c"]
     for name, each in located.items():
         assert each.notes[0].startswith(f"{name}: not looked into: ")
@@ -72,3 +137,14 @@ def test_the_worst_comes_first():
 
 def test_the_budget_is_no_part_of_a_key():
     assert ValidateConfig(budget=5).resolved() == ValidateConfig().resolved()
+
+
+def test_a_search_ends_between_two_instructions_when_its_time_is_spent(monkeypatch):
+    looked = []
+    monkeypatch.setattr(walking, "_compare", lambda *given: looked.append(given) or [])
+    evidence = dataclasses.replace(portable().evidence(), built=lambda: None)
+    located = locate(evidence, "run", [("run", InputSet((X,)))], budget=Budget(0))
+    assert located.notes == (
+        "run: validate.budget was spent before it was found where it goes wrong",
+    )
+    assert not located.culprits and not looked

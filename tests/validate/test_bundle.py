@@ -8,7 +8,7 @@ import torch
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.bindings import _merge
 from pipeline.program.inputs import InputSet
-from pipeline.validate.bundle import BundleCases, bundle
+from pipeline.validate.bundle import BundleCases, bundle, describe_bundle
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import Counter, exported, lowered, split_package, write
 from tests.support.lowerable import bench_for
@@ -181,6 +181,22 @@ def test_what_this_machine_cannot_run_is_bundled_for_one_that_can():
     data, suites = one(Counter(), torch.ones(3), not_run={"run": reason})
     assert len(suites.cases["run"]) == 2
     verify(data, "run", 1)
+
+
+def test_what_cannot_run_here_has_tolerances_for_a_device():
+    program = exported(torch.nn.GELU(), torch.ones(3))
+    pte = write("bundled.pte", lowered({"run": program}).buffer)
+    for quantized in ({}, {"run": exported(torch.nn.ReLU(), torch.ones(3))}):
+        suites = BundleCases(1 << 20)
+        validation = validate_package(
+            pte, (), {"run": program}, {}, ValidateConfig(), {}, {"run": "needs a phone"},
+            keep=suites.keep, quantized=quantized,
+        )  # fmt: skip
+        suite = describe_bundle(suites, validation.methods)["run"]
+        noise = (torch.nn.GELU()(torch.tensor(-0.7)) - 0).abs().item()  # about the most
+        least, most = (noise, 2.5 * noise) if quantized else (1e-6, 1e-3)
+        assert least < suite["atol"] < most
+        assert suite["rtol"] == (0 if quantized else 1e-3)
 
 
 class Counts(torch.nn.Module):

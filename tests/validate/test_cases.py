@@ -26,7 +26,7 @@ LIMIT = ValidateConfig(atol=1e-5, rtol=1e-3)
 
 def made(program, wanted=CASES, count=3, seed=0, examples=(), limits=LIMIT):
     maker = CaseMaker(Source(program), count, seed, examples, limits)
-    maker.make(wanted)
+    assert [*maker.make(wanted)] == maker.sets
     return maker
 
 

@@ -18,11 +18,12 @@ from pipeline.devices import bindings
 from pipeline.devices.interpreter import prims
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
+from pipeline.validate.budget import Budget
 from pipeline.validate.locate import locate as locating
 from pipeline.validate.locate.case import Located
 from pipeline.validate.locate.locate import locate
 from pipeline.validate.locate.walk import Tolerance
-from pipeline.validate.results import LACKS, MethodValidation, Run, Validation
+from pipeline.validate.results import MethodValidation, Run, Validation
 from tests.devices.test_bindings import Counter, exported
 from tests.devices.test_interpreter import Branches
 from tests.support.configs import parse_config
@@ -329,7 +330,7 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
     for each in methods:
         each.fail("wrong")
     methods.append(MethodValidation("lost"))
-    methods[-1].fail(f"{LACKS}; it has none")
+    methods[-1].fail("the package lacks this method; it has none", about="lacking")
     methods.append(MethodValidation("fine"))
     sources = dict.fromkeys([*(f"m{n}" for n in range(10)), "lost", "fine"])
     evidence = dataclasses.replace(portable().evidence(), sources=sources)
@@ -344,7 +345,7 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
         "x": ("x: not looked into: its source has no such method",),
         "lost": ("lost: not looked into: the package lacks it",),
     }
-    spent = locating.locate_failures(evidence, validation, {}, seconds=0)
+    spent = locating.locate_failures(evidence, validation, {}, Budget(0))
     assert spent.keys() == found.keys()
     assert all("not looked into: " in note for each in spent.values() for note in each.notes)
     assert "validate.budget" in spent["m0"].notes[0]

@@ -374,7 +374,9 @@ def test_what_cannot_run_here_is_not_run_but_its_declarations_are_compared():
     reasons = {"run": "SomeBackend: needs a phone"}
     passed = validate_one(Root(), torch.ones(3), not_run=reasons)
     assert passed.ok and method(passed, "run").runs == []
-    assert method(passed, "run").to_json()["not_run"] == "SomeBackend: needs a phone"
+    record = method(passed, "run").to_json()
+    assert record["not_run"] == "SomeBackend: needs a phone"
+    assert record["max_abs"] is None and passed.to_json()["worst"] == {"run": None}
     build = {"run": exported(Root(), torch.ones(4))}
     failed = validate_one(Root(), torch.ones(3), build=build, not_run=reasons)
     assert failed.failures[0] == "run: input 'x': declares size 4, must be 3 at dimension 0"

@@ -52,9 +52,15 @@ def _accept(plan: Plan, package: str) -> str:
     write_atomically(path, text)
     if before is None:
         what = "replaced, since it could not be read" if there else "new"
-        return f"{what}; {human_size(now.size)}"
+        return f"{what}; {human_size(now.size)}{_describe_unrun(now)}"
     was, size = before.size, now.size
-    return "changed; " + (f"size {was} -> {size} bytes" if was != size else "of the same size")
+    change = f"size {was} -> {size} bytes" if was != size else "of the same size"
+    return f"changed; {change}{_describe_unrun(now)}"
+
+
+def _describe_unrun(figures: Figures) -> str:
+    unrun = [name for name, method in figures.methods.items() if method.sqnr_db is None]
+    return f"; without numerics of what did not run: {', '.join(unrun)}" if unrun else ""
 
 
 def _present(plan: Plan, package: str) -> Figures:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pipeline.cli.columns import columns
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
-from pipeline.report.records import fits_name
+from pipeline.report.records import fits_name, read_fitting
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError, SourceError, did_you_mean
@@ -89,9 +89,20 @@ def _compared(plan: Plan, package: str, find: Find) -> Comparison:
         status = link_status(plan, package)
         if not status.current:
             notes.append(f"build/{package} is not what its sources ask for: {status.reason}")
-    if not any(method.sqnr_db for method in new.figures.methods.values()):
-        notes.append(f"numerics are left out: build/{package} has not been validated as it is")
+    if note := _unknown_numerics(plan, package, new):
+        notes.append(note)
     return compare_builds(package, other.build, new, other.name, notes)
+
+
+def _unknown_numerics(plan: Plan, package: str, build: Build) -> str:
+    """Return a note on methods whose numerics are not known; "" where all are."""
+    unknown = [name for name, method in build.figures.methods.items() if method.sqnr_db is None]
+    report = read_fitting(plan.workspace.package(package) / REPORT) or {}
+    assert build.manifest is not None
+    files = {name: file["digest"] for name, file in build.manifest["files"].items()}
+    if unknown and report.get("files") != files:
+        return f"numerics are left out: build/{package} has not been validated as it is"
+    return f"numerics are left out of what did not run: {', '.join(unknown)}" if unknown else ""
 
 
 # What to compare with

@@ -20,7 +20,7 @@ def section(report: Json) -> ReportSection:
     ]
     found += [(sentence, "package", "") for sentence in package_failures(report)]
     failures = [
-        {"what failed": Cell(what, kind="wide"), "of": of, "set in": source(place)}
+        {"what failed": Cell(what, kind="wide"), "of": of, "config": source(place)}
         for what, of, place in found
     ]
     culprits = [_culprit(own, each) for own in methods for each in own.get("culprits") or ()]

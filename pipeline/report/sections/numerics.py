@@ -29,6 +29,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "cosine": ("cosine", ratio),
     "agreement": ("agreement", percent),
 }
+_WIDE = 26.0  # dB, a twentieth of the signal, below which limits hide faults that matter
 _FEW_ROWS = 100  # from which on a share says more than it hides
 _MOST_SETS = 16  # of one output in the chart of errors; the worst
 
@@ -105,17 +106,28 @@ def _limits(report: Json) -> Iterator[str]:
     steps = f"{plural(settings['steps'], 'call')} in sequence where a method has state"
     yield f"Held to: {'; '.join([*common, inputs, steps])}."
     for method in report["methods"]:
-        own = _limit_words(method["limits"])
+        own = _limit_words(method["limits"]) if method["runs"] else []
+        held = method.get("quantized")
         if own and own != common:
-            yield f"{method['method']} is held to: {'; '.join(own)}{_reason(method)}."
-        if held := method.get("quantized"):
+            unseen = "" if held else _unseen(method)
+            yield f"{method['method']} is held to: {'; '.join(own)}{_reason(method)}.{unseen}"
+        if held:
             own = _limit_words(held["limits"])
             about = f"{method['method']}, against the program that it was quantized to, is held to"
-            yield f"{about}: {'; '.join(own)}{_reason(held)}."
+            yield f"{about}: {'; '.join(own)}{_reason(held)}.{_unseen(held)}"
 
 
 def _reason(held: Json) -> str:
     return f" ({held['limits_reason']})" if held.get("limits_reason") else ""
+
+
+def _unseen(held: Json) -> str:
+    """Return a sentence on what the limits can't see, where rounding alone does much."""
+    least = held["limits"].get("min_sqnr")
+    if not held.get("limits_reason") or least is None or least >= _WIDE:
+        return ""
+    share = percent(min(10 ** (-least / 20), 1.0))
+    return f" That is {share} of the signal: a fault that changes the outputs less is not seen."
 
 
 def _limit_words(limits: Json) -> list[str]:
@@ -132,7 +144,7 @@ def _method(method: Json, places: Mapping[str, str]) -> Row:
     href = source(places.get(f"methods.{method['method']}")).href
     return {
         "method": name(method["method"], note, href),
-        "verdict": verdict(method["ok"], "not run" if method["not_run"] else ""),
+        "verdict": verdict(method["ok"], "" if method["runs"] else "not run"),
         "calls": figure(len(method["runs"])),
         **_figures(method if method["runs"] else {}),
         "agreement": _agreement(method),

@@ -25,7 +25,7 @@ from pipeline.store import digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import record_bytes
 from pipeline.store.workspace import Workspace
-from pipeline.validate.budget import OF_LOCATING
+from pipeline.validate.budget import OF_LOCATING, Budget
 from pipeline.validate.bundle import BundleCases, bundle, describe_bundle
 from pipeline.validate.crashes import CrashLog
 from pipeline.validate.latency import measure_latencies
@@ -61,6 +61,7 @@ def measure(
         failed, by name. The record is kept only if nothing failed and nothing was left out: what
         failed may have failed by accident, and whoever has more time is given more.
     """
+    budget = Budget(action.inputs.config.validation.budget)
     with stages.stage("load"), guard_sources(action.inputs.sources.values()):
         subject = Subject.load(action, workspace)
     programs, examples, settings = subject.programs, subject.examples, subject.settings
@@ -69,16 +70,19 @@ def measure(
     located: dict[str, Located] = {}
     with guarded(crash_log.guard):
         with stages.stage("run"):
-            validation = _run(subject, crash_log, suites)
+            running = budget.share(1 - OF_LOCATING)
+            validation = _run(subject, crash_log, suites, running)
         opened = PackageFiles.of(subject.pte, subject.ptds)
         with stages.stage("time"):
-            times = measure_latencies(opened, validation.methods, programs, examples, settings)
+            left = running if validation.failures else budget
+            times = measure_latencies(
+                opened, validation.methods, programs, examples, settings, left
+            )
             check_files(subject.folder, subject.key["files"])
         if validation.failures:
             with stages.stage("locate"):
-                seconds = settings.budget * OF_LOCATING
-                evidence = subject.evidence(opened, seconds)
-                located = locate_failures(evidence, validation, examples, seconds)
+                evidence = subject.evidence(opened, budget)
+                located = locate_failures(evidence, validation, examples, budget)
     crash_log.clear()
     record = _make_record(subject, validation, located)
     for method in record["methods"]:
@@ -101,7 +105,9 @@ def _failed_by(
     }
 
 
-def _run(subject: Subject, crash_log: CrashLog, suites: BundleCases | None) -> Validation:
+def _run(
+    subject: Subject, crash_log: CrashLog, suites: BundleCases | None, budget: Budget
+) -> Validation:
     """Validate the package against its programs, and quantized methods against theirs."""
     key, read = subject.key, subject.workspace.store.read
     constants = subject.action.inputs.config.constant_methods
@@ -119,6 +125,7 @@ def _run(subject: Subject, crash_log: CrashLog, suites: BundleCases | None) -> V
         suites.keep if suites else None,
         subject.quantized(),
         crash_log.crashes(),
+        budget,
     )
 
 

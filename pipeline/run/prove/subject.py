@@ -28,6 +28,7 @@ from pipeline.run.build.load import load_examples, load_method, load_quantized
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError
 from pipeline.store.workspace import Workspace
+from pipeline.validate.budget import Budget
 from pipeline.validate.locate.case import Evidence, LoweredMethod
 
 Json = Mapping[str, Any]
@@ -103,11 +104,11 @@ class Subject:
                     found[name] = load_quantized(action, name, store).program
         return found
 
-    def evidence(self, files: PackageFiles, seconds: float) -> Evidence:
+    def evidence(self, files: PackageFiles, budget: Budget) -> Evidence:
         """Return what is known of the package, to find out where it fails.
 
         Args:
-            seconds: the most that a compile may have taken, to be done again.
+            budget: the time that is left, which compiling again must fit into.
         """
         lowered = cache(self._load_lowered)
         return Evidence(
@@ -116,7 +117,7 @@ class Subject:
             self.settings.select_limits,
             lowered,
             cache(partial(self._link, files.name)),
-            cache(partial(self._lower_again, lowered, seconds)),
+            cache(partial(self._lower_again, lowered, budget)),
             self.workspace.root,
         )
 
@@ -148,12 +149,12 @@ class Subject:
         return PackageFiles(name, store.read(linked.pte.digest), ptds)
 
     def _lower_again(
-        self, lowered: Callable[[str], LoweredMethod], seconds: float, method: str
+        self, lowered: Callable[[str], LoweredMethod], budget: Budget, method: str
     ) -> list[LoweredBackendModule]:
         unit, inputs = self._facts(method)["unit"], self.action.inputs
         compiled = self.workspace.store.get(self.manifest["objects"][unit]["action"])
-        if compiled is not None and compiled.seconds > seconds:
-            share = f"validate.budget leaves {seconds:g} s for it"
+        if compiled is not None and compiled.seconds > budget.left:
+            share = f"validate.budget leaves {budget.left:.0f} s for it"
             raise PipelineError(f"compiling it took {compiled.seconds:.0f} s, and {share}")
         names = [name for name in inputs.sources if self._facts(name)["unit"] == unit]
         programs = {name: lowered(name).program for name in names}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.actions import Action, ValidateInputs
+from pipeline.report.packages import outcome
 from pipeline.report.records import FORMAT, GateRecord, read_fitting, read_manifest
 from pipeline.report.render import render_package
 from pipeline.report.sections.failures import failed_checks, first_culprit
@@ -144,12 +145,14 @@ def _make_record(
         held_to = action.key["held_to"]
         gates = check_gates(held_to, manifest, contents, measured, baseline, places)
     failures = [*wrong, *measured["failures"], *failed_gates(gates)]
+    ok = not failures
     return {
         "format": FORMAT,
         "model": action.model,
         "target": (manifest or {}).get("target") or "",
         **measured,
-        "ok": not failures,
+        "ok": ok,
+        "verdict": outcome({**measured, "ok": ok}),
         "failures": failures,
         "gates": gates,
         "baseline": baseline and baseline.resolved(),

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple
 
-from pipeline.report.records import GateRecord, GateUnit, name_kernels
+from pipeline.report.records import ALL, LATENCY, GateRecord, GateUnit, name_kernels
 from pipeline.store.errors import listed
 from pipeline.validate.gates.figures import Figures, describe_left, make_figures, output_names
 
@@ -100,15 +100,25 @@ def check_gates(
     return records
 
 
+def _why_not_run(gate: Gate, run: Json) -> str:
+    """Return why a method has no figure of a run, to end a sentence; "" where it may have one."""
+    left = run.get("left_out", ())
+    if run.get("not_run"):
+        return f"did not run: {run['not_run']}"
+    if ALL in left or (LATENCY in left and gate.measure is _latency):
+        return "was left out: validate.budget was spent"
+    return ""
+
+
 def _check(
     gate: Gate, subject: Subject, limit: Any, has_baseline: bool, places: Mapping[str, str]
 ) -> GateRecord:
     method, command = subject.method, f"`doit baseline {subject.package}`"
-    not_run = gate.needs_run and subject.run.get("not_run")
+    not_run = gate.needs_run and _why_not_run(gate, subject.run)
     compared = has_baseline or not gate.needs_baseline
     figure: float | None = None
     if not_run:
-        what = f"{gate.name} was not checked, since it did not run: {not_run}"
+        what = f"{gate.name} was not checked, since it {not_run}"
     elif not compared:
         what = f"no baseline; {command} accepts the present figures"
     elif gate.needs_baseline and subject.before is None:

@@ -106,7 +106,7 @@ def _run_beginning(
 ) -> OutputError | None:
     """Run the instructions up to one on both devices; return the error of a value that diverges."""
     data, files = case.data, case.evidence.files
-    loaded = run_until(data, case.sequence, index)
+    loaded = run_until(data, case.sequence, index, budget=case.budget)
     assert loaded is not None  # no jump leads over it
     # A value that was not written in this run has no sizes of its own.
     places = [p for p in _results(plan, index) if isinstance(loaded.values[p], (Slot, ValueList))]

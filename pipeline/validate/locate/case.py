@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.export import ExportedProgram
 from pipeline.compile.emit_trace import Instructions
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.interpreter.execute import run, steps
+from pipeline.devices.interpreter.execute import steps
 from pipeline.devices.interpreter.load import (
     Method,
     PackageData,
@@ -128,7 +127,7 @@ class FailureCase:
         floor: the least SQNR in dB that the package may have against the program that was lowered,
             beside the limits: those of a quantized method are against the float program, and wide.
         may_run: whether it may be run: a method that ended a process would end another one.
-        budget: the time that is left for it; None is no limit.
+        budget: the time that is left for it.
     """
 
     evidence: Evidence
@@ -138,7 +137,7 @@ class FailureCase:
     first: dict[int, Compared] = field(default_factory=dict)
     floor: float | None = None
     may_run: bool = True
-    budget: Budget | None = None
+    budget: Budget = field(default_factory=Budget)
 
     def note(self, what: str) -> None:
         self.notes.append(f"{self.method}: {what}")
@@ -178,7 +177,10 @@ class FailureCase:
 
     def make_sources(self, programs: Mapping[str, ExportedProgram]) -> dict[str, NodeValues]:
         """Make the sources of the methods that are called, with the state that they share."""
-        return NodeValues.with_common_state({name: programs[name] for name in self.methods})
+        sources = NodeValues.with_common_state({name: programs[name] for name in self.methods})
+        for each in sources.values():
+            each.budget = self.budget
+        return sources
 
     def advance(self, programs: Mapping[str, ExportedProgram]) -> NodeValues:
         """Return the method's source among programs after all calls but the last."""
@@ -271,23 +273,33 @@ def load_methods(data: PackageData, methods: Iterable[str]) -> dict[str, Method]
 
 
 def run_until(
-    data: PackageData, calls: Sequence[Call], index: int | None = None, visit: int = 0
+    data: PackageData,
+    calls: Sequence[Call],
+    index: int | None = None,
+    visit: int = 0,
+    budget: Budget | None = None,
 ) -> Method | None:
     """Load the methods of calls in the interpreter, and make the calls, the last one in part.
 
     Args:
         index: the instruction after which the last call stops; by default it goes on to the end.
         visit: counts from 0 how often that instruction has run before.
+        budget: the time for it; None is no limit.
 
     Returns: the method of the last call as it is then; None where the instruction does not run.
     """
+    budget = budget or Budget()
     loaded = load_methods(data, sorted({method for method, _ in calls}))
     last, inputs = calls[-1]
     for method, given in calls[:-1]:
-        run(loaded[method], given)
-    visits = (number for number in steps(loaded[last], inputs) if number == index)
-    reached = next(islice(visits, visit, None), None)
-    return loaded[last] if reached == index else None
+        for _ in steps(loaded[method], given):
+            budget.check()
+    for number in steps(loaded[last], inputs):
+        budget.check()
+        if number == index and visit == 0:
+            return loaded[last]
+        visit -= number == index
+    return loaded[last] if index is None else None
 
 
 def least_sqnr(actual: Sequence[Any], expected: Sequence[Any]) -> float:

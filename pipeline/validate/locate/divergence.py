@@ -127,7 +127,7 @@ def _look_into_delegate(
     """Return the place of the node at which a delegate diverges, its error, and how it was found;
     where none is found, those of the delegate's output, and the reason."""
     otherwise = compared.place, compared.error
-    if case.budget is not None and case.budget.spent:
+    if case.budget.spent:
         return *otherwise, "validate.budget was spent before its delegate could be cut into parts"
     try:
         delegates = case.evidence.lower_again(case.method)
@@ -143,12 +143,13 @@ def _look_into_delegate(
     if what:
         reader = find_reader(constant, case.lowered.program) if constant else None
         return compared.place if reader is None else reader, compared.error, f"the package {what}"
-    loaded = run_until(case.data, case.sequence[: call + 1], compared.index, compared.visit)
+    calls, at = case.sequence[: call + 1], (compared.index, compared.visit)
+    loaded = run_until(case.data, calls, *at, case.budget)
     assert loaded is not None  # it ran, and diverged
     args = get_instructions(loaded.plan)[compared.index].instr_args.args
     given = args[: len(args) - loaded.results[compared.index]]
     inputs = [read_value(loaded, index) for index in given]
-    left = MOST_SECONDS if case.budget is None else min(MOST_SECONDS, case.budget.left)
+    left = min(MOST_SECONDS, case.budget.left)
     node, found, note = bisect_delegate(module, inputs, tolerance, left)
     place = None if node is None else NodePlaces(case.lowered.program).find(node)
     return compared.place if place is None else place, found or compared.error, note

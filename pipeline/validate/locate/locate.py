@@ -9,7 +9,6 @@ in here becomes a note, and fails nothing else.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -22,7 +21,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.store.errors import PipelineError, first_line
-from pipeline.validate.budget import Budget
+from pipeline.validate.budget import Budget, OutOfTimeError
 from pipeline.validate.default_limits import LEAST_ATOL, LEAST_RTOL
 from pipeline.validate.locate.case import (
     Evidence,
@@ -37,7 +36,7 @@ from pipeline.validate.locate.plan_diff import diff_method, find_reader
 from pipeline.validate.locate.quantization_noise import locate_quantization
 from pipeline.validate.method import MARGIN_DB
 from pipeline.validate.metrics import OutputError, compare
-from pipeline.validate.results import LACKS, MethodValidation, Validation
+from pipeline.validate.results import MethodValidation, Validation
 
 # Where quantization loses next to nothing, roundings of ranges that are computed as they come leave
 # 40.3 dB between XNNPACK and the quantized program, measured on two linear layers.
@@ -50,14 +49,14 @@ def locate_failures(
     evidence: Evidence,
     validation: Validation,
     examples: Mapping[str, Sequence[InputSet]],
-    seconds: float = math.inf,
+    budget: Budget | None = None,
 ) -> dict[str, Located]:
     """Locate the failures of each method that failed, the worst first, or note why it got no look.
 
     Args:
-        seconds: after which no other method is begun, and no other delegate compiled.
+        budget: the time for it; None is no limit.
     """
-    budget = Budget(seconds)
+    budget = budget or Budget()
     evidence = _hold_to_derived(evidence, validation)
     failed = [each for each in validation.methods if not each.ok]
     located: dict[str, Located] = {}
@@ -69,7 +68,7 @@ def locate_failures(
         if why:
             located[name] = Located(notes=(f"{name}: not looked into: {why}",))
             continue
-        declares = any("declare" in failure.what for failure in each.failures)
+        declares = any(failure.about == "declared" for failure in each.failures)
         may_run = bool(each.runs or each.failing or declares) and not each.not_run
         given = examples.get(name, ())
         located[name] = locate(evidence, name, each.failing, given, may_run, budget)
@@ -99,7 +98,7 @@ def _hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
 
 def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
     """Return why there is nothing to look into; "" where there is."""
-    if failed.failures[0].what.startswith(LACKS):
+    if failed.failures[0].about == "lacking":
         return "the package lacks it"
     if failed.method not in evidence.sources:
         known = failed.kind == "constant"
@@ -125,7 +124,7 @@ def locate(
             package is only compared with its build then.
         budget: what is left of the time for it.
     """
-    case = FailureCase(evidence, method, failing, may_run=may_run, budget=budget)
+    case = FailureCase(evidence, method, failing, may_run=may_run, budget=budget or Budget())
     culprits: list[Culprit] = []
     try:
         with torch.no_grad():
@@ -142,6 +141,8 @@ def locate(
                 "the package is what its build gives; no values were compared, since it did not run"
             )
             case.note(what if may_run else same)
+    except OutOfTimeError as error:
+        case.note(f"{error} before it was found where it goes wrong")
     except Exception as error:  # a failure here must not hide the one that is looked into
         _log.debug("locating %s", method, exc_info=True)
         what = f"{type(error).__name__}: {first_line(error)}"
@@ -180,11 +181,16 @@ def _measure_error(case: FailureCase, index: int, wanted: PackageData) -> Output
     if not case.may_run:
         return None
     try:
-        mine, right = (run_until(data, case.sequence, index) for data in (case.data, wanted))
+        mine, right = (
+            run_until(data, case.sequence, index, budget=case.budget)
+            for data in (case.data, wanted)
+        )
         if mine is None or right is None:
             return None
         pairs = zip(read_results(mine, index), read_results(right, index), strict=False)
         errors = [compare(actual, expected) for actual, expected in pairs]
+    except OutOfTimeError:
+        return None
     except Exception as error:  # a damaged package may not run at all
         case.note(f"its damaged part does not run ({first_line(error)})")
         return None
@@ -204,7 +210,7 @@ def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
     if case.source_limits is not None:  # so that the others are against the quantized program
         case.floor = max(case.floor, case.limits.min_sqnr or 0.0)
     loses = not case.all_agree(by_quantized, by_float, case.source_limits)
-    loaded = run_until(case.data, case.sequence)
+    loaded = run_until(case.data, case.sequence, budget=case.budget)
     assert loaded is not None
     given = [read_value(loaded, index) for index in loaded.plan.outputs]
     if not loses or least_sqnr(given, by_quantized) < case.floor:

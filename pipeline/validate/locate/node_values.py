@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from pipeline.program.eager import Source
 from pipeline.program.graphs import NodePlaces, iter_nodes
+from pipeline.validate.budget import Budget
 
 # Bytes of values that are held, and passes through a loop's body; later ones are not compared.
 MOST_BYTES = 1 << 30
@@ -25,6 +26,7 @@ class NodeValues(Source):
         values: by place (`graphs.iter_nodes`), the values of a node in the last call, one for
             each time that it ran.
         left_out: places whose values were too much to hold.
+        budget: the time that calls may take.
     """
 
     def __init__(
@@ -40,12 +42,15 @@ class NodeValues(Source):
         self._places |= {n: place for n in copied if (place := known.find(n)) is not None}
         self._wanted: Collection[int] | None = None
         self._bytes = 0
+        self.budget = Budget()
 
     def call(self, inputs: Sequence[Any], wanted: Collection[int] | None = None) -> list[Any]:
         """Make one call on flat inputs, and return the flat outputs, as the runtime orders them.
 
         Args:
             wanted: the places whose values are to be kept; by default all.
+
+        Raises OutOfTimeError, after any node.
         """
         self.values, self.left_out, self._wanted, self._bytes = {}, set(), wanted, 0
         return self.run_flat(inputs)
@@ -59,6 +64,7 @@ class NodeValues(Source):
         return pytree.tree_leaves(walker.run(*leaves, enable_io_processing=False))
 
     def _keep(self, node: Node, value: Any) -> None:
+        self.budget.check()
         place = self._places.get(node)
         if place is None or (self._wanted is not None and place not in self._wanted):
             return

@@ -61,6 +61,7 @@ def _layers(
             counterparts[origins[place]] = values[0]
     held: dict[Node, Any] = {}
     for place, node in enumerate(source.nodes):
+        source.budget.check()
         values = source.values.get(place)
         if not values or node.graph is not source.program.graph:
             continue

@@ -78,7 +78,7 @@ def _values_of_nodes(instructions: Instructions) -> dict[int, list[tuple[int, in
 def walk(
     method: Method, source: NodeValues, instructions: Instructions, inputs: Sequence[Any]
 ) -> Walk:
-    """Make one call of both, and compare the values of nodes."""
+    """Make one call of both, and compare the values of nodes. Raises OutOfTimeError."""
     wanted = _values_of_nodes(instructions)
     expected = source.call(inputs, {place for given in wanted.values() for _, place in given})
     walked = Walk([], [], expected)
@@ -86,6 +86,7 @@ def walk(
     index = -1
     try:
         for index in steps(method, inputs):
+            source.budget.check()
             if visits[index] < MOST_VISITS:
                 for output, place in wanted.get(index, ()):
                     walked.compared += _compare(method, index, output, place, visits[index], source)
