@@ -19,7 +19,7 @@ from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
-from pipeline.run.worker import Report, log_name, log_path, run
+from pipeline.run.worker import Report, import_ahead, log_name, log_path, run
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import make_folder, remove
 from pipeline.store.toolchain import HASH_SEED, hash_seed
@@ -92,6 +92,8 @@ class Pool:
                 action = waiting.popleft()
                 future, worker = self._submit(action)
                 under_way[future] = action, worker
+            if any(action.kind == "export" for action, _ in under_way.values()):
+                self._start_ahead()
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 action, worker = under_way.pop(future)
                 try:
@@ -115,6 +117,15 @@ class Pool:
                     self._workers.remove(worker)
             worker = self._start()
             return worker.submit(*arguments), worker
+
+    def _start_ahead(self) -> None:
+        """Let another worker import what it needs: programs that are being exported are compiled
+        next, by more workers than export them."""
+        if not self._idle and len(self._workers) < self._jobs:
+            with starting_workers():
+                worker = self._start()
+                worker.submit(import_ahead, self._workspace)
+                self._idle.append(worker)
 
     def _start(self) -> ProcessPoolExecutor:
         if self._group is None:

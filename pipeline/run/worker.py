@@ -115,6 +115,13 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
     return Report(event, usage, asked)
 
 
+def import_ahead(workspace: Workspace) -> None:
+    """Import what actions need before there is one. What goes wrong does so again in its log."""
+    with suppress(Exception), logging_to(workspace.logs / "imports.log"):
+        _prepare()
+        import pipeline.run.perform  # noqa: F401
+
+
 def _perform(
     action: Action, workspace: Workspace, stages: Stages, always: bool
 ) -> tuple[Outcome, str, Mapping[str, Usage]]:
