@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any
+
+from pipeline.store.digest import hash_bytes
+
+# Whether what runs now may lower by other means than ExecuTorch's own that give the same bytes.
+lowers_fast: ContextVar[bool] = ContextVar("lowers fast", default=False)
 
 
 @contextmanager
@@ -24,3 +31,11 @@ def wrapped(owner: Any, name: str, around: Callable[..., Any]) -> AbstractContex
     return replaced(
         owner, name, lambda original: lambda *args, **given: around(original, *args, **given)
     )
+
+
+def digest_source(*functions: Any) -> str:
+    """Return the digest of functions' text, which tells releases apart; "" where one has none."""
+    try:
+        return hash_bytes("".join(inspect.getsource(inspect.unwrap(f)) for f in functions).encode())
+    except (OSError, TypeError):
+        return ""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.backends import BACKENDS
+from pipeline.compile.patches import fast_lowering
 from pipeline.config.operators import load_libraries
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
@@ -22,6 +23,8 @@ from pipeline.run.prove.validate import validate
 from pipeline.run.stages import IMPORT, WAIT, Stages
 from pipeline.run.stored import install_stored
 from pipeline.store.workspace import Workspace
+
+_LOWERING = ("quantize", "compile")
 
 
 def perform(
@@ -49,6 +52,8 @@ def perform(
             with stages.stage(IMPORT):
                 load_libraries(action.libraries, workspace.root)
                 check_libraries(action, workspace)
+        if workspace.fast_lowering and action.kind in _LOWERING:
+            turn.enter_context(fast_lowering(patches=not runs_user_code(action)))
         verbs[action.kind](action, workspace, stages)
         return False
 

@@ -67,7 +67,8 @@ class OperatorSettings:
 @dataclass(frozen=True)
 class WorkspaceSettings:
     """`jobs` is the number of worker processes, `cap` the greatest size of the store in bytes;
-    `data` are folders outside of the workspace to which links in it may lead."""
+    `data` are folders outside of the workspace to which links in it may lead. `fast_lowering` is
+    whether time is saved inside ExecuTorch's calls, which changes no byte and so is in no key."""
 
     jobs: int
     store: Path
@@ -76,6 +77,7 @@ class WorkspaceSettings:
     environment: Environment
     data: tuple[Path, ...]
     operators: OperatorSettings
+    fast_lowering: bool
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
@@ -115,6 +117,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
         environment=_environment(get, untrusted),
         data=get("data", ()),
         operators=OperatorSettings(get("operators", ()), not untrusted),
+        fast_lowering=get("fast_lowering", True),
     )
 
 
@@ -154,6 +157,12 @@ def _check_keys_outside(remote: RemoteSettings, root: Path) -> None:
 def _parse_jobs(value: Any, _: Path) -> int:
     jobs = int(value) if isinstance(value, str) and value.isdecimal() else value
     return _checked(jobs, type(jobs) is int and 1 <= jobs <= _MOST_JOBS)
+
+
+def _parse_bool(value: Any, _: Path) -> bool:
+    switches = {"1": True, "true": True, "0": False, "false": False}
+    switch = switches.get(value) if isinstance(value, str) else value
+    return _checked(switch, type(switch) is bool)
 
 
 def _parse_size(value: Any, _: Path) -> int:
@@ -219,6 +228,7 @@ _SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "variables": (_parse_names, "a list of names of variables"),
     "secrets": (_parse_names, "a list of names of variables"),
     "data": (_parse_paths, "a path or a list of paths"),
+    "fast_lowering": (_parse_bool, "true or false"),
     "operators": (_parse_texts, "a list of modules and of paths of libraries"),
     "remote_options": (lambda value, _: _checked(value, isinstance(value, dict)), "a table"),
 }

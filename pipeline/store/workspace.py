@@ -31,7 +31,7 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 class Workspace:
     """`jobs` is the number of worker processes; `build_folder` is where builds go, where that is
     not `build/`; `environment` and `data` are what configs may read beside the workspace, and
-    `operators` the libraries that may be loaded."""
+    `operators` the libraries that may be loaded; `fast_lowering` is that of its settings."""
 
     root: Path
     store: Store
@@ -40,6 +40,7 @@ class Workspace:
     environment: Environment = field(default_factory=Environment)
     data: tuple[Path, ...] = ()
     operators: OperatorSettings = field(default_factory=OperatorSettings)
+    fast_lowering: bool = True
 
     def find_data(self, name: str | Path) -> Digest | None:
         """Return the digest of a data file of the workspace, or None if the file cannot be read or
@@ -126,4 +127,5 @@ def open_workspace(root: Path) -> Workspace:
         environment=settings.environment,
         data=settings.data,
         operators=settings.operators,
+        fast_lowering=settings.fast_lowering,
     )

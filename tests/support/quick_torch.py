@@ -29,6 +29,7 @@ def make_torch_quick() -> None:
         finally:
             utils._materialize_cpp_cia_ops = look
 
+    collect_once.__wrapped__ = collect  # by which its text is known
     for module in (utils, decomp_utils, exported_program):
         module._collect_all_valid_cia_ops = collect_once
     torch._ops.Callable = _Callable

@@ -151,6 +151,7 @@ ENTRIES = (
         quantization=Quantization(options=XnnpackQuantize, make_quantizer=_make_quantizer),
         preprocessing=Preprocessing(
             details="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend",
+            around=lazy("pipeline.backends.xnnpack.passes:fast_passes"),
             make_cache_scope=lazy("pipeline.backends.xnnpack.cache_key:make_scope"),
             names_count=False,
         ),

@@ -1,0 +1,231 @@
+"""Functions of torch and ExecuTorch that waste time in a compile, replaced while a worker lowers.
+
+What they return, and so every byte that is built, stays as it was. Each patch was written for one
+text of its function, by digest; where another release has another text, the function stays as it
+is, and the log says so once. The setting `fast_lowering` switches them off.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pkgutil import resolve_name
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx.graph import _PyTreeCodeGen
+from torch.fx.traceback import NodeSource, NodeSourceAction
+
+from pipeline.backends.patching import digest_source, lowers_fast, replaced
+
+_log = logging.getLogger(__name__)
+_Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One function that is replaced.
+
+    Attributes:
+        target: `module:name`, or `module:class.name`.
+        source: the digest of its text in the release that the patch was written for.
+        make: returns what stands in its place, from the function itself.
+    """
+
+    target: str
+    source: str
+    make: Callable[[_Function], _Function]
+
+    @property
+    def owner(self) -> Any:
+        """The module or class that holds the function."""
+        return resolve_name(self.target.removesuffix(f".{self.name}").removesuffix(f":{self.name}"))
+
+    @property
+    def name(self) -> str:
+        return self.target.replace(":", ".").rpartition(".")[2]
+
+    @property
+    def function(self) -> _Function:
+        function: _Function = vars(self.owner)[self.name]
+        return function
+
+
+@contextmanager
+def fast_lowering(patches: bool = True) -> Iterator[None]:
+    """Lower fast within the context: backends by their own means, and with `patches` by those here.
+
+    User code would see the patches, so they stay away from processes that run any.
+    """
+    token = lowers_fast.set(True)
+    try:
+        with ExitStack() as stack:
+            for patch in _find_usable() if patches else ():
+                stack.enter_context(replaced(patch.owner, patch.name, patch.make))
+            yield
+    finally:
+        lowers_fast.reset(token)
+
+
+@cache
+def _find_usable() -> tuple[Patch, ...]:
+    """Return the patches whose functions have the text that they were written for."""
+    usable = tuple(p for p in PATCHES if digest_source(p.function) == p.source)
+    for patch in PATCHES:
+        if patch not in usable:
+            _log.warning("%s is another than was known, and is left as it is", patch.target)
+    return usable
+
+
+# Code of graph modules
+
+
+class _Late:
+    """An attribute of a graph module that `recompile` sets, made when it is first looked at.
+
+    It stands in the class, which each graph module has for itself, and not in the instance's way.
+    """
+
+    def __init__(self, name: str, recompile: _Function) -> None:
+        self._name = name
+        self._recompile = recompile
+
+    def __get__(self, module: Any, owner: type) -> Any:
+        if module is None:
+            return self
+        self._recompile(module)
+        return getattr(module, self._name)
+
+
+class _LateCode:
+    """The `PythonCode` of a graph module, made when it is first looked at."""
+
+    def __init__(self, module: GraphModule, recompile: _Function) -> None:
+        self._make = cache(lambda: recompile(module))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._make(), name)
+
+
+def _make_recompile(original: _Function) -> _Function:
+    """Generate the code of a graph module when it is run or read: of 7,200 modules in a compile of
+    Whisper-tiny, a handful are."""
+    late = {name: _Late(name, original) for name in ("_code", "_lineno_map", "_prologue_start")}
+    forward = _Late("forward", original)
+
+    def recompile(self: Any) -> Any:
+        code = self._graph._codegen
+        if isinstance(code, _PyTreeCodeGen):
+            self._in_spec, self._out_spec = code.pytree_info.in_spec, code.pytree_info.out_spec
+        kind = type(self)
+        for name, attribute in late.items():
+            vars(self).pop(name, None)
+            setattr(kind, name, attribute)
+        kind.forward = forward
+        self._recompile_submodules()
+        return _LateCode(self, original)
+
+    return recompile
+
+
+def _make_reduce(original: _Function) -> _Function:
+    """Make the code before the attributes are copied, for pickles hold it."""
+
+    def reduce(self: GraphModule, *exporter: Any) -> Any:
+        return self.code and original(self, *exporter)
+
+    return reduce
+
+
+def _make_text(original: _Function) -> _Function:
+    """Name a graph module instead of printing its code: `backend_api` formats whole graphs for a
+    debug log, at every partition, whether or not that log is on."""
+
+    def text(self: GraphModule) -> str:
+        on = logging.getLogger().isEnabledFor(logging.DEBUG)
+        return str(original(self)) if on else object.__repr__(self)
+
+    return text
+
+
+# Provenance
+
+
+def _make_node_source(original: _Function) -> _Function:
+    """Share the records of where a node comes from, which nothing changes, between its copies: the
+    chain grows with each pass, and is copied for each node of each."""
+
+    def initialize(
+        self: NodeSource,
+        node: torch.fx.Node | None,
+        pass_name: str = "",
+        action: NodeSourceAction | list[NodeSourceAction] | None = None,
+    ) -> None:
+        original(self, None, pass_name, action)
+        if node:
+            self.node_info = self.NodeInfo(node.name, str(node.target), id(node.graph))
+            self.from_node = list(node.meta.get("from_node", ()))
+
+    return initialize
+
+
+# Composite operators
+
+_composites: dict[Any, Any] = {}  # the last ones collected, by what was registered then
+
+
+def _make_composites(original: _Function) -> _Function:
+    """Collect the composite operators again only where others may have been registered since: each
+    decomposition asks twice, and looks at all operators of all libraries."""
+
+    def collect() -> Any:
+        native = torch._C._dispatch_get_registrations_for_dispatch_key(_COMPOSITE)
+        in_python = len(torch.library._defs), len(torch.library._impls), len(sys.modules)
+        registered = frozenset(native), in_python
+        if registered not in _composites:
+            _composites.clear()
+            _composites[registered] = original()
+        return _composites[registered]
+
+    return collect
+
+
+_COMPOSITE = "CompositeImplicitAutograd"
+_COMPOSITES = "bbfd24fed8b2b075294cca078e23b1035873e00b6d382ffdd601ef2f5c95e12f"
+# Written for torch 2.13.0 and ExecuTorch 1.4.1.
+PATCHES = (
+    Patch(
+        "torch.fx.graph_module:GraphModule.recompile",
+        "43fbcbf4e1bbd67dbe7dbbe3f50610b539546dda9f37577f5ada4fbb8cba9d90",
+        _make_recompile,
+    ),
+    Patch(
+        "torch.fx.graph_module:GraphModule.__reduce__",
+        "375232b4edd9e9ca3ff0a3a1f0779bbe32eea5761942d803f54a9d94c0078ad2",
+        _make_reduce,
+    ),
+    Patch(
+        "torch.fx.graph_module:GraphModule.__reduce_package__",
+        "9393af7dd6cf197e6d65f412beb52fd2e1c0f7a39eb08c868c97739bd0c4a737",
+        _make_reduce,
+    ),
+    Patch(
+        "torch.fx.graph_module:GraphModule.__str__",
+        "12ce9ec04a87393d0635080d619e519494ae17105c40b82de0cd59d368049741",
+        _make_text,
+    ),
+    Patch(
+        "torch.fx.traceback:NodeSource.__init__",
+        "27958e35ba0c234234c2645ac82c074070cd4fcd4009daad209981468ecebbde",
+        _make_node_source,
+    ),
+    Patch(
+        "torch.export.exported_program:_collect_all_valid_cia_ops", _COMPOSITES, _make_composites
+    ),
+    Patch("torch.export.decomp_utils:_collect_all_valid_cia_ops", _COMPOSITES, _make_composites),
+)

@@ -1,0 +1,164 @@
+"""What is replaced in torch and ExecuTorch while a worker lowers: only what is known, only then,
+and without a trace in what comes of it."""
+
+import copy
+import inspect
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from torch.export import Dim, export
+from torch.export import exported_program as torch_programs
+from torch.fx import symbolic_trace
+from torch.fx.traceback import NodeSource
+
+from pipeline.backends.patching import digest_source, lowers_fast
+from pipeline.compile import patches
+from pipeline.compile.emit import emit
+from pipeline.compile.lower import lower
+from pipeline.compile.patches import PATCHES, fast_lowering
+from pipeline.plan.plan import Plan
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+from tests.support.bench import bench_of
+
+
+def functions():
+    return [vars(patch.owner)[patch.name] for patch in PATCHES]
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    patches._find_usable.cache_clear()
+    yield
+    patches._find_usable.cache_clear()
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.target)
+def test_function_is_the_one_that_its_patch_was_written_for(patch):
+    """Look at what changed in it, and mend the patch or take it away."""
+    assert digest_source(patch.function) == patch.source
+
+
+def test_functions_are_replaced_within_the_context_alone():
+    before = functions()
+    with fast_lowering():
+        assert all(a is not b for a, b in zip(functions(), before, strict=True))
+        assert lowers_fast.get()
+    with fast_lowering(patches=False):
+        assert functions() == before and lowers_fast.get()
+    assert functions() == before and not lowers_fast.get()
+
+
+def test_function_of_another_release_is_left_alone_and_named_once(monkeypatch, caplog):
+    other = replace(PATCHES[0], source="another")
+    monkeypatch.setattr(patches, "PATCHES", (other, *PATCHES[1:]))
+    before = functions()
+    for _ in range(2):
+        with fast_lowering():
+            same = [a is b for a, b in zip(functions(), before, strict=True)]
+            assert same == [True] + [False] * (len(PATCHES) - 1)
+    (record,) = caplog.records
+    assert other.target in record.getMessage()
+
+
+class Linear(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+
+    def forward(self, x, scale=2):
+        return self.linear(x).relu() * scale
+
+
+def test_code_is_made_when_it_is_looked_at_and_is_the_same():
+    model = Linear()
+    x, plain = torch.ones(1, 2), symbolic_trace(model)
+    with fast_lowering():
+        late = [symbolic_trace(model) for _ in range(5)]
+        assert not any({"_code", "_lineno_map"} & vars(each).keys() for each in late)
+        assert late[0].code == plain.code
+        assert late[1]._lineno_map == plain._lineno_map
+        assert inspect.signature(late[2].forward) == inspect.signature(plain.forward)
+        assert torch.equal(late[3](x), plain(x))
+        assert torch.equal(pickle.loads(pickle.dumps(late[4]))(x), plain(x))
+        assert torch.equal(copy.deepcopy(late[4])(x), plain(x))
+        later, text = symbolic_trace(model), str(late[4])
+    assert torch.equal(later(x), plain(x)) and later.code == plain.code
+    assert plain.code not in text and plain.code in str(later)
+
+
+def test_changed_graph_gets_other_code():
+    with fast_lowering():
+        module = symbolic_trace(Linear())
+        assert "relu" in module.code
+        relu = next(node for node in module.graph.nodes if node.target == "relu")
+        relu.target = "tanh"
+        assert "relu" in module.code  # until it is recompiled
+        assert "tanh" in module.recompile().src
+        assert "tanh" in module.code
+
+
+def test_provenance_is_the_same_without_copies():
+    node = next(iter(symbolic_trace(Linear()).graph.nodes))
+    node.meta["from_node"] = [NodeSource(node, "first")]
+    plain = NodeSource(node, "second")
+    with fast_lowering():
+        shared = NodeSource(node, "second")
+    assert shared == plain and shared.from_node is not node.meta["from_node"]
+    assert shared.from_node[0] is node.meta["from_node"][0]
+
+
+def test_composite_operators_are_collected_again_once_there_are_others():
+    with fast_lowering():
+        before = torch_programs._collect_all_valid_cia_ops()
+        assert torch_programs._collect_all_valid_cia_ops() is before
+        with torch.library._scoped_library("patches_test", "FRAGMENT") as library:
+            library.define("twice(Tensor x) -> Tensor")
+            library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+            after = torch_programs._collect_all_valid_cia_ops()
+            assert {str(each) for each in after - before} == {"patches_test.twice.default"}
+
+
+class Branches(torch.nn.Module):
+    """Control flow, a mutable buffer and a size that is not fixed."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.count.add_(1)
+        x = torch.cond(x.sum() > 0, torch.sin, torch.cos, (self.linear(x),))
+        return torch.nn.functional.layer_norm(x, (4,)) * self.count
+
+
+@pytest.mark.parametrize(
+    "partitioners", [[], pytest.param([XnnpackPartitioner], marks=pytest.mark.slow)]
+)
+def test_emitted_bytes_are_the_same(partitioners):
+    sizes = ({0: Dim("n", min=2, max=8)},)
+    program = export(Branches().requires_grad_(False), (torch.ones(3, 4),), dynamic_shapes=sizes)
+
+    def build():
+        own = {"f": [make() for make in partitioners]}
+        lowered = lower({"f": copy.deepcopy(program)}, own)
+        return emit(lowered).buffer
+
+    plain = build()
+    with fast_lowering():
+        assert build() == plain
+
+
+def test_setting_is_in_no_key(tmp_path):
+    bench = bench_of("archives", tmp_path)
+
+    def keys(fast):
+        plan = Plan(Workspace(bench.root, Store(bench.store), 1, fast_lowering=fast))
+        return [each.key for package in plan.packages for each in plan.compiles(package) or ()]
+
+    assert keys(True) == keys(False) != []
