@@ -10,14 +10,17 @@ import os
 import platform
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_LOOK = 0.1  # seconds between two looks at memory
 _TAIL = 2000  # characters of the output of a process that failed
 
 
@@ -43,11 +46,13 @@ class Result:
 @dataclass(frozen=True)
 class Run:
     """Of one process: seconds of wall time, of CPU time with those of its descendants that were
-    waited for, and all that it printed."""
+    waited for, all that it printed, and the most bytes that it and its descendants held at a time,
+    what they share counted once."""
 
     wall: float
     cpu: float
     output: str
+    peak: int = 0
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Run:
@@ -57,14 +62,50 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
-        _, status, usage = os.wait4(process.pid, 0)
+        with _watched_memory(process.pid) as peak:
+            _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         text = output.read().decode(errors="replace")
     if process.returncode:
         raise BenchmarkError(f"{' '.join(command)}: exit {process.returncode}\n{text[-_TAIL:]}")
-    return Run(wall, usage.ru_utime + usage.ru_stime, text)
+    return Run(wall, usage.ru_utime + usage.ru_stime, text, max(peak))
+
+
+@contextmanager
+def _watched_memory(process: int) -> Iterator[list[int]]:
+    """Look, again and again, how many bytes a process and its descendants hold."""
+    held, ended = [0], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK):
+            held.append(sum(map(_memory, _tree(process))))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield held
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tree(process: int) -> Iterator[int]:
+    yield process
+    with suppress(OSError):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                yield from _tree(int(child))
+
+
+def _memory(process: int) -> int:
+    """The proportional set size in bytes; 0 of a process that has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def in_turns(repeats: int, *sides: Callable[[int], _T]) -> list[list[_T]]:

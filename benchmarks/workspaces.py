@@ -57,6 +57,8 @@ class Sizes:
         "vision-mixed",
         "vision-portable",
     )
+    cold: tuple[str, ...] = ("vision", "seq2seq", "whisper_tiny")
+    cold_repeats: int = 3
     overhead: tuple[str, ...] = ("vision",)  # shipped too, and without two equal partitions
     overhead_repeats: int = 4
     export_repeats: int = 7
@@ -72,6 +74,8 @@ QUICK = Sizes(
     changed_of=3,
     layers=8,
     shipped=("router", "vision"),
+    cold=("vision",),
+    cold_repeats=1,
     overhead=(),
     overhead_repeats=3,
     export_repeats=1,

@@ -1,0 +1,113 @@
+"""A cold build by one worker, against the plain script: the same packages, from the same archives,
+with nothing in the store. Each side pays its imports."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.measure import BenchmarkError, Result, Run, in_turns, rounded, run
+from benchmarks.shipped import PLAIN
+from benchmarks.workspaces import Checkout, Sizes, new_checkout, shipped_archives, write_config
+
+EACH_LIMIT, MEAN_LIMIT, MEMORY_LIMIT = 1.5, 2.0, 1.15
+WHISPER = "whisper_tiny"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What one package took: the runs of the plain script, and those of doit."""
+
+    plain: list[Run]
+    ours: list[Run]
+
+    def ratio(self, what: str) -> float:
+        """How many times as much the plain script takes, of the least of each."""
+        return self.least("plain", what) / self.least("ours", what)
+
+    def least(self, side: str, what: str) -> float:
+        return min(getattr(each, what) for each in getattr(self, side))
+
+
+def cold(folder: Path, sizes: Sizes) -> Result:
+    """Raises BenchmarkError where a side writes other bytes."""
+    sides = {package: _measure(folder / package, package, sizes) for package in sizes.cold}
+    cpu = {package: each.ratio("cpu") for package, each in sides.items()}
+    memory = max(1 / each.ratio("peak") for each in sides.values())
+    mean = fmean(cpu.values())
+    ok = min(cpu.values()) >= EACH_LIMIT and mean >= MEAN_LIMIT and memory <= MEMORY_LIMIT
+    each = ", ".join(f"{package} {ratio:.2f}" for package, ratio in cpu.items())
+    return Result(
+        case="cold",
+        ratio=mean,
+        limit=MEAN_LIMIT,
+        ok=ok,
+        measured=f"{mean:.2f} x less CPU time, {100 * (memory - 1):+.0f} % of memory",
+        to_reach=f">= {MEAN_LIMIT:g} x less CPU time, each >= {EACH_LIMIT:g} x, "
+        f"<= {100 * (MEMORY_LIMIT - 1):+.0f} % of memory",
+        note=f"{each}; same bytes; " + "; ".join(_describe(*pair) for pair in sides.items()),
+        figures={"cpu_ratios": cpu, **{n: _figures(each) for n, each in sides.items()}},
+    )
+
+
+def _measure(folder: Path, package: str, sizes: Sizes) -> Sides:
+    folder.mkdir()
+    checkout = _checkout(folder / "workspace", package)
+    written: list[dict[str, bytes]] = []
+
+    def plain(repeat: int) -> Run:
+        out = Checkout(folder / "plain", checkout.store)
+        shutil.rmtree(out.root, ignore_errors=True)
+        places = [str(checkout.root / name) for name in ("models", "partition_configs")]
+        command = [sys.executable, str(PLAIN), *places, str(out.root / "build"), package]
+        done = run(command, checkout.root, checkout.environment)
+        written.append(out.files())
+        return done
+
+    def ours(repeat: int) -> Run:
+        for left in (checkout.root / "build", checkout.store):
+            shutil.rmtree(left, ignore_errors=True)
+        for left in checkout.root.glob(".doit.sqlite3*"):
+            left.unlink()
+        done = checkout.doit("-n", "1", "lower")
+        written.append(checkout.files())
+        return done
+
+    sides = Sides(*in_turns(sizes.cold_repeats, plain, ours))
+    if not written[0] or any(files != written[0] for files in written):
+        raise BenchmarkError(f"{package}: the plain script and doit write other bytes")
+    return sides
+
+
+def _checkout(root: Path, package: str) -> Checkout:
+    if package != WHISPER:
+        return shipped_archives(root, (package,), root / ".store")
+    from benchmarks.models import write_archive
+    from benchmarks.whisper import export_methods
+
+    checkout, programs = new_checkout(root), export_methods()
+    write_config(checkout, package, package, list(programs))
+    write_archive(root / "models" / f"{package}.pt2", programs)
+    return checkout
+
+
+def _describe(package: str, sides: Sides) -> str:
+    cpu, wall, peak = (
+        [sides.least(side, what) for side in ("ours", "plain")] for what in ("cpu", "wall", "peak")
+    )
+    return (
+        f"{package} {cpu[0]:.1f} of {cpu[1]:.1f} CPU s, {wall[0]:.1f} of {wall[1]:.1f} s, "
+        f"{peak[0] / 1e6:.0f} of {peak[1] / 1e6:.0f} MB"
+    )
+
+
+def _figures(sides: Sides) -> dict[str, Any]:
+    return {
+        f"{side}_{what}": rounded([getattr(each, what) for each in getattr(sides, side)])
+        for side in ("plain", "ours")
+        for what in ("cpu", "wall", "peak")
+    }
