@@ -14,6 +14,7 @@ from pipeline.cli.columns import columns
 from pipeline.cli.doit_link import is_foreign
 from pipeline.cli.terminal import guard, unguarded
 from pipeline.plan.actions import Action
+from pipeline.plan.patterns import find_unwritten
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
 from pipeline.run.batch import Show, Steps
@@ -65,7 +66,7 @@ class Reporter(ConsoleReporter):
             counts = Counter[str](event.outcome for event in events)
             known = ("built", "hit", "up-to-date", "failed", "not-run")
             counted = ", ".join(f"{counts[each]} {each}" for each in known if counts[each])
-            lines = ["", *table, *_narrowed(plan, events), *_left_out_lines(plan, events)]
+            lines = ["", *table, *_manifest_lines(plan, events), *_left_out_lines(plan, events)]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
         if any(remote.values()):  # it was asked something, can't be, or everyone is believed
             lines.append(_remote_line(remote))
@@ -183,25 +184,32 @@ def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
                 yield blank | row
 
 
-def _narrowed(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield a line for each size that a package of this run is lowered for less of than its source
-    takes."""
-    from pipeline.report.formatting import size_range
+def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
+    """Yield what the packages of this run are not, though their configs may mean it."""
     from pipeline.report.records import read_manifest
 
     linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in _DONE}
     for package in sorted(linked):
-        methods = (read_manifest(plan.workspace, package) or {}).get("methods", {})
-        for method, facts in sorted(methods.items()):
-            keeps = facts["lowering"].get("edge", {}).get("keep_ranges")
-            for each in facts.get("narrowed", ()):
-                by = " in ".join(filter(None, (each["operator"], each["module"])))
-                yield one_line(
-                    f"{package}/{method}: {each['size']} is lowered for "
-                    f"{size_range(each['lowered'])}, its source takes {size_range(each['source'])}"
-                    + (f"; narrowed by {by}" if by else "")
-                    + ("" if keeps else "; `edge: {keep_ranges: true}` may keep them")
-                )
+        if manifest := read_manifest(plan.workspace, package):
+            yield from _narrowed(package, manifest["methods"])
+            for what in find_unwritten(manifest["emit"], manifest["files"]):
+                yield f"{package}: {what}"
+
+
+def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each size that a package is lowered for less of than its source takes."""
+    from pipeline.report.formatting import size_range
+
+    for method, facts in sorted(methods.items()):
+        keeps = facts["lowering"].get("edge", {}).get("keep_ranges")
+        for each in facts.get("narrowed", ()):
+            by = " in ".join(filter(None, (each["operator"], each["module"])))
+            yield one_line(
+                f"{package}/{method}: {each['size']} is lowered for "
+                f"{size_range(each['lowered'])}, its source takes {size_range(each['source'])}"
+                + (f"; narrowed by {by}" if by else "")
+                + ("" if keeps else "; `edge: {keep_ranges: true}` may keep them")
+            )
 
 
 def _error(method: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +25,7 @@ from pipeline.backends.options import edge_operators
 from pipeline.compile.control_flow import explain_unsupported, warn_of_views_of_carries
 from pipeline.compile.inspect.constants import constant_name
 from pipeline.config.emission import EmitConfig, MemoryPlan, MethodEmit, PropagateDevice
+from pipeline.config.patterns import fits_name, fits_weight
 from pipeline.program.constant_tags import get_tag, iter_constants, set_tag
 
 _ALGORITHMS = {
@@ -155,7 +155,7 @@ def _choose_files(
     def choose_file(node: Node) -> str | None:
         name = names.get(node.name, node.name)
         for file, patterns in settings.external_files.items():
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
+            if any(fits_name(name, pattern) for pattern in patterns):
                 return file
         return rest
 
@@ -172,7 +172,7 @@ def tag_weights(programs: Mapping[str, ExportedProgram], settings: EmitConfig) -
         for target, node in iter_constants(program):
             name = constant_name(target, node)
             for file, patterns in settings.external_weights.items():
-                found = any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in patterns)
+                found = any(fits_weight(name, pattern) for pattern in patterns)
                 if found and "lifted_tensor" not in node.name:
                     set_tag(node, file)
                     break

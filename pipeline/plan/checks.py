@@ -11,6 +11,7 @@ from pipeline.config.operators import FOLDER, may_load
 from pipeline.config.operators import remedy as operators_remedy
 from pipeline.config.passes import NOT_OFFERED, remedy, source_files
 from pipeline.plan import keys
+from pipeline.plan.patterns import check_patterns
 from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
 from pipeline.store.errors import Problem, did_you_mean, join
@@ -169,8 +170,8 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
 def check_model(
     config: PackageConfig, document: Document, methods: Mapping[str, MethodSource], store: Store
 ) -> list[Problem]:
-    """Return where config and model disagree: methods, their modules, and quantizers without
-    inputs."""
+    """Return where config and model disagree: methods, their modules, quantizers without inputs,
+    and patterns that fit nothing."""
     if found := list(check_methods(config, document, methods)):
         return found
     for name, method in config.methods.items():
@@ -184,7 +185,7 @@ def check_model(
             what = "static quantization observes calibration inputs, and the model gives none"
             remedy = "add calibration_inputs(method) to the exporter, or say `dynamic: true`"
             found.append(document.problem(f"methods.{name}.quantize", what, remedy))
-    return found
+    return [*found, *check_patterns(config, document, methods, store)]
 
 
 def check_methods(

@@ -10,10 +10,12 @@ from pipeline.compile import etrecord
 from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.link import link
 from pipeline.plan.actions import Action, LinkInputs
+from pipeline.plan.patterns import find_unfitting
 from pipeline.run.build.compile import CompiledUnit
 from pipeline.run.install import install
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
+from pipeline.store.errors import PipelineError
 from pipeline.store.files import CONTENTS, MANIFEST, record_bytes
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
@@ -28,6 +30,7 @@ def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stage
     constants, order = dict(action.key["constant_methods"]), action.key["order"]
     unit_of = {method: name for name, unit in compiled.items() for method in unit.methods}
     with stages.stage("link"):
+        _check_patterns(action, compiled)
         objects = [compiled[name].object for name in dict.fromkeys(map(unit_of.__getitem__, order))]
         linked = link(objects, constants, store, order, action.key["layout"])
     with stages.stage("store"):
@@ -50,6 +53,22 @@ def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stage
         # Who finds a package spares its methods too.
         store.put_result(action.key, {"files": files}, stages.total + spent)
         install(workspace, action, {"files": files})
+
+
+def _check_patterns(action: Action[LinkInputs], compiled: Mapping[str, CompiledUnit]) -> None:
+    """Raise PipelineError for patterns of weights that fit none: planning does not know the names
+    of constants that quantizing and passes make."""
+    names = {
+        name
+        for unit in compiled.values()
+        for method in unit.methods.values()
+        for tensor in method.constants["tensors"].values()
+        for name in tensor["names"]
+    }
+    modules = {name.rpartition(".")[0] for name in names}
+    found = find_unfitting(action.inputs.emit, names, modules)
+    if lines := [f"{path}: {what}; {known}" for path, what, known in found]:
+        raise PipelineError(*lines)
 
 
 def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, CompiledUnit], float]:

@@ -1,0 +1,94 @@
+"""Patterns of `emit` that fit nothing: names and modules of weights, and names of buffers.
+
+They are held against the sources' programs when a package is planned. Quantizing and passes make
+constants of other names, so where there are some, linking knows the names and tells it
+(`run/build/link.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config.patterns import fits_buffer, fits_name, fits_weight
+from pipeline.plan import keys
+from pipeline.program.module_paths import Outline
+from pipeline.program.sources import MethodSource
+from pipeline.store.errors import Problem, did_you_mean, join
+from pipeline.store.store import Store
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.config.compose import Document
+    from pipeline.config.models import PackageConfig
+
+_MOST = 10  # names in a hint
+_FITS = {"external_weights": fits_weight, "external_files": fits_name}
+
+
+def check_patterns(
+    config: PackageConfig, document: Document, methods: Mapping[str, MethodSource], store: Store
+) -> Iterator[Problem]:
+    """Find patterns that fit nothing in any method, if it is known what the methods have."""
+    outlines = []
+    for name in config.methods:
+        entry = store.get_by_key(keys.program_key(methods[name].program))
+        if entry is None or "outline" not in entry.result:
+            return
+        outlines.append(Outline(**entry.result["outline"]))
+    tensors = {name: kind for each in outlines for name, kind in each.tensors.items()}
+    emit = config.emit.resolved()
+    if not config.quantized and not any(config.pass_references(config.methods)):
+        modules = {name for each in outlines for name in each.modules}
+        for path, what, known in find_unfitting(emit, tensors, modules):
+            yield document.problem(path, what, known)
+    buffers = [name for name, kind in tensors.items() if kind == "buffer"]
+    for number, part in enumerate(emit["initialized_buffers"]):
+        if not any(fits_buffer(name, part) for name in buffers):
+            spelled = [name.replace(".", "_") for name in buffers]
+            what = f"'{part}' is no part of a buffer's name, in which '_' stands for '.'"
+            where = f"emit.initialized_buffers[{number}]"
+            known = did_you_mean(part.replace(".", "_"), spelled, _MOST)
+            yield document.problem(where, what, known)
+
+
+def find_unfitting(
+    emit: Mapping[str, Any], names: Collection[str], modules: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the patterns of weights that fit none: each with its path in a config, what is wrong
+    and what would be right.
+
+    Args:
+        emit: as a config resolves it.
+        names: the qualified names of the package's constants.
+        modules: those of the modules around them.
+    """
+    for option, fits in _FITS.items():
+        for file, patterns in emit[option].items():
+            for number, pattern in enumerate(patterns):
+                if pattern == "*" or any(fits(name, pattern) for name in names):
+                    continue
+                what = f"'{pattern}' fits no constant of the package"
+                hint = f"did you mean '{pattern}.*'?" if pattern in modules else ""
+                if pattern in modules and option == "external_weights":
+                    hint = "it is a module without any"
+                where = f"{join(f'emit.{option}', file)}[{number}]"
+                word = pattern.removesuffix(".*")
+                yield where, what, hint or did_you_mean(word, sorted({*modules} - {""}), _MOST)
+
+
+def find_unwritten(emit: Mapping[str, Any], files: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each file for constants that a package has not, though its patterns
+    fit some.
+
+    Args:
+        emit: as a config resolves it, or an older manifest has it.
+        files: the names of the package's files.
+    """
+    reasons = {
+        "external_weights": "its weights are in payloads of backends that take no tags",
+        "external_files": "delegates took its constants; `external_weights` moves those too",
+    }
+    for option, reason in reasons.items():
+        for file in emit.get(option, ()):
+            if f"{file}.ptd" not in files:
+                yield f"emit.{option}: there is no {file}.ptd: {reason}"

@@ -1,0 +1,84 @@
+"""Patterns of `emit` that fit nothing: a line at plan time, or when a package is linked."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.plan.patterns import check_patterns, find_unwritten
+from tests.plan.test_checks import DOCUMENT
+from tests.support.configs import parse_config
+
+OUTLINE = {
+    "calls": {"encoder": [0], "encoder.act": [0], "decoder.0": [0]},
+    "same": [],
+    "modules": ["encoder", "encoder.act", "decoder", "decoder.0"],
+    "tensors": {"encoder.weight": "parameter", "decoder.0.bias": "parameter", "kv.pos": "buffer"},
+}
+FITS_NOTHING = "fits no constant of the package"
+KNOWN = "known: decoder, decoder.0, encoder, encoder.act"
+
+
+def found(emit, known=True, **method):
+    methods = {"run": {"partitioners": ["xnnpack"], **method}}
+    config = parse_config("p", {"model": "m", "methods": methods, "emit": emit}, "f.yaml")
+    entry = SimpleNamespace(result={"outline": OUTLINE}) if known else None
+    store = SimpleNamespace(get_by_key=lambda key: entry)
+    methods = {"run": SimpleNamespace(program="0" * 64)}
+    problems = check_patterns(config, DOCUMENT, methods, store)
+    return [str(each).removeprefix("f.yaml: emit.") for each in problems]
+
+
+@pytest.mark.parametrize(
+    "emit",
+    [
+        {"external_weights": True},
+        {"external_weights": ["decoder", "encoder.weight", "*.bias", "enc*"]},
+        {"external_files": {"a": ["decoder.*"], "b": ["*"]}},
+        {"initialized_buffers": ["kv", "v_pos", "b_kv"]},
+    ],
+)
+def test_patterns_that_fit_something(emit):
+    assert found(emit) == []
+
+
+@pytest.mark.parametrize(
+    ("emit", "line"),
+    [
+        (
+            {"external_weights": ["encoder", "decodr.*"]},
+            f"external_weights.weights[1]: 'decodr.*' {FITS_NOTHING}; did you mean 'decoder'? "
+            + KNOWN,
+        ),
+        (
+            {"external_weights": {"head": ["encoder.act"]}},
+            f"external_weights.head[0]: 'encoder.act' {FITS_NOTHING}; it is a module without any",
+        ),
+        (
+            {"external_files": {"a": ["encoder"]}},
+            f"external_files.a[0]: 'encoder' {FITS_NOTHING}; did you mean 'encoder.*'?",
+        ),
+        (
+            {"initialized_buffers": ["kv.pos"]},
+            "initialized_buffers[0]: 'kv.pos' is no part of a buffer's name, in which '_' stands "
+            "for '.'; did you mean 'kv_pos'? known: kv_pos",
+        ),
+    ],
+)
+def test_patterns_that_fit_nothing_are_told_with_what_there_is(emit, line):
+    assert found(emit) == [line]
+    assert found(emit, known=False) == []
+
+
+def test_where_names_are_made_later_linking_tells():
+    wrong = {"external_weights": ["encodr"]}
+    assert len(found(wrong)) == 1
+    assert found(wrong, quantize={"quantizer": "xnnpack", "dynamic": True}) == []
+    assert found(wrong, edge={"passes": ["own:fuse"]}) == []
+
+
+def test_files_that_nothing_went_to_are_told():
+    emit = {"external_files": {"a": ["*"], "b": ["x"]}, "external_weights": {"w": ["*"]}}
+    (line,) = find_unwritten(emit, ["m.pte", "b.ptd", "w.ptd"])
+    assert line.startswith("emit.external_files: there is no a.ptd: delegates took its constants")
+    (line,) = find_unwritten(emit, ["m.pte", "a.ptd", "b.ptd"])
+    assert line.endswith("its weights are in payloads of backends that take no tags")
