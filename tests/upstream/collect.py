@@ -70,15 +70,21 @@ def find_files(root: Path | None = None, pattern: str = "*") -> list[Path]:
     return [path for path in files if Path(f"{path.parent.name}/{path.stem[5:]}").match(pattern)]
 
 
-def collect(files: Sequence[Path], flow: str, select: str = "") -> list[Case]:
+def collect(
+    files: Sequence[Path], flow: str, select: str = ""
+) -> tuple[list[Case], dict[str, str]]:
     """Run the tests of files up to what they lower, with the suite's `flow`; other tests run for
-    the flow "xnnpack" only. It changes this process for good: call it in a fork."""
+    the flow "xnnpack" only. It changes this process for good: call it in a fork.
+
+    Returns:
+        The cases, and why no case comes of the other tests, or files.
+    """
     recorder = _Recorder()
     with recorder.in_place_of_executorch(flow):
-        options = ["-qs", "--tb=line", "-c", "/dev/null", "-p", "no:cacheprovider"]
+        options = ["-qs", "--tb=line", "--no-summary", "-c", "/dev/null", "-p", "no:cacheprovider"]
         selected = ["-k", select] if select else []
         pytest.main([*options, *selected, *map(str, files)], plugins=[recorder])
-    return recorder.cases
+    return recorder.cases, recorder.failed
 
 
 class _LoweredError(Exception):
@@ -90,7 +96,16 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.cases: list[Case] = []
+        self.failed: dict[str, str] = {}
         self._test = ""
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed[report.nodeid] = _last_error(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and all(case.test != report.nodeid for case in self.cases):
+            self.failed[report.nodeid] = _last_error(report)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         self._test = item.nodeid
@@ -121,12 +136,24 @@ class _Recorder:
 
             with (
                 patch.object(flows, "all_flows", lambda: chosen),
-                patch.object(runner, "run_test", _go_on_after(runner.run_test)),
+                patch.object(runner, "run_test", self._go_on_after(runner.run_test)),
                 patch.object(partition.XnnpackPartitioner, "__init__", keep_options),
                 patch.multiple(Tester, **dict.fromkeys(_AFTER.split(), _go_on)),
                 patch.object(Tester, "get_artifact", _end_after_lowering(Tester.get_artifact)),
             ):
                 yield
+
+    def _go_on_after(self, run_test: Any) -> Any:
+        """Of the suite, whose tests lower several programs and end at the first that fails."""
+
+        def run(*args: Any, **given: Any) -> MagicMock:
+            before = len(self.cases)
+            summary = run_test(*args, **given)  # which returns errors
+            if len(self.cases) == before:
+                self.failed[self._test] = f"{summary.result.name}: {summary.error}"[:300]
+            return MagicMock(name="passed")
+
+        return run
 
     def to_edge_transform_and_lower(
         self,
@@ -151,6 +178,8 @@ class _Recorder:
                     {name: value for name, value in given.items() if value != default[name]},
                 )
             )
+        else:
+            self.failed[self._test] = "lowers several programs, or transforms them first"
         return MagicMock(name="lowered")
 
     def _name(self) -> str:
@@ -161,18 +190,13 @@ class _Recorder:
         return f"{name}_{number}" if number else name
 
 
+def _last_error(report: Any) -> str:
+    lines = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
+    return (lines or report.longreprtext.splitlines() or ["no reason"])[-1].lstrip("E ")[:300]
+
+
 def _go_on(self: Any, *_: Any, **__: Any) -> Any:
     return self
-
-
-def _go_on_after(run_test: Any) -> Any:
-    """Of the suite, whose tests lower several programs and end at the first that fails."""
-
-    def run(*args: Any, **given: Any) -> MagicMock:
-        run_test(*args, **given)  # which returns errors
-        return MagicMock(name="passed")
-
-    return run
 
 
 def _end_after_lowering(original: Any) -> Any:

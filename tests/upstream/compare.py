@@ -34,6 +34,7 @@ from tests.upstream.faults import explain
 to_edge_transform_and_lower = executorch.exir.to_edge_transform_and_lower  # before `collect`
 
 LOWERED, REFUSED, LOST = "lowered by both", "refused by both", "lowered by upstream only"
+NO_CASE = "no case, since its test stops before, or lowers several programs"
 BROKEN = "a package that could not be compared"
 EXPECTED = "expected.pte"  # of the joint call
 EQUAL, OTHER = "bytes equal", "other bytes"
@@ -45,7 +46,7 @@ class Found:
     """What became of a case.
 
     Attributes:
-        lowering: LOWERED, REFUSED, LOST or BROKEN.
+        lowering: LOWERED, REFUSED, LOST, NO_CASE or BROKEN.
         bytes: EQUAL or OTHER, of its package; "" where a method was lost.
         reason: why it was not lowered by both.
         judged: whether it was validated.
@@ -95,17 +96,21 @@ def compare(
     for left in folder.glob(f"{name}-[0-9]*/"):  # by a run that was ended
         shutil.rmtree(left)
     log = folder / f"{name}.log"
-    if _fork(lambda: _write_packages(collect(files, flow, select), folder, name), log):
+    if _fork(lambda: _write_packages(*collect(files, flow, select), folder, name), log):
         raise RuntimeError(f"{name}: {_last_line(log)}; {log} says more")
-    found = []
+    failed = json.loads((folder / f"{name}.json").read_text())
+    found = [Found(f"{name}-0", test, NO_CASE, reason=why) for test, why in failed.items()]
     for root in sorted(folder.glob(f"{name}-[0-9]*/")):
         found += _compare_package(root, run)
         shutil.rmtree(root / ".store", ignore_errors=True)
     return found
 
 
-def _write_packages(cases: Sequence[Case], folder: Path, name: str) -> None:
+def _write_packages(
+    cases: Sequence[Case], failed: Mapping[str, str], folder: Path, name: str
+) -> None:
     """Write a workspace for each group of cases, with what the joint call gives. It is a fork."""
+    (folder / f"{name}.json").write_text(json.dumps(failed))
     ordered = sorted(_unique(cases, folder / f"{name}.pt2"), key=lambda case: str(case.edge))
     for number, (_, own) in enumerate(groupby(ordered, key=lambda case: str(case.edge))):
         _write_package({case.name: case for case in own}, folder / f"{name}-{number}")
