@@ -41,10 +41,15 @@ from pipeline.validate.limits import LIMITS, OutputLimits, check_limits, drop_li
 from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
+from pipeline.validate.rounding import is_quantized
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
 MARGIN_DB = 3.0  # twice the noise
+_SATURATED = (
+    "what is quantized saturates at large values, and then seldom rounds otherwise but by much; "
+    "`cases` of the config may ask for it"
+)
 
 # Takes a method, where an input set is from, its flat values and what the source gives on them.
 Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
@@ -178,7 +183,7 @@ class MethodValidator:
         maker = CaseMaker(
             self.source, settings.inputs, settings.seed, self.examples, self.limits, self.budget
         )
-        for case in maker.make(self.cases):
+        for case in maker.make(self._choose_cases()):
             if self._leaves_out(case.origin):
                 continue
             if self.source.state:
@@ -189,6 +194,17 @@ class MethodValidator:
         result.left_out += maker.left_out
         if not result.runs and not result.failures and not result.left_out:
             result.fail("no input set ran: give examples, or have inputs generated")
+
+    def _choose_cases(self) -> list[str]:
+        """Return the cases that suit the program, or those that the config lists: of one that is
+        quantized in its source, limits by rounding are none for values that saturate."""
+        own = self.settings.methods.get(self.result.method)
+        listed = self.settings.cases is not None or (own is not None and own.cases is not None)
+        chosen = list(self.cases)
+        if "large" in chosen and self.derives_limits and not listed and is_quantized(self.program):
+            chosen.remove("large")
+            self.result.skipped.append(("large", _SATURATED))
+        return chosen
 
     def _leaves_out(self, name: str) -> bool:
         """Leave out what the budget has no time for."""

@@ -13,9 +13,10 @@ from pipeline.program.inputs import InputSet
 from pipeline.validate.default_limits import limits_of_rounding, what_it_computes_in
 from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare
+from pipeline.validate.package import validate_package
 from pipeline.validate.references import References
 from pipeline.validate.rounding import RoundedSource, find_sum, is_quantized
-from tests.mutations.samples import quantized_programs
+from tests.mutations.samples import SAMPLES, quantized_programs
 
 
 class Deep(nn.Module):
@@ -171,6 +172,20 @@ def test_a_program_that_is_quantized_in_its_source_is_judged_as_such():
     assert not wrong(off, expected, limits)
     assert wrong(expected + 2 * step, expected, limits)  # another zero point
     assert wrong(expected * 1.2, expected, limits)
+
+
+@pytest.mark.parametrize("settings", [{}, {"cases": ("large",)}, {"atol": 1.0}])
+def test_a_program_quantized_in_its_source_runs_on_large_values_if_asked(settings, tmp_path):
+    sample = SAMPLES["static"]()
+    pte = tmp_path / "model.pte"
+    pte.write_bytes(sample.files.pte)
+    (result, _) = validate_package(
+        pte, (), sample.quantized, {}, ValidateConfig(inputs=1, **settings), {},
+        cases={"text": ("zeros", "large")},
+    ).methods  # fmt: skip
+    assert result.ok, result.failures
+    assert [run.case for run in result.runs] == ["", "zeros", *(["large"] if settings else [])]
+    assert [name for name, _ in result.skipped] == ([] if settings else ["large"])
 
 
 def test_a_limit_of_the_config_wins():
