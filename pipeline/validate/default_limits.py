@@ -112,9 +112,9 @@ def explain_rounding(program: ExportedProgram) -> str:
     if is_quantized(program):
         what += " and quantized values"
     return (
-        f"{what}: {TIMES:g} times what rounding every value anew does to the worst value of an "
-        f"output, {TIMES_NOISE:g} times to all of them, and no closer than {LEAST_ATOL:g} of the "
-        f"greatest value or {_UNITS} units in the last place of its dtype"
+        f"{what}: {TIMES:g} times what rounding every value anew does to the worst one, "
+        f"{TIMES_NOISE:g} times to all; no closer than {LEAST_ATOL:g} of the greatest, or {_UNITS} "
+        "units in the last place"
     )
 
 

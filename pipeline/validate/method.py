@@ -41,14 +41,16 @@ from pipeline.validate.limits import LIMITS, OutputLimits, check_limits, drop_li
 from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
-from pipeline.validate.rounding import is_quantized
+from pipeline.validate.rounding import finds_ranges
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
 MARGIN_DB = 3.0  # twice the noise
-_SATURATED = (
-    "what is quantized saturates at large values, and then seldom rounds otherwise but by much; "
-    "`cases` of the config may ask for it"
+# Measured on two linears with a tanh: 40 runs with values rounded anew leave 129 dB as a rule, and
+# 27 dB at worst, so a few runs say nothing.
+_SELDOM = (
+    "quantized by ranges that are found as values come, the source seldom rounds large values "
+    "otherwise, but then by much; `cases` of the config may ask for them"
 )
 
 # Takes a method, where an input set is from, its flat values and what the source gives on them.
@@ -196,14 +198,13 @@ class MethodValidator:
             result.fail("no input set ran: give examples, or have inputs generated")
 
     def _choose_cases(self) -> list[str]:
-        """Return the cases that suit the program, or those that the config lists: of one that is
-        quantized in its source, limits by rounding are none for values that saturate."""
+        """Return the cases that suit the program, or those that the config lists."""
         own = self.settings.methods.get(self.result.method)
         listed = self.settings.cases is not None or (own is not None and own.cases is not None)
         chosen = list(self.cases)
-        if "large" in chosen and self.derives_limits and not listed and is_quantized(self.program):
+        if "large" in chosen and self.derives_limits and not listed and finds_ranges(self.program):
             chosen.remove("large")
-            self.result.skipped.append(("large", _SATURATED))
+            self.result.skipped.append(("large", _SELDOM))
         return chosen
 
     def _leaves_out(self, name: str) -> bool:

@@ -175,11 +175,11 @@ def test_a_program_that_is_quantized_in_its_source_is_judged_as_such():
 
 
 @pytest.mark.parametrize("settings", [{}, {"cases": ("large",)}, {"atol": 1.0}])
-def test_a_program_quantized_in_its_source_runs_on_large_values_if_asked(settings, tmp_path):
-    sample = SAMPLES["static"]()
+def test_a_source_that_finds_its_ranges_runs_on_large_values_if_asked(settings, tmp_path):
+    sample = SAMPLES["dynamic"]()
     pte = tmp_path / "model.pte"
     pte.write_bytes(sample.files.pte)
-    (result, _) = validate_package(
+    (result,) = validate_package(
         pte, (), sample.quantized, {}, ValidateConfig(inputs=1, **settings), {},
         cases={"text": ("zeros", "large")},
     ).methods  # fmt: skip

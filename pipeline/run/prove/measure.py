@@ -81,8 +81,10 @@ def measure(
             check_files(subject.folder, subject.key["files"])
         if validation.failures:
             with stages.stage("locate"):
-                evidence = subject.evidence(opened, budget)
-                located = locate_failures(evidence, validation, examples, budget)
+                share = settings.budget * OF_LOCATING  # whatever the last call took
+                looking = Budget(max(budget.left, share))
+                evidence = subject.evidence(opened, looking)
+                located = locate_failures(evidence, validation, examples, looking)
     crash_log.clear()
     record = _make_record(subject, validation, located)
     for method in record["methods"]:
