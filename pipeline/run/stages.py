@@ -17,6 +17,8 @@ class Stages:
         self.tell = tell
         self.current = "start"
         self.spans: list[tuple[str, float, float]] = []  # of `time.perf_counter`, as they ended
+        self.steps: list[tuple[str, float, float]] = []  # likewise, within stages
+        self._stepping = False
         self.peak_bytes = 0  # of processes that were started for the action
 
     @contextmanager
@@ -25,6 +27,31 @@ class Stages:
         started = time.perf_counter()
         yield
         self.spans.append((name, started, time.perf_counter()))
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time a step of the stage under way, but for one that is part of another step."""
+        if self._stepping:
+            yield
+            return
+        self._stepping, started = True, time.perf_counter()
+        try:
+            yield
+        finally:
+            self._stepping = False
+            self.steps.append((name, started, time.perf_counter()))
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of each stage and step by name, as far as something is made in them; a
+        stage that has steps counts what is left beside them."""
+        told: dict[str, float] = {}
+        for name, begin, end in self.spans:
+            if name not in (IMPORT, WAIT):
+                within = sum(e - b for _, b, e in self.steps if begin <= b < end)
+                told[name] = told.get(name, 0.0) + end - begin - within
+        for name, begin, end in self.steps:
+            told[name] = told.get(name, 0.0) + end - begin
+        return told
 
     @property
     def total(self) -> float:

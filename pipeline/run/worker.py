@@ -104,7 +104,9 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
         outcome,
         start=clock,
         seconds=time.perf_counter() - started,
-        stages=[(n, begin - started, end - started) for n, begin, end in stages.spans],
+        stages=[
+            (n, begin - started, end - started) for n, begin, end in [*stages.spans, *stages.steps]
+        ],
         stage=stages.current,
         worker=os.getpid(),
         peak_bytes=max(_memory("VmHWM"), stages.peak_bytes),

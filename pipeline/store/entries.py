@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.results import fits_action
 
+_STAGE = re.compile(r"[\w.+:() -]{1,200}")  # a name that can be shown
 _REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
 
 
@@ -19,21 +20,23 @@ class ActionEntry:
     """The key and the result of an action, and the seconds of wall time that it took.
 
     `unsigned`: it came of a run that believed unsigned results of a remote, and counts where that
-    is so again.
+    is so again. `stages`: the seconds of its stages by name, and of the steps within them.
     """
 
     key: Mapping[str, Any]
     result: Mapping[str, Any]
     seconds: float
     unsigned: bool = False
+    stages: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def checksum(self) -> Digest:
-        return digest.hash_json([self.key, self.result, self.seconds])
+        return digest.hash_json([self.key, self.result, self.seconds, self.stages])
 
     def to_json(self) -> dict[str, Any]:
         fields = {"key": self.key, "result": self.result, "seconds": self.seconds}
-        return {**fields, "check": self.checksum, **({"unsigned": True} if self.unsigned else {})}
+        more = {name: value for name in ("unsigned", "stages") if (value := getattr(self, name))}
+        return {**fields, "check": self.checksum, **more}
 
     @classmethod
     def from_json(cls, record: Any, action: Digest) -> ActionEntry | None:
@@ -41,12 +44,25 @@ class ActionEntry:
         result is none that such an action can have."""
         try:
             unsigned = record.get("unsigned", False) is not False
-            entry = cls(record["key"], record["result"], record["seconds"], unsigned)
+            stages = record.get("stages", {})
+            entry = cls(record["key"], record["result"], record["seconds"], unsigned, stages)
             whole = record["check"] == entry.checksum and digest.hash_json(entry.key) == action
         except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
             return None
-        timed = type(entry.seconds) in (int, float) and 0 <= entry.seconds < 1e9
+        timed = _are_seconds([entry.seconds]) and _are_stages(stages)
         return entry if whole and timed and fits_action(entry.key, entry.result) else None
+
+
+def _are_stages(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(map(_STAGE.fullmatch, value))
+        and _are_seconds(value.values())
+    )
+
+
+def _are_seconds(values: Iterable[Any]) -> bool:
+    return all(type(each) in (int, float) and 0 <= each < 1e9 for each in values)
 
 
 def find_references(content: bytes) -> list[Digest]:

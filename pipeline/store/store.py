@@ -282,14 +282,19 @@ class Store:
         return entry
 
     def put_result(
-        self, key: Mapping[str, Any], result: Mapping[str, Any], seconds: float = 0.0
+        self,
+        key: Mapping[str, Any],
+        result: Mapping[str, Any],
+        seconds: float = 0.0,
+        stages: Mapping[str, float] | None = None,
     ) -> Digest:
         """Store what an action gave; the blobs that it names must be there.
 
         The remote gets the blobs first, so that no result there is without them.
         """
         action = digest.hash_json(key)
-        entry = ActionEntry(key, result, round(seconds, 3), self.believes_all)
+        timed = {name: round(each, 3) for name, each in (stages or {}).items()}
+        entry = ActionEntry(key, result, round(seconds, 3), self.believes_all, timed)
         if not fits_action(key, json.loads(digest.canonical_json(result))):
             kind = key.get("kind")
             raise PipelineError(f"a result of kind {kind} has a form that store/results.py lacks")

@@ -1,5 +1,6 @@
 """`doit plan` and `doit explain`: what would be done and why, to the file, key, tensor, library."""
 
+import re
 import shutil
 
 import pytest
@@ -18,13 +19,19 @@ EXPLAINED = [
 
 def verdicts(output):
     """Title to verdict, of what `doit explain` printed."""
-    lines = [line for line in output.splitlines() if line and not line.startswith(" ")]
+    told, _, _ = output.partition("where the time went:\n")
+    lines = [line for line in told.splitlines() if line and not line.startswith(" ")]
     return dict(line.rsplit(": ", 1) for line in lines)
 
 
 def test_built_workspace_is_current(built):
     assert built.doit("explain", "pair") == 0
     assert verdicts(built.output) == dict.fromkeys(EXPLAINED, "current")
+    _, _, times = built.output.partition("where the time went:\n")
+    slowest = re.findall(r"^  (\w+ [\w/]+) ([\d.]+) s", times, re.MULTILINE)
+    assert {title for title, _ in slowest} == {*EXPLAINED} - {"link pair"}
+    assert [float(each) for _, each in slowest] == sorted((float(e) for _, e in slowest))[::-1]
+    assert re.search(r"compile pair/\w+ [\d.]+ s: .*preprocess XnnpackBackend [\d.]+ s", times)
     assert built.doit("plan") == 0
     assert built.output == "5 current\n"
 
@@ -49,7 +56,7 @@ def test_fresh_checkout_with_a_warm_store(built):
 def test_config_key_is_named(built):
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[{xnnpack: {per_op_mode: true}}]")
     assert built.doit("explain", "pair/decode") == 0
-    assert built.output.splitlines() == [
+    assert built.output.partition("where")[0].splitlines() == [
         "export pair: current",
         "  its source and all it reads are unchanged",
         "compile pair/decode: to do",

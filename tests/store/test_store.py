@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.store import digest
+from pipeline.store.entries import ActionEntry
 from pipeline.store.store import MissingBlobError, Store, default_root
 
 
@@ -92,6 +93,20 @@ def test_result_is_found_by_its_key(store):
     assert action == digest.hash_json(KEY)
     assert store.get(action).result == {"object": [1, 2]}
     assert store.get(action).key == KEY
+
+
+def test_seconds_of_stages_are_kept(store):
+    action = store.put_result(KEY, {"object": 1}, 2.5, {"lower": 1.23456, "to edge": 1})
+    assert store.get(action).stages == {"lower": 1.235, "to edge": 1}
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [5, ["lower"], {"lower": "x"}, {"lower": -1}, {"lower": True}, {"\x1b[2J": 1}, {"": 1}],
+)
+def test_an_entry_with_other_stages_is_none(stages):
+    entry = ActionEntry(KEY, {"object": 1}, 2.5, stages=stages)
+    assert ActionEntry.from_json(entry.to_json(), digest.hash_json(KEY)) is None
 
 
 def test_unknown_result_is_none(store):

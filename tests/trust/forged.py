@@ -31,7 +31,15 @@ LEFT_OUT = shutil.ignore_patterns(".store", "build", ".doit*")
 # Names that must not become files, and values that are of no type that a record has.
 NAMES = ("../../../stranger", "{outside}/stranger", "..", "", ".", "a\0b", "\x1b[2J", "a\\b", "C:x")
 NAMES += ("a/b", "x" * 300, ".hidden", "PAIR.pte", "con.pte", "\ud800", "a\n", "manifest.json/x")
+REFUSED = "says that another program stands here"  # which is right where a digest is another's
 VALUES = (None, True, -1, 0, 1.5, 10**400, "", "x", "0" * 64, [], {}, [[]], {"": None}, 1 << 62)
+
+
+def check_of(record: dict[str, Any]) -> str:
+    """Return the checksum of a record of an action; KeyError for what is none."""
+    stages = record.get("stages", {})
+    entry = ActionEntry(record["key"], record["result"], record["seconds"], stages=stages)
+    return entry.checksum
 
 
 @dataclass
@@ -86,9 +94,8 @@ class Victim:
 
     def replace(self, path: Path, record: dict[str, Any]) -> None:
         """Put a record into the remote, whose signature, if it had one, is that of the old one."""
-        entry = ActionEntry(record["key"], record["result"], record["seconds"])
         with suppress(ValueError, TypeError):  # of what has no canonical form
-            record = {**record, "check": entry.checksum}
+            record = {**record, "check": check_of(record)}
         old = json.loads((self.remote / path).read_bytes())
         (self.remote / path).write_text(json.dumps({**old, "record": record}))
 
@@ -178,7 +185,8 @@ def attack(bench: Bench, folder: Path, seed: int, signed: bool) -> tuple[str, li
         wrong.append("traceback")
     if victim.package() not in ({}, {"pair.pte": bench.bytes_of("pair", "pair.pte")}):
         wrong.append("wrong bytes")
-    if code:
+    failures = [line for line in output.splitlines() if " failed" in line and ": " in line]
+    if code and not (failures and all(REFUSED in line for line in failures)):
         wrong.append("failed")
     return "; ".join(done), wrong
 

@@ -21,7 +21,7 @@ from pipeline.store.remote import Remote, RemoteSettings
 from pipeline.store.results import fits_action
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace
-from tests.trust.forged import NAMES, Victim, attack, mutate
+from tests.trust.forged import NAMES, Victim, attack, check_of, mutate
 
 EXAMPLES = int(os.environ.get("PTE_FORGED", "3"))
 
@@ -200,8 +200,7 @@ def test_a_changed_record_is_none_or_of_its_action(_built):
         action = hash_json(record["key"])
         changed = mutate(record, digests, _built.root, draw)
         with suppress(KeyError, TypeError, ValueError):
-            given = record["key"], record["result"], record["seconds"]
-            record["check"] = ActionEntry(*given).checksum
+            record["check"] = check_of(record)
         entry = ActionEntry.from_json(record, action)
         read += entry is not None
         assert entry is None or fits_action(entry.key, entry.result), changed

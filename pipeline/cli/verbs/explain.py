@@ -11,9 +11,13 @@ from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import describe_changes
 from pipeline.store.digest import Digest
+from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.json_diff import diff_json
 from pipeline.store.maintenance import earlier_keys
+
+_SHOWN = 0.05  # seconds of a stage, below which it is passed over
+_SLOWEST = 5  # actions that are named
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
@@ -37,11 +41,34 @@ def explain(plan: Plan, target: str) -> Iterator[str]:
     methods = [name for unit in plan.units(package) for name in unit]
     if method and method not in methods:
         raise PipelineError(f"{package}: has no method '{method}'; {did_you_mean(method, methods)}")
+    timed: list[tuple[str, ActionEntry]] = []
     for each in expected(plan, package):
         unit = each.title.partition("/")[2].split("+")
         if not method or each.kind == "export" or method in unit:
             yield f"{each.kind} {each.title}: {VERDICTS[each.status.state]}"
             yield from (f"  {line}" for line in _explain_action(plan, each))
+            if (entry := _find_timed(plan, each)) is not None:
+                timed.append((f"{each.kind} {each.title}", entry))
+    if timed:
+        yield "where the time went:"
+        timed.sort(key=lambda item: -item[1].seconds)
+        yield from (f"  {title} {_describe_time(entry)}" for title, entry in timed[:_SLOWEST])
+
+
+def _find_timed(plan: Plan, each: Expected) -> ActionEntry | None:
+    """Return the entry of an action that was done, if it says how long its stages took. That of a
+    link counts what it joins, so it says nothing of its own."""
+    if each.action is None or each.kind == "link":
+        return None
+    entry = plan.workspace.store.get(each.action.digest)
+    return entry if entry is not None and entry.stages else None
+
+
+def _describe_time(entry: ActionEntry) -> str:
+    """Say where the time went when an action was done, whether here or elsewhere."""
+    parts = sorted(entry.stages.items(), key=lambda item: -item[1])
+    told = [f"{name} {seconds:.1f} s" for name, seconds in parts if seconds >= _SHOWN]
+    return f"{entry.seconds:.1f} s{': ' if told else ''}{', '.join(told)}"
 
 
 def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:

@@ -150,14 +150,14 @@ class _Cache:
         self.counts = _counts.get() or PreprocessCounts()
         self._warned: set[str] = set()
 
-    def backends(self) -> list[_Backend]:
+    def backends(self) -> list[CachedBackend]:
         """Return all that can be lowered to; a function goes before a class of the same name."""
         classes, own = loaded_details(), functions()
         for name in sorted(own.keys() & classes.keys()):
             other = reference(classes[name])
             self.warn(f"{name} is preprocessed by {own[name]}, and not by {other}")
         found = {**classes, **dict.fromkeys(own)}
-        return [_Backend(name, details, self) for name, details in found.items()]
+        return [CachedBackend(name, details, self) for name, details in found.items()]
 
     def warn(self, what: str) -> None:
         if what not in self._warned:
@@ -165,7 +165,7 @@ class _Cache:
             _log.warning("%s", what)
 
 
-class _Backend:
+class CachedBackend:
     """A backend behind the store, as ExecuTorch's lowering takes its class.
 
     `details` is that class, None for a backend that is only a function. Without a store, each
@@ -183,7 +183,7 @@ class _Backend:
 
     def preprocess(self, program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
         """Preprocess one partition: all that `to_backend` with a backend's name calls."""
-        (result,) = self._find_or_make(
+        (result,) = self.find_or_make(
             [(program, specs)],
             lambda: [self._call(program, specs)],
             lambda partitions: partitions[0].to_json(),
@@ -210,7 +210,7 @@ class _Backend:
             return {"methods": [[name, own] for name, own in records.items()]}
 
         every = [each for own in given.values() for each in own]
-        return by_method(self._find_or_make(every, make, make_key))
+        return by_method(self.find_or_make(every, make, make_key))
 
     def _call(self, program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
         if self._details is not None:
@@ -225,7 +225,7 @@ class _Backend:
             )
         return result
 
-    def _find_or_make(
+    def find_or_make(
         self, given: Sequence[_Given], make: _Make, make_key: _MakeKey
     ) -> list[PreprocessResult]:
         """Return results of partitions in one call; `make_key` makes their part of its key."""

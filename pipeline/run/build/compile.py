@@ -27,6 +27,7 @@ from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.objects import MethodObject, make_object, parse_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
+from pipeline.compile.steps import timed_steps
 from pipeline.config.edge import PassSpec
 from pipeline.config.emission import EmitConfig
 from pipeline.config.models import MethodConfig
@@ -45,7 +46,7 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
-Keep = Callable[[Json, Json, float], object]  # a key, its result and seconds
+Keep = Callable[[Json, Json, float, Mapping[str, float]], object]  # as `Store.put_result`
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def compile_unit(
         made = make_object(emitted, store, named if len(named) > 1 else {})
         entries = _record_etrecord(emitted, inputs, programs, store)
         result = CompiledUnit(made, described, entries).to_json()
-        (keep or store.put_result)(action.key, result, stages.total)
+        (keep or store.put_result)(action.key, result, stages.total, stages.seconds())
 
 
 def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
@@ -164,7 +165,8 @@ def _emit(
     programs = {name: method.program for name, method in methods.items()}
     with stages.stage("lower"), guard_files(action, inputs.configs, root):
         beside = inputs.delegates_beside
-        lowered = lower_methods(programs, inputs.configs, root, store, inputs.emit, beside)
+        with timed_steps(stages.step):
+            lowered = lower_methods(programs, inputs.configs, root, store, inputs.emit, beside)
     with stages.stage("describe"):
         described = {
             name: _describe(method, lowered.exported_program(name), inputs.configs[name])

@@ -87,7 +87,7 @@ def export(
         real = keys.export_action(
             action.model, content, found, reads.distributions, made, libraries
         )
-        store.put_result(real.key, result, stages.total)
+        store.put_result(real.key, result, stages.total, stages.seconds())
         _record(store, keys.reads_key(action.model, content), reads, real.digest)
 
 

@@ -51,7 +51,7 @@ def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stage
         files[MANIFEST] = store.put(record_bytes(manifest))
         files[CONTENTS] = store.put(record_bytes(contents))
         # Who finds a package spares its methods too.
-        store.put_result(action.key, {"files": files}, stages.total + spent)
+        store.put_result(action.key, {"files": files}, stages.total + spent, stages.seconds())
         install(workspace, action, {"files": files})
 
 

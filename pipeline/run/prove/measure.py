@@ -182,7 +182,9 @@ def _keep(
             record["bundle"] = {**made, "methods": describe_bundle(suites, validation.methods)}
         blobs.append(file.digest)
     blob = store.put(record_bytes(record, sort_keys=False))
-    store.put_result(subject.key, {"record": blob, "blobs": [blob, *blobs]}, stages.total)
+    store.put_result(
+        subject.key, {"record": blob, "blobs": [blob, *blobs]}, stages.total, stages.seconds()
+    )
 
 
 def reproductions(

@@ -72,7 +72,7 @@ def validate(
         }
         result = {"files": put, "facts": verdict}
         if record["ok"] and verdict["complete"]:
-            workspace.store.put_result(action.key, result, stages.total)
+            workspace.store.put_result(action.key, result, stages.total, stages.seconds())
         install(workspace, action, result)
     if failures := record["failures"]:
         stages.current = ""  # all of them ended: what failed is the package

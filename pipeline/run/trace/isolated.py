@@ -105,6 +105,7 @@ def _take_answer(data: bytes, code: int, watch: Watch | None, stages: Stages) ->
         raise ChildError(f"it ended its process (exit status {code})")
     answer = json.loads(data)
     stages.spans += [tuple(each) for each in answer["spans"]]
+    stages.steps += [tuple(each) for each in answer["steps"]]
     stages.current = answer["stage"]
     if watch is not None:
         watch.add(answer["watch"])
@@ -166,7 +167,8 @@ class _Child:
             os._exit(code)
 
     def _answer(self) -> dict[str, Any]:
-        stages, done, known = self._stages, len(self._stages.spans), set(sys.modules)
+        stages, known = self._stages, set(sys.modules)
+        done, steps = len(stages.spans), len(stages.steps)
         result, error = None, None
         try:
             if self._watch is not None:
@@ -182,6 +184,7 @@ class _Child:
             "result": None if error else result,
             "error": error,
             "spans": stages.spans[done:],
+            "steps": stages.steps[steps:],
             "stage": stages.current,
             "watch": self._watch and self._watch.to_json(),
         }

@@ -1,0 +1,48 @@
+"""The steps of a lowering, as they are timed: where ExecuTorch's call spends its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from executorch.exir.backend.partitioner import Partitioner
+from executorch.exir.program import _program
+from torch.export import ExportedProgram
+
+from pipeline.backends.patching import wrapped
+from pipeline.compile.preprocess.cache import CachedBackend
+
+DECOMPOSE, TO_EDGE = "decompose", "to edge"
+
+
+@contextmanager
+def timed_steps(step: Callable[[str], AbstractContextManager[None]]) -> Iterator[None]:
+    """Run each step of the lowerings within it inside `step(name)`.
+
+    Steps are `decompose` (`ExportedProgram.run_decompositions`), `to edge`, and `partition` and
+    `preprocess` with the backend's id. Finding a partition's result in the store counts as
+    preprocessing it. What is left of a lowering puts delegates into graphs.
+    """
+
+    def around(name: Callable[..., str]) -> Callable[..., Any]:
+        def call(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+            with step(name(*given)):
+                return function(*given, **named)
+
+        return call
+
+    with ExitStack() as stack:
+        for owner, function, name in (
+            (ExportedProgram, "run_decompositions", lambda *_: DECOMPOSE),
+            (_program, "_generate_edge_program", lambda *_: TO_EDGE),
+            (Partitioner, "__call__", lambda own, *_: f"partition {_backend_id(own)}"),
+            (CachedBackend, "find_or_make", lambda own, *_: f"preprocess {own.__name__}"),
+        ):
+            stack.enter_context(wrapped(owner, function, around(name)))
+        yield
+
+
+def _backend_id(partitioner: Partitioner) -> str:
+    spec = getattr(partitioner, "delegation_spec", None)
+    return spec.backend_id if spec is not None else type(partitioner).__name__

@@ -1,0 +1,31 @@
+"""Stages of an action, and the steps within them."""
+
+import pytest
+
+from pipeline.run.stages import IMPORT, WAIT, Stages
+
+
+def test_stages_count_what_is_left_beside_their_steps(monkeypatch):
+    """A step within a step is part of it; what made nothing is left out."""
+    clock = iter(range(100))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    stages = Stages()
+    for name in (WAIT, IMPORT):
+        with stages.stage(name):
+            pass
+    with stages.stage("lower"):  # 4 to 9
+        with stages.step("decompose"), stages.step("within"):  # 5 to 6
+            pass
+        with stages.step("decompose"):  # 7 to 8
+            pass
+    assert stages.seconds() == {"lower": 3.0, "decompose": 2.0}
+    assert stages.total == 5
+
+
+def test_a_step_that_fails_is_timed_and_ends():
+    stages = Stages()
+    with pytest.raises(ValueError), stages.stage("lower"), stages.step("decompose"):
+        raise ValueError
+    with stages.stage("emit"), stages.step("write"):
+        pass
+    assert [name for name, _, _ in stages.steps] == ["decompose", "write"]
