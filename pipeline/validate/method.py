@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,28 +23,26 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
-from pipeline.report.records import FailureSubject
+from pipeline.report.records import ALL, FailureSubject
 from pipeline.store.errors import PipelineError, first_line
 from pipeline.validate.budget import Budget
+from pipeline.validate.call_limits import CallLimits
 from pipeline.validate.cases import CaseMaker, InputCase, describe_source_error
 from pipeline.validate.default_limits import (
     CONFIG_REASON,
     NOISE_REASON,
     explain_rounding,
-    limit_noise,
-    limits_of_rounding,
     what_it_computes_in,
 )
 from pipeline.validate.interface import compare_declared
-from pipeline.validate.limits import LIMITS, OutputLimits, check_limits, drop_limits_of_noise
-from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
+from pipeline.validate.limits import LIMITS, check_limits
+from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
 from pipeline.validate.rounding import finds_ranges
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
-MARGIN_DB = 3.0  # twice the noise
 # Measured on two linears with a tanh: 40 runs with values rounded anew leave 129 dB as a rule, and
 # 27 dB at worst, so a few runs say nothing.
 _SELDOM = (
@@ -77,7 +74,6 @@ class MethodValidator:
     program: ExportedProgram
     files: PackageFiles
     settings: ValidateConfig
-    limits: Limits
     lines: Mapping[int, str] = field(default_factory=dict)
     cases: Sequence[str] = ()
     keep: Keep | None = None
@@ -90,8 +86,9 @@ class MethodValidator:
     _ready: bool = False
 
     def __post_init__(self) -> None:
+        self.limits = self.settings.select_limits(self.result.method)
         self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
-        self._usual: dict[int, float] = defaultdict(float)
+        self.held_to = CallLimits(self.limits)
         self._pending: list[tuple[str, Callable[[], object]]] = []
         self._describe_limits()
 
@@ -99,11 +96,14 @@ class MethodValidator:
     def source(self) -> Source:
         return self.references.source
 
-    def start(self, examples: Sequence[InputSet]) -> None:
-        """Load the method, and make its first call, or those of its first sequence.
+    def start(self, examples: Sequence[InputSet], is_first: bool) -> None:
+        """Load the method, and make its first call, or those of its first sequence; the first
+        method of a package does so whatever that takes.
 
         Where torch fails on the source itself, outside a run, that too is this method's failure.
         """
+        if not is_first and self._leaves_out(ALL):
+            return
         with self._failing():
             self._prepare(examples)
             for _, call in self._pending[:1]:
@@ -124,13 +124,8 @@ class MethodValidator:
             self.fail_for(error)
 
     @property
-    def derives_limits(self) -> bool:
-        """Return whether the config leaves the tolerances to what the program computes in."""
-        return self.limits.atol is None
-
-    @property
     def measures_rounding(self) -> bool:
-        return self.derives_limits or self.quantized is not None
+        return self.held_to.derived or self.quantized is not None
 
     def _make_references(self) -> References:
         name, quantized = self.result.method, self.quantized
@@ -141,7 +136,7 @@ class MethodValidator:
     def _describe_limits(self) -> None:
         """Say what the limits of outputs follow, and why."""
         result = self.result
-        if not self.derives_limits:
+        if not self.held_to.derived:
             result.limits_from, result.limits_reason = "config", CONFIG_REASON
         elif self.quantized is None:
             result.limits_from = what_it_computes_in(self.program)
@@ -202,7 +197,7 @@ class MethodValidator:
         own = self.settings.methods.get(self.result.method)
         listed = self.settings.cases is not None or (own is not None and own.cases is not None)
         chosen = list(self.cases)
-        if "large" in chosen and self.derives_limits and not listed and finds_ranges(self.program):
+        if "large" in chosen and self.held_to.derived and not listed and finds_ranges(self.program):
             chosen.remove("large")
             self.result.skipped.append(("large", _SELDOM))
         return chosen
@@ -266,18 +261,9 @@ class MethodValidator:
                 self.result.skipped.append((inputs.origin, error.reason))
                 continue
             self._keep(inputs, expected)
-            self.result.device_limits += self._limits_on_device(inputs, expected)
-
-    def _limits_on_device(self, inputs: InputSet, expected: Sequence[Any]) -> list[Limits]:
-        """Return the limits of outputs against the float program; of a quantized one, twice what
-        quantization alone makes."""
-        if not self.derives_limits:
-            return [self.limits]
-        if (quantized := self.references.run_quantized(inputs)) is not None:
-            pairs = zip(quantized, expected, strict=True)
-            return [Limits(atol=2 * compare(q, e).max_abs, rtol=0.0) for q, e in pairs]
-        rounded = self.references.run_rounded(inputs)
-        return [*self._derive_limits(expected, rounded, Run(inputs.origin, ()))]
+            quantized = self.references.run_quantized(inputs)
+            rounded = self.references.run_rounded(inputs)
+            self.result.device_limits += self.held_to.on_device(expected, quantized, rounded)
 
     def _keep(self, inputs: InputSet, expected: Sequence[Any]) -> None:
         if self.keep is not None:
@@ -356,58 +342,17 @@ class MethodValidator:
         """Compare the outputs of a call with the source's, and with the quantized program's."""
         quantized = self.references.run_quantized(inputs, as_it_lies)
         rounded = self.references.run_rounded(inputs, as_it_lies, run.step)
-        by_rounding = self._derive_limits(quantized or expected, rounded, run)
-        limits: list[Limits]
-        if not self.derives_limits:
-            case = inputs if isinstance(inputs, InputCase) else InputCase(())
-            limits = [case.ease(self.limits, n, value) for n, value in enumerate(expected)]
-        elif quantized is None:
-            limits = [self._with_config(each) for each in by_rounding]
-        else:
-            pairs = zip(expected, quantized, by_rounding, strict=True)
-            limits = [self._with_config(limit_noise(*each)) for each in pairs]
+        by_rounding = self.held_to.by_rounding(quantized or expected, rounded, run.case)
+        limits = self.held_to.against_source(inputs, expected, quantized, by_rounding)
         errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
         self.result.runs.append(replace(run, outputs=errors, limits=tuple(limits)))
         self._fail_beyond(errors, actual, expected, limits, where, self._hint(run))
         if quantized is not None:
             errors = tuple(compare(a, e) for a, e in zip(actual, quantized, strict=True))
-            own = self._limits_of_quantized(by_rounding, expected, quantized)
+            own = self.held_to.against_quantized(expected, quantized, by_rounding)
             self.result.quantized_runs.append(replace(run, outputs=errors, limits=tuple(own)))
             more = ", against the quantized program that it was made of"
             self._fail_beyond(errors, actual, quantized, own, where, more, "quantized")
-
-    def _derive_limits(
-        self, expected: Sequence[Any], rounded: Sequence[Sequence[Any]], run: Run
-    ) -> list[OutputLimits]:
-        """Return the limits of outputs by what rounding does to them on these inputs."""
-        found = []
-        for place, value in enumerate(expected):
-            if run.case != "large":  # which are no measure of what is usual
-                self._usual[place] = max(self._usual[place], greatest_magnitude(value))
-            usual = max(self._usual[place], greatest_magnitude(value))
-            limits = limits_of_rounding(value, [outputs[place] for outputs in rounded], usual)
-            found.append(drop_limits_of_noise(limits, value))
-        return found
-
-    def _with_config(self, limits: OutputLimits) -> OutputLimits:
-        """Replace limits by those that the config sets."""
-        given = {name: value for name, value in self.limits if value is not None}
-        return limits.model_copy(update=given)
-
-    def _limits_of_quantized(
-        self, by_rounding: Sequence[OutputLimits], expected: Sequence[Any], quantized: Sequence[Any]
-    ) -> list[OutputLimits]:
-        """Return the limits against the quantized program; where the config sets limits, only one
-        on the noise, which may be as much as quantization makes."""
-        if self.derives_limits:
-            return list(by_rounding)
-        found = []
-        for limits, e, q in zip(by_rounding, expected, quantized, strict=True):
-            least = limits.min_sqnr
-            if least is not None and (noise := compare(q, e).sqnr_db) is not None:
-                least = min(least, noise - MARGIN_DB)
-            found.append(OutputLimits(min_sqnr=least, integers=True))
-        return found
 
     def _hint(self, run: Run) -> str:
         if run.step != 1 or not self.source.nonzero:

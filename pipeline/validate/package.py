@@ -23,7 +23,6 @@ from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
 from pipeline.program.training import MISCOUNTED, trained_method, training_methods
-from pipeline.report.records import ALL
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 from pipeline.validate.limits import LIMITS
@@ -92,23 +91,18 @@ def validate_package(
         if name in crashes:
             made.fail(crashes[name])
         if name in programs and name in present:
-            late = budget.spent and bool(validators)  # the first one is called whatever that takes
             validators[name] = MethodValidator(
                 made,
                 programs[name],
                 files,
                 settings,
-                settings.select_limits(name),
-                (lines or {}).get(name, {}),
-                (cases or {}).get(name, ()),
-                keep,
-                (quantized or {}).get(name),
+                lines=(lines or {}).get(name, {}),
+                cases=(cases or {}).get(name, ()),
+                keep=keep,
+                quantized=(quantized or {}).get(name),
                 budget=budget,
             )
-            if late:
-                made.left_out.append(ALL)
-            else:
-                validators[name].start(examples.get(name, ()))
+            validators[name].start(examples.get(name, ()), is_first=len(validators) == 1)
         else:
             _validate_other(made, present, constants, files)
     for validator in sorted(validators.values(), key=lambda each: each.result.badness):

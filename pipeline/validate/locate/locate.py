@@ -22,6 +22,7 @@ from pipeline.program.random_inputs import generate_inputs
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.store.errors import PipelineError, first_line
 from pipeline.validate.budget import Budget, OutOfTimeError
+from pipeline.validate.call_limits import MARGIN_DB
 from pipeline.validate.default_limits import LEAST_ATOL, LEAST_RTOL
 from pipeline.validate.locate.case import (
     Evidence,
@@ -34,7 +35,6 @@ from pipeline.validate.locate.case import (
 from pipeline.validate.locate.divergence import locate_divergence
 from pipeline.validate.locate.plan_diff import diff_method, find_reader
 from pipeline.validate.locate.quantization_noise import locate_quantization
-from pipeline.validate.method import MARGIN_DB
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.results import MethodValidation, Validation
 
