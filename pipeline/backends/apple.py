@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.backends.entry import Backend, Execution, Lowering, Preprocessing, Why
 from pipeline.backends.host import Host, Requirement, on_a_mac, package_folders
 from pipeline.backends.options import Options
-from pipeline.backends.patching import replaced
 from pipeline.backends.reasons import NOT_OF_THIS_TYPE
+from pipeline.program.patching import replaced
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:

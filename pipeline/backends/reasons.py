@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends.entry import Reasons, Why
-from pipeline.backends.patching import wrapped
+from pipeline.program.patching import wrapped
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner

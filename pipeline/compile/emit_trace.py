@@ -19,9 +19,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from pipeline.backends.patching import wrapped
 from pipeline.program.graphs import NodePlaces, called_delegate, iter_nodes
 from pipeline.program.operators import control_flow_name
+from pipeline.program.patching import wrapped
 
 _CHAIN = 0  # a plan has one, into which the emitter merges those of control flow
 

@@ -16,12 +16,12 @@ from executorch.exir.program import _program
 from torch.export import ExportedProgram
 
 from pipeline.backends import Backend
-from pipeline.backends.patching import replaced
 from pipeline.compile.control_flow import explain_quantized_scans
 from pipeline.compile.module_filter import check_modules
 from pipeline.compile.shared_constants import retry_with_separate_constants
 from pipeline.compile.to_backend_multiple import to_backend_multiple
 from pipeline.config.edge import EdgeConfig
+from pipeline.program.patching import replaced
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+import sympy
 import torch
 from executorch.backends.transforms.duplicate_dynamic_quant_chain import (
     DuplicateDynamicQuantChainPass,
@@ -26,7 +27,14 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules, outline_program
 from pipeline.program.operators import base_name, operator_name
 from pipeline.program.random_inputs import generate_inputs
-from pipeline.program.signature import as_exported, bounds, check_inputs, expression, signature
+from pipeline.program.signature import (
+    as_exported,
+    bounds,
+    check_inputs,
+    expression,
+    iter_dynamic_sizes,
+    signature,
+)
 from pipeline.store.errors import PipelineError, did_you_mean
 
 _log = logging.getLogger(__name__)
@@ -213,7 +221,8 @@ def _restore_state(
 
 def _dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
     """Return dynamic sizes as `torch.export.export`, which finds equal ones again, takes them."""
-    leaves = [_dimensions(program, argument.value) for argument in signature(program)]
+    dimensions = _Dimensions(program)
+    leaves = [dimensions.find(argument.value) for argument in signature(program)]
     if not any(leaves):
         return None
     values = iter(leaves)
@@ -233,12 +242,46 @@ def _dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
     return (*args, *kwargs.values())
 
 
-def _dimensions(program: ExportedProgram, value: Any) -> dict[int, Any] | None:
-    if not isinstance(value, torch.Tensor):
-        return Dim.AUTO if isinstance(value, torch.SymInt) else None
-    dynamic = {}
-    for dimension, size in enumerate(value.shape):
-        if isinstance(size, torch.SymInt):
-            least, greatest = bounds(program, expression(size))
-            dynamic[dimension] = Dim.AUTO(min=least, max=greatest)
-    return dynamic or None
+class _Dimensions:
+    """The dynamic sizes of a program's inputs.
+
+    torch finds again which of them are equal, but not that one is `2*n` or `48*k - 25` of another,
+    or of none: those are derived from named dimensions, as their exporter wrote them.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+        sizes = (expression(size) for _, size in iter_dynamic_sizes(signature(program)))
+        derived = [size for size in sizes if _is_derived(size)]
+        symbols = dict.fromkeys(symbol for size in derived for symbol in size.free_symbols)
+        self._named = {symbol: self._name(symbol) for symbol in symbols}
+
+    def _name(self, symbol: sympy.Symbol) -> Any:
+        least, greatest = bounds(self._program, symbol)
+        return Dim(str(symbol), min=least, max=greatest)
+
+    def find(self, value: Any) -> Any:
+        """Return the dynamic sizes of a fake tensor, by dimension; None if it has none."""
+        if not isinstance(value, torch.Tensor):
+            return Dim.AUTO if isinstance(value, torch.SymInt) else None
+        sizes = {n: s for n, s in enumerate(value.shape) if isinstance(s, torch.SymInt)}
+        return {number: self._make(expression(size)) for number, size in sizes.items()} or None
+
+    def _make(self, size: sympy.Expr) -> Any:
+        if size in self._named:
+            return self._named[size]
+        if not _is_derived(size):
+            least, greatest = bounds(self._program, size)
+            return Dim.AUTO(min=least, max=greatest)
+        (symbol,) = size.free_symbols
+        dim, slope, offset = self._named[symbol], int(size.diff(symbol)), int(size.subs(symbol, 0))
+        scaled = slope * dim if slope > 1 else dim
+        return scaled + offset if offset else scaled
+
+
+def _is_derived(size: sympy.Expr) -> bool:
+    """Tell whether torch could have derived a size from a named dimension: `a*n + b`."""
+    if size.is_Symbol or len(size.free_symbols) != 1:
+        return False
+    slope = size.diff(*size.free_symbols)
+    return bool(slope.is_Integer and slope > 0)

@@ -20,10 +20,10 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from pipeline.backends.patching import wrapped
 from pipeline.program.graphs import NodePlaces, iter_nodes
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import node_label
+from pipeline.program.patching import wrapped
 from pipeline.program.signature import signature
 from pipeline.program.source_lines import source_line
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-import sympy
 import torch
 from torch._export.serde import schema
 from torch._export.serde.serialize import (
@@ -24,7 +23,6 @@ from torch._export.serde.serialize import (
     ExportedProgramDeserializer,
     _dict_to_dataclass,
 )
-from torch._guards import detect_fake_mode
 from torch.export import ExportedProgram
 from torch.export.pt2_archive import _package
 from torch.utils import _pytree as pytree
@@ -32,7 +30,7 @@ from torch.utils import _pytree as pytree
 from pipeline.program.archive_grammar import OTHER_OPERATORS
 from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive, shown, tags_file
 from pipeline.program.constant_tags import read_tags, write_tags
-from pipeline.program.containers import make_serializable, register_stand_ins
+from pipeline.program.containers import make_serializable
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operator_libraries import (
     REMEDY,
@@ -41,6 +39,12 @@ from pipeline.program.operator_libraries import (
     register_operators,
 )
 from pipeline.program.tensor_file import load_storage, load_tensor_file
+from pipeline.program.torch_serde import (
+    forget_derived_sizes,
+    mended_reader,
+    mended_writer,
+    unwrap_subclasses,
+)
 from pipeline.program.training import name_input_gradients
 from pipeline.store.errors import SourceError
 
@@ -57,13 +61,14 @@ def load_program(archive: Path, entry: str) -> ExportedProgram:
         document["guards_code"] = []
         tensors = {kind: _load_tensors(reader, kind, entry) for kind in KINDS}
         try:
-            register_stand_ins(_iter_trees(document))
             serialized = _dict_to_dataclass(schema.ExportedProgram, document)
-            program = ExportedProgramDeserializer().deserialize(
-                serialized, tensors["weights"], tensors["constants"]
-            )
+            with mended_reader():
+                program = ExportedProgramDeserializer().deserialize(
+                    serialized, tensors["weights"], tensors["constants"]
+                )
             _check_operators(program)
-            _forget_derived_sizes(program)
+            forget_derived_sizes(program)
+            program = unwrap_subclasses(program)
             write_tags(program, reader.tags(entry))
             return program
         except Exception as error:  # torch raises what its readers happen to raise
@@ -78,24 +83,20 @@ def _register_operators(document: Any, entry: str) -> None:
         raise ValueError(f"{what}: {why}" if why else f"{what}; {REMEDY}")
 
 
-def _iter_trees(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the trees of arguments and results of a program's JSON."""
-    for entry in document["graph_module"]["module_call_graph"]:
-        if signature := entry.get("signature"):
-            yield from (signature["in_spec"], signature["out_spec"])
-
-
 def _load_tensors(reader: ArchiveReader, kind: str, entry: str) -> dict[str, torch.Tensor]:
     """Load weights or constants by name. Those of one member share its memory."""
     storages: dict[str, torch.UntypedStorage] = {}
     tensors: dict[str, torch.Tensor] = {}
     for name, record in reader.payloads(kind, entry).items():
-        file, meta = record["path_name"], record["tensor_meta"]
-        if file not in storages:
-            storages[file] = load_storage(reader.members, f"data/{kind}/{file}")
+        member, meta = f"data/{kind}/{record['path_name']}", record["tensor_meta"]
+        if record["use_pickle"]:
+            tensors[name] = _load_subclass(reader, member, f"'{entry}': tensor '{name}'")
+            continue
+        if member not in storages:
+            storages[member] = load_storage(reader.members, member)
         sizes, strides = ([each["as_int"] for each in meta[key]] for key in ("sizes", "strides"))
         tensor = torch.empty(0, dtype=_SERIALIZE_TO_TORCH_DTYPE[meta["dtype"]])
-        tensor.set_(storages[file], meta["storage_offset"]["as_int"], sizes, strides)
+        tensor.set_(storages[member], meta["storage_offset"]["as_int"], sizes, strides)
         is_weight = kind == "weights" and record["is_param"]
         tensors[name] = (
             torch.nn.Parameter(tensor, meta["requires_grad"])
@@ -103,6 +104,21 @@ def _load_tensors(reader: ArchiveReader, kind: str, entry: str) -> dict[str, tor
             else tensor.requires_grad_(meta["requires_grad"])
         )
     return tensors
+
+
+def _load_subclass(reader: ArchiveReader, member: str, what: str) -> torch.Tensor:
+    """Load a tensor subclass of a library, as torchao's quantized weights are. Raises ValueError
+    for any other object."""
+    data = io.BytesIO(reader.members.read(member, reader.members.size(member)))
+    try:
+        tensor = load_tensor_file(data)
+    except (ValueError, pickle.UnpicklingError) as error:
+        why = str(error).partition(". Please use")[0]
+        what += f" is stored pickled, and can't be read ({why}); export plain tensors"
+        raise ValueError(what) from error
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{what} is stored pickled, and no tensor")
+    return tensor
 
 
 def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -134,37 +150,15 @@ def _check_operators(program: ExportedProgram) -> None:
                     raise ValueError(f"'{node.name}' calls '{name}', which is no operator")
 
 
-def _forget_derived_sizes(program: ExportedProgram) -> None:
-    """Leave symbols alone among the sizes that a loaded program has ranges and hints of.
-
-    torch's reader adds expressions, such as the `2*s0` of a derived dimension, of which an exported
-    program holds none, and on which decomposing fails (`_parse_sym_expr` in
-    torch/_export/serde/serialize.py). A symbol that stands in such an expression only has its hint
-    by it. It can go when the reader keeps to symbols.
-    """
-    mode = detect_fake_mode([node.meta.get("val") for node in program.graph.nodes])
-    environment = mode.shape_env if mode is not None else None
-    if environment is None:
-        return
-    for known in (environment.var_to_range, environment.var_to_range_sloc):
-        for size in [size for size in known if not size.is_Symbol]:
-            del known[size]
-    hints: dict[Any, Any] = environment.backed_var_to_val
-    for size in [size for size in hints if not size.is_Symbol]:
-        hint = hints.pop(size)
-        unknown = [symbol for symbol in size.free_symbols if symbol not in hints]
-        if len(unknown) == 1 and (slope := size.diff(unknown[0])).is_Integer:
-            hints[unknown[0]] = (hint - size.xreplace({unknown[0]: sympy.Integer(0)})) / slope
-
-
 def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
     """Write an archive of the programs, in their order, to a file-like object or a path.
 
     Example inputs are left out: `package_pt2` pickles them, and an exporter gives its own. Tags of
     constants, which it leaves out, are kept. Raises SourceError for a tag that names no file.
     """
-    tags = {tags_file(name): read_tags(name, program) for name, program in programs.items()}
-    copies = {n: p._update(p.graph_module, name_input_gradients(p)) for n, p in programs.items()}
+    plain = {name: unwrap_subclasses(program) for name, program in programs.items()}
+    tags = {tags_file(name): read_tags(name, program) for name, program in plain.items()}
+    copies = {n: p._update(p.graph_module, name_input_gradients(p)) for n, p in plain.items()}
     for program in copies.values():
         program._example_inputs = None
         for called in program.module_call_graph:
@@ -172,7 +166,8 @@ def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
                 own.in_spec = make_serializable(own.in_spec)
                 own.out_spec = make_serializable(own.out_spec)
     extra = {name: json.dumps(own) for name, own in tags.items() if own}
-    _package.package_pt2(file, exported_programs=copies, extra_files=extra)
+    with mended_writer():
+        _package.package_pt2(file, exported_programs=copies, extra_files=extra)
 
 
 def _explain(entry: str, program: Mapping[str, Any], error: BaseException) -> str:

@@ -2,8 +2,9 @@
 
 torch reads these texts in surprising ways: names of values and of arguments are pasted into source
 code that it runs (`torch/fx/graph.py`), operators are looked up as attributes of the module `torch`
-(`torch.os.system` is one), trees of inputs name modules to import, sizes are evaluated. So each has
-a grammar here, and an archive is refused before torch sees it. No torch is imported.
+(`torch.os.system` is one), sizes are evaluated. So each has a grammar here, and an archive is
+refused before torch sees it. Trees of inputs name classes; `containers.py` imports none of them. No
+torch is imported.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from pipeline.store.names import is_file_name
 _LONGEST_NAME = 1000
 _DUNDER = re.compile(r"__\w*__")
 _DEVICE = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# A text, or a part of a qualified name, that torch pastes between quotes into source code.
+# The name of a class, of which torch makes keys and messages.
 _LITERAL = re.compile(r"[^\x00-\x1f\x7f\"'\\\ud800-\udfff]{0,999}")
+# A part of a qualified name, which torch pastes between double quotes into source code.
+_PART = re.compile(r"[^\x00-\x1f\x7f\"\ud800-\udfff]{1,999}(?<!\\)")
 
 
 def check_document(cls: str, value: Any) -> None:
@@ -150,10 +153,10 @@ def _path(value: Any) -> None:
     """Check a qualified name of a module or tensor; "" for the whole."""
     _expect(value, str, "a qualified name")
     for part in value.split(".") if value else ():
-        if not part or not _LITERAL.fullmatch(part) or _DUNDER.fullmatch(part):
+        if not _PART.fullmatch(part) or _DUNDER.fullmatch(part):
             raise _WrongError(
                 f"is {_short(value)}, no qualified name of a module or tensor; rename it, without "
-                "quotes, backslashes, or `__` on both sides"
+                "double quotes, a backslash at its end, or `__` on both sides"
             )
 
 
@@ -259,7 +262,6 @@ def _operator(value: Any) -> None:
 # What torch has in the place of a name, for classes that were registered without one.
 _UNNAMED = frozenset({"", "NO_SERIALIZED_TYPE_NAME_FOUND"})
 _CALL = ["builtins.tuple", "builtins.tuple", "builtins.dict"]
-_FACTORIES = frozenset({"bool", "dict", "float", "int", "list", "set", "str", "tuple"})
 
 
 def _tree(value: Any) -> None:
@@ -302,15 +304,11 @@ def _check_tree(tree: Any) -> None:
 
 
 def _check_context(kind: str | None, context: Any) -> None:
-    """Check what makes a container, of which torch imports the class of an enumeration and the
-    factory of a defaultdict."""
+    """Check what makes a container: what a class says of itself, for a dict its keys."""
     if kind == "collections.defaultdict":
         _expect(context, dict, "a mapping")
-        factory = context.get("default_factory_module"), context.get("default_factory_name")
-        if factory[0] != "builtins" or factory[1] not in _FACTORIES:
-            raise _WrongError(
-                f"has a defaultdict of {_short(list(factory))}, which is not imported"
-            )
+        for part in ("default_factory_module", "default_factory_name"):
+            _literal(context.get(part))
     if isinstance(context, str):
         try:
             context = json.loads(context)
@@ -320,16 +318,17 @@ def _check_context(kind: str | None, context: Any) -> None:
 
 
 def _check_keys(value: Any) -> None:
-    """Check what is said of a container, for a dict its keys."""
+    """Check the keys of a dict, or whatever a class says of itself."""
     if isinstance(value, dict):
         if "__enum__" in value:
-            raise _WrongError("has a member of an enumeration, whose module is not imported")
+            _literal(value.get("fqn"))
+            _name(value.get("name"))
         value = [*value, *value.values()]
     if isinstance(value, list):
         for each in value:
             _check_keys(each)
     elif isinstance(value, str):
-        _literal(value)
+        _text(value)
 
 
 _GRAMMARS: dict[str, Callable[[Any], None]] = {

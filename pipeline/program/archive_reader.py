@@ -113,7 +113,8 @@ class ArchiveReader:
 
     def payloads(self, kind: str, entry: str) -> dict[str, Any]:
         """Return the record of each tensor by name: `PayloadMeta` of the schema, of which each has
-        a member `data/<kind>/<path_name>` that holds all of its elements.
+        a member `data/<kind>/<path_name>` that holds all of its elements, or, of a tensor subclass
+        (`use_pickle`), what `torch.save` wrote.
 
         Args:
             kind: "weights" or "constants".
@@ -126,19 +127,17 @@ class ArchiveReader:
         config = self._json(f"data/{kind}/{entry}_{kind}_config.json")
         self._check(entry, "PayloadConfig", config)
         records: dict[str, Any] = config["config"]
-        pickled = sorted(
-            name
-            for name, record in records.items()
-            if record["use_pickle"] or not _RAW.fullmatch(record["path_name"])
+        objects = sorted(
+            name for name, record in records.items() if not _RAW.fullmatch(record["path_name"])
         )
-        if pickled:
+        if objects:
             raise ValueError(
-                f"'{entry}' stores {', '.join(pickled)} pickled (a tensor "
-                "subclass or a script object), which is not read; export plain tensors (of a model "
-                "of torchao, after torchao.utils.unwrap_tensor_subclass)"
+                f"'{entry}' stores {', '.join(objects)} as objects that would be unpickled; export "
+                "plain tensors"
             )
         for name, record in records.items():
-            self._check_extent(f"'{entry}': tensor '{name}'", kind, record)
+            if not record["use_pickle"]:
+                self._check_extent(f"'{entry}': tensor '{name}'", kind, record)
         return records
 
     def _check_extent(self, what: str, kind: str, record: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "forward_arg_names?": "[name]?",
     },
     "Graph": {
-        "inputs": "[InputArgument]",
+        "inputs": "[Argument]",
         "outputs": "[Argument]",
         "nodes": "[Node]",
         "tensor_values": "{name:TensorMeta}",
@@ -125,7 +125,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "token": "InputTokenSpec",
         "constant_input": "InputToConstantInputSpec",
     },
-    "UserInputSpec": {"arg": "InputArgument"},
+    "UserInputSpec": {"arg": "Argument"},
     "InputToParameterSpec": {"arg": "TensorArgument", "parameter_name": "path"},
     "InputToBufferSpec": {"arg": "TensorArgument", "buffer_name": "path", "persistent": "bool"},
     "InputToTensorConstantSpec": {"arg": "TensorArgument", "tensor_constant_name": "path"},
@@ -136,7 +136,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "as_none": "bool",
         "as_int": "int",
         "as_float": "float",
-        "as_string": "literal",
+        "as_string": "text",
         "as_bool": "bool",
     },
     "|OutputSpec": {
@@ -165,9 +165,6 @@ SCHEMA: dict[str, dict[str, str]] = {
         "tensor_meta": "TensorMeta?",
     },
 }
-
-# The schema has no class for it: of a text that is an input, torch makes source code.
-SCHEMA["|InputArgument"] = SCHEMA["|Argument"] | {"as_string": "literal"}
 
 # The bytes of an element of each dtype.
 ELEMENT_SIZES = {

@@ -54,13 +54,21 @@ class IntSpec:
 
 
 @dataclass(frozen=True)
+class ScalarSpec:
+    """An output that is computed from sizes or values: `kind` is "float" or "bool"."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
 class ConstantSpec:
     """A value that the export fixed."""
 
     value: Any
 
 
-Leaf = TensorSpec | IntSpec | ConstantSpec
+Leaf = TensorSpec | IntSpec | ScalarSpec | ConstantSpec
+_SCALARS: Mapping[type, str] = {torch.SymFloat: "float", torch.SymBool: "bool"}
 
 
 @dataclass(frozen=True)
@@ -78,10 +86,12 @@ class Argument:
 def make_leaf(
     value: Any, make_extent: Callable[[int | torch.SymInt], Extent], ordered: bool = True
 ) -> Leaf:
-    """Make the record of a fake tensor, a SymInt or a constant."""
+    """Make the record of a fake tensor, a symbolic number or a constant."""
     if isinstance(value, torch.Tensor):
         order = value.dim_order() if ordered else range(value.ndim)
         return TensorSpec(value.dtype, tuple(map(make_extent, value.shape)), tuple(order))
+    if type(value) in _SCALARS:
+        return ScalarSpec(_SCALARS[type(value)])
     return IntSpec(make_extent(value)) if isinstance(value, torch.SymInt) else ConstantSpec(value)
 
 
@@ -107,9 +117,15 @@ def check_leaf(leaf: Leaf | None, given: Any) -> Iterator[str]:
     elif isinstance(leaf, IntSpec):
         if type(given) is not int:
             yield f"{describe_type(given)}, must be an int"
-    elif leaf is not None and (type(given) is not type(leaf.value) or given != leaf.value):
+    elif isinstance(leaf, ConstantSpec) and not _is_same(given, leaf.value):
         shown = describe_type(given) if isinstance(given, torch.Tensor) else repr(given)
         yield f"{shown}, must be {leaf.value!r}, the value that the program was exported with"
+
+
+def _is_same(given: Any, wanted: Any) -> bool:
+    # True equals 1, and not a number equals nothing.
+    both_nan = isinstance(given, float) and given != given and wanted != wanted
+    return type(given) is type(wanted) and (both_nan or bool(given == wanted))
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
@@ -190,6 +206,8 @@ def leaf_to_json(leaf: Leaf) -> dict[str, Json]:
         return {"dtype": _dtype_name(leaf.dtype), "sizes": sizes, "order": list(leaf.order)}
     if isinstance(leaf, IntSpec):
         return {"int": _extent_to_json(leaf.extent)}
+    if isinstance(leaf, ScalarSpec):
+        return {"scalar": leaf.kind}
     value = leaf.value
     return {"float": value.hex()} if isinstance(value, float) else {"value": value}
 
@@ -207,6 +225,8 @@ def leaf_from_json(data: Json) -> Leaf:
         return TensorSpec(dtype, sizes, tuple(map(int, data["order"])))
     if "int" in data:
         return IntSpec(_extent_from_json(data["int"]))
+    if "scalar" in data:
+        return ScalarSpec({"float": "float", "bool": "bool"}[data["scalar"]])
     return ConstantSpec(float.fromhex(data["float"]) if "float" in data else data["value"])
 
 

@@ -2,15 +2,19 @@
 
 torch keeps the name of such a class, a text about its fields, and what it holds; ExecuTorch writes
 name and text into the package. Nothing else of the class counts, so none is imported on the word of
-an archive: classes of this module stand in for those that this process doesn't know. Whoever calls
-a method meets tuples, lists and dicts instead. Source: `torch/utils/_pytree.py` of torch 2.13.
+an archive: classes of this module stand in for those that this process doesn't know, and for
+enumerations and factories of default values. Whoever calls a method meets tuples, lists and dicts
+instead. Source: `torch/utils/_pytree.py` of torch 2.13.
 """
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cache
 from typing import Any, Self
 
 from torch.fx import _pytree as fx_pytree
@@ -18,6 +22,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
 _NAMEDTUPLE = "collections.namedtuple"
+_DEFAULTDICT = "collections.defaultdict"
 
 
 class _Container:
@@ -44,29 +49,82 @@ class _NamedTuple(tuple[Any, ...]):
         return dict(zip(map(str, range(len(self))), self, strict=True))
 
 
-def register_stand_ins(trees: Iterable[str]) -> None:
-    """Register a stand-in for each class that trees name and this process does not know.
-
-    Args:
-        trees: JSON as `treespec_dumps` writes it, checked by `archive_grammar`.
+def load_tree(text: str) -> TreeSpec:
+    """Return the tree that `treespec_dumps` wrote and `archive_grammar` checked, as torch's
+    `treespec_loads` does where that can be imported.
 
     Raises ValueError where a name is that of a named tuple in one place and not in another.
     """
+    _, tree = json.loads(text)
+    _register_stand_ins(tree)
+    return _make_spec(tree)
+
+
+def _make_spec(tree: Mapping[str, Any]) -> TreeSpec:
+    kind, context = tree["type"], tree["context"]
+    if kind is None:
+        return pytree.treespec_leaf()
+    children = [_make_spec(child) for child in tree["children_spec"]]
+    own = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE[kind]
+    if kind == _DEFAULTDICT:
+        factory = context["default_factory_module"], context["default_factory_name"]
+        context = [_stand_in_factory(*factory), _revive(context["dict_context"])]
+    elif (load := pytree.SUPPORTED_SERIALIZED_TYPES[own].from_dumpable_context) is not None:
+        context = load(context)
+    else:
+        context = json.loads(context, object_hook=_revive_member)
+        if own in (dict, OrderedDict):
+            context = [_revive(key) for key in context]
+    return TreeSpec(own, context, children)
+
+
+def _revive(value: Any) -> Any:
+    """Return a key of a dict, or a list of them, of which JSON makes lists and mappings."""
+    if isinstance(value, dict):
+        return _revive_member(value)
+    return tuple(map(_revive, value)) if isinstance(value, list) else value
+
+
+def _revive_member(value: dict[str, Any]) -> Any:
+    return _stand_in_member(value["fqn"], value["name"]) if "__enum__" in value else value
+
+
+@cache
+def _stand_in_member(place: str, name: str) -> Enum:
+    """Return the member of this name of a class that stands in for an enumeration."""
+    module, _, path = place.partition(":")
+    own = Enum(path.rpartition(".")[2], [name], module=module, qualname=path)
+    return own[name]
+
+
+@cache
+def _stand_in_factory(module: str, name: str) -> Callable[[], Any]:
+    """Return the factory of a defaultdict, or a function of its name that nobody calls."""
+    if module == "builtins" and isinstance(known := getattr(builtins, name, None), type):
+        return known
+
+    def factory() -> None: ...
+
+    factory.__module__, factory.__qualname__ = module, name
+    return factory
+
+
+def _register_stand_ins(tree: Mapping[str, Any]) -> None:
+    """Register a stand-in for each class that a tree names and this process does not know."""
     kinds: dict[str, bool] = {}
-    for tree in trees:
-        for name, named in _iter_classes(json.loads(tree)[1]):
-            known = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
-            other = known is not None and pytree.is_namedtuple_class(known) != named
-            foreign = other and not issubclass(known or object, _Container | _NamedTuple)
-            if foreign or kinds.setdefault(name, named) != named:
-                raise ValueError(f"'{name}' is {'no' if named else 'a'} named tuple")
-            if known is not None and not other:
-                continue
-            if named:  # of another kind are stand-ins of what this process loaded before
-                own = type("NamedTuple", (_NamedTuple,), {})
-                pytree._register_namedtuple(own, serialized_type_name=name)
-            else:
-                _register(type("Container", (_Container,), {}), name)
+    for name, named in _iter_classes(tree):
+        known = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
+        other = known is not None and pytree.is_namedtuple_class(known) != named
+        foreign = other and not issubclass(known or object, _Container | _NamedTuple)
+        if foreign or kinds.setdefault(name, named) != named:
+            raise ValueError(f"'{name}' is {'no' if named else 'a'} named tuple")
+        if known is not None and not other:
+            continue
+        if named:  # of another kind are stand-ins of what this process loaded before
+            own = type("NamedTuple", (_NamedTuple,), {})
+            pytree._register_namedtuple(own, serialized_type_name=name)
+        else:
+            _register(type("Container", (_Container,), {}), name)
 
 
 def _iter_classes(tree: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -121,10 +179,8 @@ def make_plain(value: Any) -> Any:
 def _find_keys(spec: TreeSpec) -> Sequence[Any] | None:
     """Return the keys of what a container holds; None where it has none."""
     context = spec.context
-    if spec.type is defaultdict:
-        return context[1]  # type: ignore[no-any-return]
-    if spec.type in (dict, OrderedDict):
-        return context  # type: ignore[no-any-return]
+    if spec.type in (dict, OrderedDict, defaultdict):
+        return [_plain_key(key) for key in (context[1] if spec.type is defaultdict else context)]
     while isinstance(context, str):
         try:
             context = json.loads(context)
@@ -137,6 +193,16 @@ def _find_keys(spec: TreeSpec) -> Sequence[Any] | None:
         if texts and names and len(names) == len(set(names)) == spec.num_children:
             return names  # type: ignore[no-any-return]
     return None
+
+
+def _plain_key(key: Any) -> Any:
+    """Return a key in which a member of an enumeration goes by its name, or its value if that is
+    what JSON writes of it."""
+    if isinstance(key, tuple):
+        return tuple(map(_plain_key, key))
+    if not isinstance(key, Enum):
+        return key
+    return key.value if isinstance(key, str | int) else f"{type(key).__name__}.{key.name}"
 
 
 def make_serializable(spec: TreeSpec) -> TreeSpec:

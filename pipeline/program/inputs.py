@@ -15,13 +15,14 @@ from pipeline.program.containers import make_plain
 from pipeline.store.errors import PipelineError
 
 _SCALARS = (int, float, str, type(None))  # bool is an int
+_KEYS = (*_SCALARS, tuple)
 
 
 @dataclass(frozen=True, eq=False)
 class InputSet:
-    """`args` and `kwargs` may nest lists, tuples and dicts with str keys; leaves are tensors,
-    numbers, bools, strings or None. `origin` says where the set is from, for messages,
-    and `generated` that nobody gave it, which is not stored with it."""
+    """`args` and `kwargs` may nest lists, tuples and dicts; leaves are tensors, numbers, bools,
+    strings or None, keys are numbers, strings, None, or tuples of them. `origin` says where the set
+    is from, for messages, and `generated` that nobody gave it, which is not stored with it."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -64,10 +65,11 @@ def _find_foreign(value: Any, path: str) -> Iterator[str]:
             yield from _find_foreign(element, f"{path}[{index}]")
     elif type(value) is dict:
         for key, element in value.items():
-            if type(key) is str:
+            if type(key) is str or (path and isinstance(key, _KEYS)):
                 yield from _find_foreign(element, f"{path}[{key!r}]" if path else key)
             else:
-                yield f"{path or 'kwargs'} has the key {key!r}, must be a str"
+                wanted = "a str, a number, None, or a tuple of them" if path else "a str"
+                yield f"{path or 'kwargs'} has the key {key!r}, must be {wanted}"
     elif not isinstance(value, (torch.Tensor, *_SCALARS)):
         known = "a tensor, number, bool, str or None, or a tuple, list or dict of them"
         yield f"{path} is of type {type(value).__name__}, must be {known}"
@@ -147,7 +149,12 @@ def decode_tree(data: Any, decode_leaf: Callable[[Any], Any]) -> Any:
     """Return the tree of which `encode_tree` made JSON."""
     kind = data[0] if isinstance(data, list) and data else None
     if kind == "dict":
-        return {key: decode_tree(value, decode_leaf) for key, value in data[1:]}
+        return {_decode_key(key): decode_tree(value, decode_leaf) for key, value in data[1:]}
     if kind in ("tuple", "list"):
         return (tuple if kind == "tuple" else list)(decode_tree(v, decode_leaf) for v in data[1:])
     return decode_leaf(data)
+
+
+def _decode_key(key: Any) -> Any:
+    """Return a key of which JSON made a list if it was a tuple."""
+    return tuple(map(_decode_key, key)) if isinstance(key, list) else key

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import torch
 from torch import _weights_only_unpickler
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pipeline.program.archive_reader import EXPANDED
 from pipeline.program.stored_zip import StoredZip
@@ -89,7 +90,9 @@ def _check_values(value: Any) -> None:
         if not left:
             return
         each = left.pop()
-        if isinstance(each, torch.Tensor):
+        if is_traceable_wrapper_subclass(each):
+            left += [getattr(each, name) for name in each.__tensor_flatten__()[0]]
+        elif isinstance(each, torch.Tensor):
             stored = each.untyped_storage().nbytes() if each.layout == torch.strided else 0
             if each.numel() * each.element_size() > max(stored, EXPANDED):
                 raise ValueError(

@@ -17,7 +17,7 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
 from executorch.backends.xnnpack.recipes import XNNPackRecipeType
 from executorch.export import ExportRecipe
 from executorch.export import export as export_by_recipe
-from torch.export import export
+from torch.export import Dim, export
 from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import (
     convert_pt2e,
@@ -257,6 +257,37 @@ def test_state_is_after_calibration_what_it_was_before():
     quantized = quantize(program, make_method_spec(quantizer="xnnpack"), batches)
     assert quantized.state_dict["total"].tolist() == [[0, 0, 0, 0]]
     assert program.state_dict["total"].tolist() == [[0, 0, 0, 0]]
+
+
+class Derived(torch.nn.Module):
+    """Takes `x` of 2 n rows and `y` of 2 n + 1."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(8, 4)
+
+    def forward(self, x, y):
+        return self.linear((x + y[1:]).view(-1, 8))
+
+
+@pytest.mark.slow
+def test_derived_sizes_stay_derived_as_in_a_script_that_exports_again(tmp_path):
+    n = Dim("n", min=2, max=9)
+    args, shapes = (torch.randn(6, 4), torch.randn(7, 4)), ({0: 2 * n}, {0: 2 * n + 1})
+    program = export(Derived().eval().requires_grad_(False), args, dynamic_shapes=shapes)
+    prepared = prepare_pt2e(
+        program.module(check_guards=False),
+        XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True)),
+    )
+    prepared(*args)
+    converted = convert_pt2e(prepared)
+    move_exported_model_to_eval(converted)
+    script = export(converted, args, dynamic_shapes=shapes)
+    own = quantize(archived(program, tmp_path), make_method_spec(**XNNPACK), [InputSet(args)])
+    ranges = sorted(map(str, script.range_constraints.values()))
+    assert sorted(map(str, archived(own, tmp_path).range_constraints.values())) == ranges
+    assert lowered(archived(own, tmp_path))[0] == lowered(script)[0]
 
 
 def linears(program):

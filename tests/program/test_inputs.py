@@ -106,7 +106,8 @@ def test_what_an_exporter_may_return(value, expected):
         ([], "example: an empty list"),
         ((X.numpy(),), "example 0: args[0] is of type ndarray"),
         (([{"a": {X}}],), "example 0: args[0][0]['a'] is of type set"),
-        (({1: X},), "example 0: args[0] has the key 1, must be a str"),
+        (({b"k": X},), "example 0: args[0] has the key b'k', must be a str, a number, None, or a"),
+        ([((X,), {1: X})], "example 0: kwargs has the key 1, must be a str"),
         ([((X,), {"n": X.numpy()})], "example 0: n is of type ndarray"),
     ],
 )

@@ -18,8 +18,8 @@ from pipeline.backends.arm.options import WORD, ArmQuantize, OneFlag, PassOption
 from pipeline.backends.entry import Execution
 from pipeline.backends.host import TOSA, Host, extra
 from pipeline.backends.options import NAMES, Distinct, OneOf, Options, rule
-from pipeline.backends.patching import wrapped
 from pipeline.backends.workspace_files import WorkspaceFiles
+from pipeline.program.patching import wrapped
 from pipeline.store import digest
 from pipeline.store.errors import did_you_mean
 

@@ -22,8 +22,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.passes.operator_support import create_op_support
 
-from pipeline.backends.patching import wrapped
 from pipeline.program.graphs import feeds_control_flow, iter_nodes
+from pipeline.program.patching import wrapped
 
 _log = logging.getLogger(__name__)
 

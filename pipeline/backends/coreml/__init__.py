@@ -18,7 +18,7 @@ from pipeline.backends.entry import (
 )
 from pipeline.backends.host import EXECUTORCH, Host, on_a_mac
 from pipeline.backends.options import edge_operators
-from pipeline.backends.patching import wrapped
+from pipeline.program.patching import wrapped
 from pipeline.store.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:

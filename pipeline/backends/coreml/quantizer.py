@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from pipeline.backends.coreml.options import CoreMLQuantize, CoreMLScheme
-from pipeline.backends.patching import wrapped
+from pipeline.program.patching import wrapped
 
 _MATCHERS = ("annotate_weighted_mod_pattern", "annotate_binary_op_act_pattern")
 _operators: dict[tuple[Any, ...], frozenset[Any]] = {}

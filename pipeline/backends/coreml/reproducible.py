@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.backends.patching import replaced
+from pipeline.program.patching import replaced
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 

@@ -23,8 +23,8 @@ from pipeline.backends.entry import (
 from pipeline.backends.host import EXECUTORCH, Host, extra, importable
 from pipeline.backends.openvino.quantizer import OpenvinoQuantize, apply_quantizer, describe_place
 from pipeline.backends.options import Distinct, Options
-from pipeline.backends.patching import wrapped
 from pipeline.backends.reasons import NOT_OF_THIS_TYPE
+from pipeline.program.patching import wrapped
 from pipeline.store.errors import PipelineError
 from pipeline.store.toolchain import cpu_fields
 

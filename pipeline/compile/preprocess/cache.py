@@ -26,7 +26,6 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from torch.export import ExportedProgram
 
 from pipeline.backends import CacheScope
-from pipeline.backends.patching import replaced
 from pipeline.compile.preprocess.key import Partition, UndescribableError, describe
 from pipeline.compile.preprocess.records import from_json, to_json
 from pipeline.compile.preprocess.registry import (
@@ -40,6 +39,7 @@ from pipeline.compile.preprocess.registry import (
 )
 from pipeline.compile.ranges import copy_ranges
 from pipeline.program.kept_state import kept_state
+from pipeline.program.patching import replaced
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
