@@ -46,7 +46,7 @@ class Source:
         self.program = program
         effects = find_effects(program)
         self.state, self.outputs, self._changed = effects.state, effects.outputs, effects.changed
-        self._module = program.module(check_guards=False)
+        self._module = _inline_transforms(program).module(check_guards=False)
         trained = find_training_outputs(program)
         self._parameters = [name for name, _ in trained.parameters] if trained else []
         if trained:
@@ -97,6 +97,17 @@ class Source:
     def _call_module(self, leaves: list[Any]) -> list[Any]:
         args, kwargs = pytree.tree_unflatten(leaves, self.program.call_spec.in_spec)
         return pytree.tree_leaves(self._module(*args, **kwargs))
+
+
+def _inline_transforms(program: ExportedProgram) -> ExportedProgram:
+    """Return a program that opens no level of `torch.vmap` or `jvp`, as lowering has it: what fails
+    before such a level is closed would leave it open for all that this process runs."""
+    if any(getattr(n.target, "__module__", "") == _TRANSFORMS for n in program.graph.nodes):
+        return program.run_decompositions({})
+    return program
+
+
+_TRANSFORMS = "torch._functorch.predispatch"
 
 
 @dataclass(frozen=True)

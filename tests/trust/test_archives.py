@@ -348,7 +348,7 @@ def test_one_archive_says_nothing_of_the_classes_of_another():
         load_tree(tree)
     both = {"type": "builtins.tuple", "context": "null"}
     both["children_spec"] = [json.loads(tree)[1] for tree in (named, other)]
-    with pytest.raises(ValueError, match=r"'acme\.Out' is no named tuple"):
+    with pytest.raises(ValueError, match=r"'acme\.Out' is a named tuple"):
         load_tree(json.dumps([1, both]))
     for name in ("builtins.tuple", "torch.Size"):
         tree = json.dumps([1, {"type": NAMED, "context": name, "children_spec": []}])
@@ -494,7 +494,6 @@ EXTENTS = {
     "no meta": {"tensor_meta": None},
     "another member": {"path_name": "weight_99"},
     "outside": {"path_name": "../../../etc/passwd"},
-    "pickled": {"use_pickle": True},
     "object": {"path_name": "custom_obj_0"},
     "opaque": {"path_name": "opaque_obj_0"},
 }
@@ -513,6 +512,15 @@ def test_a_tensor_has_the_bytes_that_it_says(original, change, kind, tmp_path):
         record["path_name"] = record["path_name"].replace("weight", "tensor")
     _meta(archive, kind, **change)
     refusals(archive, tmp_path / "a.pt2")
+
+
+def test_a_tensor_that_says_that_it_is_pickled_and_is_not_is_refused(original, tmp_path):
+    archive = original.copy()
+    _meta(archive, use_pickle=True)
+    archive.write(tmp_path / "a.pt2")
+    describe_archive(tmp_path / "a.pt2")  # unpickles nothing
+    with pytest.raises(SourceError, match="'linear.weight' is stored pickled, and can't be read"):
+        load_program(tmp_path / "a.pt2", ENTRY)
 
 
 # Zip files

@@ -195,3 +195,17 @@ def test_a_limit_of_the_config_wins():
     noisy = config.select_limits("noisy")
     assert (noisy.atol, noisy.min_sqnr) == (None, 9.0)
     assert math.isclose(ValidateConfig(atol=0.5).select_limits("any").rtol, 1e-3)
+
+
+class Mapped(nn.Module):
+    def forward(self, x):
+        return torch.vmap(lambda row: row.sin().sum())(x)
+
+
+def test_rounding_opens_no_level_of_vmap_for_what_runs_next():
+    """Drawing fails within one, and left it open."""
+    x = torch.randn(4, 8)
+    source = RoundedSource(export(Mapped(), (x,)))
+    (rounded,) = source.run(InputSet((x,)))
+    torch.testing.assert_close(rounded, x.sin().sum(1))
+    assert torch.rand(2).shape == (2,)
