@@ -519,7 +519,7 @@ def test_a_tensor_that_says_that_it_is_pickled_and_is_not_is_refused(original, t
     _meta(archive, use_pickle=True)
     archive.write(tmp_path / "a.pt2")
     describe_archive(tmp_path / "a.pt2")  # unpickles nothing
-    with pytest.raises(SourceError, match="'linear.weight' is stored pickled, and can't be read"):
+    with pytest.raises(SourceError, match=r"'linear\.weight' is stored pickled, and can't be read"):
         load_program(tmp_path / "a.pt2", ENTRY)
 
 
