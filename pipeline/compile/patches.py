@@ -21,7 +21,7 @@ from torch.fx import GraphModule
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from pipeline.backends.patching import digest_source, lowers_fast, replaced
+from pipeline.program.patching import digest_source, lowers_fast, replaced
 
 _log = logging.getLogger(__name__)
 _Function = Callable[..., Any]

@@ -10,8 +10,8 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.program import _program
 from torch.export import ExportedProgram
 
-from pipeline.backends.patching import wrapped
 from pipeline.compile.preprocess.cache import CachedBackend
+from pipeline.program.patching import wrapped
 
 DECOMPOSE, TO_EDGE = "decompose", "to edge"
 

@@ -15,11 +15,11 @@ from torch import nn
 from torch.export import Dim, export
 from torch.nn import functional as F
 
-from pipeline.backends.patching import digest_source
 from pipeline.backends.xnnpack import XnnpackQuantize, passes
 from pipeline.compile.lower import lower
 from pipeline.compile.patches import fast_lowering
 from pipeline.compile.quantize import quantize
+from pipeline.program.patching import digest_source
 
 
 class Convolutions(nn.Module):

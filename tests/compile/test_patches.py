@@ -14,12 +14,12 @@ from torch.export import exported_program as torch_programs
 from torch.fx import symbolic_trace
 from torch.fx.traceback import NodeSource
 
-from pipeline.backends.patching import digest_source, lowers_fast
 from pipeline.compile import patches
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.patches import PATCHES, fast_lowering
 from pipeline.plan.plan import Plan
+from pipeline.program.patching import digest_source, lowers_fast
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.bench import bench_of
