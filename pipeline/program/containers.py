@@ -93,8 +93,9 @@ def _revive_member(value: dict[str, Any]) -> Any:
 def _stand_in_member(place: str, name: str) -> Enum:
     """Return the member of this name of a class that stands in for an enumeration."""
     module, _, path = place.partition(":")
-    own = Enum(path.rpartition(".")[2], [name], module=module, qualname=path)
-    return own[name]
+    make: Any = Enum  # mypy wants a class that is written out
+    member: Enum = make(path.rpartition(".")[2], [name], module=module, qualname=path)[name]
+    return member
 
 
 @cache

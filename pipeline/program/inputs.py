@@ -66,7 +66,7 @@ def _find_foreign(value: Any, path: str) -> Iterator[str]:
     elif type(value) is dict:
         for key, element in value.items():
             if type(key) is str or (path and isinstance(key, _KEYS)):
-                yield from _find_foreign(element, f"{path}[{key!r}]" if path else key)
+                yield from _find_foreign(element, f"{path}[{key!r}]" if path else str(key))
             else:
                 wanted = "a str, a number, None, or a tuple of them" if path else "a str"
                 yield f"{path or 'kwargs'} has the key {key!r}, must be {wanted}"
