@@ -510,6 +510,7 @@ def test_a_lowering_that_fails_leaves_the_delegate(monkeypatch):
     evidence = dataclasses.replace(built.evidence(), lower_again=refused)
     culprit = only(locate(evidence, "run", [("run", InputSet((X,)))]))
     assert (culprit["kind"], culprit["partition"]) == ("delegate", 0)
+    assert culprit["what"].startswith("first departs: what comes out at aten.")
     assert "could not be lowered again (no such backend)" in culprit["what"]
 
 

@@ -112,21 +112,26 @@ def _describe_divergence(
     if not inputs_agree:
         more = "what it is given could not all be compared"
     place, error = compared.place, compared.error
-    spot = case.find(compared.index)
+    spot, what = case.find(compared.index), ""
     if spot.delegate is not None:
-        place, error, more = _look_into_delegate(case, compared, tolerance, call, spot.delegate)
+        inside, error, more = _look_into_delegate(case, compared, tolerance, call, spot.delegate)
+        if inside is None:
+            what = "what comes out at "
+        else:
+            place = inside
     spot = replace(spot, place=place)
     in_call = f", in call {call + 1} of the sequence" if len(case.sequence) > 1 else ""
-    sentence = f"first departs: {case.describe(spot)}: {describe_error(error)}{in_call}; {more}"
+    where = f"{what}{case.describe(spot)}"
+    sentence = f"first departs: {where}: {describe_error(error)}{in_call}; {more}"
     return case.culprit(spot, spot.kind, sentence, error)
 
 
 def _look_into_delegate(
     case: FailureCase, compared: Compared, tolerance: Tolerance, call: int, number: int
-) -> tuple[int, OutputError, str]:
+) -> tuple[int | None, OutputError, str]:
     """Return the place of the node at which a delegate diverges, its error, and how it was found;
-    where none is found, those of the delegate's output, and the reason."""
-    otherwise = compared.place, compared.error
+    where none is found, None, the error of the delegate's output, and the reason."""
+    otherwise = None, compared.error
     if case.budget.spent:
         return *otherwise, "validate.budget was spent before its delegate could be cut into parts"
     try:
@@ -142,7 +147,7 @@ def _look_into_delegate(
     what, constant = diff_named_data(case.data.named, weights, case.lowered.program)
     if what:
         reader = find_reader(constant, case.lowered.program) if constant else None
-        return compared.place if reader is None else reader, compared.error, f"the package {what}"
+        return reader, compared.error, f"the package {what}"
     calls, at = case.sequence[: call + 1], (compared.index, compared.visit)
     loaded = run_until(case.data, calls, *at, case.budget)
     assert loaded is not None  # it ran, and diverged
@@ -152,4 +157,4 @@ def _look_into_delegate(
     left = min(MOST_SECONDS, case.budget.left)
     node, found, note = bisect_delegate(module, inputs, tolerance, left)
     place = None if node is None else NodePlaces(case.lowered.program).find(node)
-    return compared.place if place is None else place, found or compared.error, note
+    return place, found or compared.error, note
