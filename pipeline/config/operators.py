@@ -22,6 +22,7 @@ from types import ModuleType
 
 from pipeline.config.passes import list_files
 from pipeline.program.fresh_imports import FromText, importing_from_text
+from pipeline.program.operator_libraries import noting_operators
 from pipeline.store.errors import PipelineError
 from pipeline.store.settings import OperatorSettings
 
@@ -85,9 +86,13 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
     with importing_from_text(lambda path: f"{path}{os.sep}".startswith(f"{root}{os.sep}")):
         for reference in references:
             try:
-                _load(reference, root)
+                with noting_operators(reference):
+                    _load(reference, root)
             except Exception as error:  # whatever the code of others raises
                 what = f"cannot be loaded ({type(error).__name__}: {error})"
+                if not is_there(reference, root):
+                    what = f"is no module or library here; it is looked for in {FOLDER}/ and beside"
+                    what += ", and among what is installed"
                 raise PipelineError(f"operators: {reference}: {what}") from error
 
 

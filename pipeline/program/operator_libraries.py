@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -82,6 +83,27 @@ REMEDY = (
 )
 
 
+_REGISTERED_BY: dict[str, str] = {}  # operators, by the library whose loading registered them
+
+
+@contextmanager
+def noting_operators(library: str) -> Iterator[None]:
+    """Note the operators that are registered within the context as those of a library."""
+    import torch
+
+    before = set(torch._C._dispatch_get_all_op_names())
+    yield
+    for name in set(torch._C._dispatch_get_all_op_names()) - before:
+        _REGISTERED_BY.setdefault(name, library)
+
+
+def find_library(operator: str) -> str:
+    """Return the library of an operator as a plan has it, `llama::update_cache.out`: what was
+    loaded when it was registered, else the one that the table has for it, else ""."""
+    known = LIBRARIES.get(operator.partition("::")[0], ("",))
+    return _REGISTERED_BY.get(operator, known[0])
+
+
 def register_for_lowering() -> None:
     """Register the operators that lowering itself asks for."""
     for module in _OF_LOWERING:
@@ -115,12 +137,33 @@ def register_operators(
     return missing
 
 
+def explain_missing(error: AttributeError) -> str:
+    """Return what an exporter lacks that asked `torch.ops` for an operator, or "" where its error
+    is another one."""
+    import torch
+
+    asked: Any = error.obj
+    if isinstance(asked, torch._ops._OpNamespace):
+        name = f"{asked.name}.{error.name}"
+    elif isinstance(asked, torch._ops.OpOverloadPacket):
+        name = f"{asked._qualified_op_name.replace('::', '.')}.{error.name}"
+    else:
+        return ""
+    modules = LIBRARIES.get(name.partition(".")[0], ())
+    known = f", as {modules[0]}," if modules else ""
+    return (
+        f"calls the operator {name[:_LONGEST]}, which nothing here registers; import the module "
+        f"that does{known} in the exporter, or name it in `operators` of [tool.pte-pipeline]"
+    )
+
+
 @cache
 def _import(module: str) -> str:
     """Import a module; return what it lacks here in a line, or "". Python tries a module that
     failed again each time."""
     try:
-        importlib.import_module(module)
+        with noting_operators(module):
+            importlib.import_module(module)
     except Exception as error:
         return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
     return ""

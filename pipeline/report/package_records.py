@@ -191,6 +191,19 @@ class MethodManifest(TypedDict):
     narrowed: NotRequired[list[Narrowed]]
 
 
+class OperatorLibraryRecord(TypedDict):
+    """A library of operators beside ATen's: an app that runs these `methods` links kernels of its
+    `operators`. `digest` is that of a library of the workspace, `version` of what is installed;
+    `kernels` are those that ExecuTorch's runtime had where it was compiled."""
+
+    name: str
+    digest: NotRequired[str]
+    version: NotRequired[str]
+    operators: list[str]
+    kernels: list[str]
+    methods: list[str]
+
+
 class ManifestRecord(TypedDict):
     """The manifest of a package."""
 
@@ -204,6 +217,7 @@ class ManifestRecord(TypedDict):
     emit: dict[str, Any]
     constant_methods: dict[str, Any]
     order: list[str]
+    operators: NotRequired[list[OperatorLibraryRecord]]
     methods: dict[str, MethodManifest]
     objects: dict[str, Any]
     files: dict[FileName, FileRecord]

@@ -14,7 +14,12 @@ from typing import Any, Literal
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
-from pipeline.report.package_records import ContentsRecord, DelegationRecord, ManifestRecord
+from pipeline.report.package_records import (
+    ContentsRecord,
+    DelegationRecord,
+    ManifestRecord,
+    OperatorLibraryRecord,
+)
 from pipeline.store.files import CONTENTS, MANIFEST, REPORT, read_record
 from pipeline.store.forms import fits
 from pipeline.store.workspace import Workspace
@@ -296,6 +301,7 @@ class ReportRecord(TypedDict):
     digests of the files of the workspace whose lines pages quote, as they were exported from and
     as the config was read; `left_float` counts operators that a quantized method's control flow
     keeps in floating point; `narrowed` has, by method, sizes whose range lowering narrowed;
+    `operators` are the libraries of operators beside ATen's that the methods call;
     `seconds` is each method's running time in the package over all calls.
     """
 
@@ -315,6 +321,7 @@ class ReportRecord(TypedDict):
     delegation: NotRequired[dict[str, DelegationRecord]]
     left_float: NotRequired[dict[str, int]]
     narrowed: NotRequired[dict[str, list[NarrowedRecord]]]
+    operators: NotRequired[list[OperatorLibraryRecord]]
     contents: NotRequired[ContentsRecord | None]
     gates: NotRequired[list[GateRecord]]
     baseline: NotRequired[dict[str, Any] | None]

@@ -238,6 +238,18 @@ class Narrowed(TypedDict):
     place: Count | None
 
 
+class _OperatorLibrary(TypedDict):
+    """A library of operators beside ATen's that a method calls outside of delegates: its name, the
+    digest of its files or the version of what is installed, and the operators, with those of which
+    ExecuTorch's runtime had kernels when it was compiled."""
+
+    name: str
+    digest: NotRequired[Digest]
+    version: NotRequired[str]
+    operators: list[str]
+    kernels: list[str]
+
+
 class _CompiledMethod(TypedDict):
     delegation: Delegation
     signature: Signature
@@ -245,6 +257,7 @@ class _CompiledMethod(TypedDict):
     debug_handles: list[tuple[Count, Count]]
     left_float: Count
     narrowed: list[Narrowed]
+    operators: list[_OperatorLibrary]
     constants: _Constants
 
 

@@ -1,15 +1,20 @@
 """Which libraries of operators are installed, and when they are loaded."""
 
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import executorch.exir
 import pytest
+import torch
 
 from pipeline.program.operator_libraries import (
     LIBRARIES,
+    explain_missing,
+    find_library,
     find_operators,
     is_registered,
+    noting_operators,
     register_operators,
 )
 
@@ -46,6 +51,31 @@ def test_an_operator_is_registered_when_it_is_named_and_a_strange_one_is_missing
     assert register_operators(["aten.add.Tensor", "team.scale.default"]) == {
         "team.scale.default": ""
     }
+
+
+@pytest.mark.parametrize(
+    ("operator", "words"),
+    [
+        ("team_nobody.scale", "calls the operator team_nobody.scale, which nothing here registers"),
+        ("llama.nothing", "as executorch.extension.llm.custom_ops.custom_ops, in the exporter"),
+        ("aten.relu.nothing", "calls the operator aten.relu.nothing, which nothing here"),
+    ],
+)
+def test_an_exporter_that_asks_for_a_missing_operator_is_told_what_to_import(operator, words):
+    with pytest.raises(AttributeError) as caught:
+        attrgetter(operator)(torch.ops)
+    assert words in explain_missing(caught.value)
+    with pytest.raises(AttributeError) as caught:
+        torch.nothing  # noqa: B018
+    assert explain_missing(caught.value) == ""
+
+
+def test_operators_are_those_of_the_library_that_registers_them():
+    with noting_operators("noted_ops"):
+        torch.library.define("noted_space::double", "(Tensor x) -> Tensor")
+    assert find_library("noted_space::double") == "noted_ops"
+    assert find_library("llama::never.out") == "executorch.extension.llm.custom_ops.custom_ops"
+    assert find_library("noted_nowhere::x.out") == ""
 
 
 def test_a_library_that_lacks_something_says_so(monkeypatch):

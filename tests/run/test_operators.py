@@ -1,5 +1,6 @@
 """Operators beside ATen's: where their libraries come from, and what is done without one."""
 
+import json
 import os
 import subprocess
 import sys
@@ -51,6 +52,51 @@ def test_a_missing_one_is_one_line_with_its_name_and_a_remedy(built):
     assert len(lines) == 1, built.output
     assert "compile:unnamed/forward failed in stage 'load'" in lines[0]
     assert "name the module or library that registers it in `operators`" in lines[0]
+
+
+def test_the_manifest_lists_what_an_app_links(built):
+    def libraries(package):
+        return json.loads(built.bytes_of(package, "manifest.json"))["operators"]
+
+    llm, quantized = libraries("cached")
+    assert llm["name"] == "executorch.extension.llm.custom_ops.custom_ops"
+    assert llm["operators"] == ["llama::custom_sdpa.out", "llama::update_cache.out"]
+    assert llm["kernels"] == llm["operators"] and llm["methods"] == ["step"]
+    assert llm["version"].startswith("executorch ") and "digest" not in llm
+    assert (quantized["name"], quantized["methods"]) == ("executorch.kernels.quantized", ["embed"])
+    (team,) = libraries("scaled")
+    assert (team["name"], team["operators"], team["kernels"]) == (
+        "team_ops",
+        ["team::scale.out"],
+        [],
+    )
+    assert len(team["digest"]) == 64
+    assert "team::scale.out" in built.bytes_of("scaled", "report.md").decode()
+
+
+def test_a_failure_is_reproduced_with_its_library_and_says_when_it_is_gone(built):
+    config = built.root / "partition_configs" / "scaled.yaml"
+    text = config.read_text()
+    config.write_text(f"{text}validate: {{min_sqnr: 500, inputs: 1, cases: []}}\n")
+    assert built.doit("validate:scaled") == 1, built.output
+    script = built.root / "build" / "scaled" / "reproduce" / "forward" / "reproduce.py"
+
+    def reproduce():
+        environment = {**built.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(
+            [sys.executable, script], cwd="/", env=environment, capture_output=True, text=True
+        )
+
+    done = reproduce()
+    assert done.returncode == 1 and "SQNR" in done.stdout and "it fails" in done.stdout, done.stderr
+    library = built.root / "operators" / "team_ops.py"
+    library.rename(built.root / "elsewhere.py")
+    done = reproduce()
+    (built.root / "elsewhere.py").rename(library)
+    config.write_text(text)
+    assert done.returncode == 2
+    (line,) = done.stdout.splitlines()
+    assert "scaled: method 'forward': operators: team_ops: is no module or library here" in line
 
 
 def test_an_edit_of_a_library_compiles_again_what_has_it_and_nothing_else(built):

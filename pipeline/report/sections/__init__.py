@@ -14,6 +14,7 @@ from pipeline.report.sections import (
     gates,
     latency,
     numerics,
+    operators,
     ranges,
 )
 
@@ -23,6 +24,7 @@ SECTIONS = (
     ranges.section,
     numerics.section,
     delegation.section,
+    operators.section,
     contents.section,
     latency.section,
     files.device_section,

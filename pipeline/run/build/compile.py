@@ -38,6 +38,7 @@ from pipeline.program.graphs import NodePlaces, forget_lines, iter_nodes
 from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
+from pipeline.run.build.called_operators import describe_libraries
 from pipeline.run.build.load import guard_files, guard_sources, load_method, load_quantized
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest
@@ -62,6 +63,7 @@ class CompiledMethod:
             program. A place, as the line of the source may change where the program doesn't.
         left_float: the operators in control flow of a quantized method that are not quantized.
         narrowed: each size whose range is smaller than in the source, as a `NarrowedSize`.
+        operators: the libraries of operators beside ATen's, as `describe_libraries` gives them.
         constants: the names of constants, as `describe_constants` gives them.
     """
 
@@ -72,10 +74,12 @@ class CompiledMethod:
     left_float: int
     constants: Json
     narrowed: Sequence[Json] = ()
+    operators: Sequence[Json] = ()
 
     def manifest(self) -> dict[str, Any]:
-        """Return what a manifest says of the method."""
-        facts = {name: value for name, value in vars(self).items() if name != "constants"}
+        """Return what a manifest says of the method; libraries of operators are the package's."""
+        apart = ("constants", "operators")
+        facts = {name: value for name, value in vars(self).items() if name not in apart}
         optional = ("debug_handles", "left_float", "narrowed")
         return {name: each for name, each in facts.items() if each or name not in optional}
 
@@ -176,6 +180,7 @@ def _emit(
         sizes = {name: InputSizes(lowered.exported_program(name)) for name in methods}
     with stages.stage("emit"):
         emitted, emission = emit_methods(lowered, inputs.emit, inputs.configs, root)
+        plans = {plan.name: plan for plan in emitted.executorch_program.execution_plan}
         for name, method in methods.items():
             nodes = [] if name in inputs.quantizes else list(iter_nodes(method.program))
             narrowed = ranges.find_narrowed(name, sizes[name], method.places, nodes)
@@ -183,6 +188,7 @@ def _emit(
                 described[name],
                 instructions=emission.instructions(name, method.program).to_json(),
                 narrowed=[each.to_json() for each in narrowed],
+                operators=describe_libraries(plans[name], action.key.get("operator_inputs", {})),
             )
     return emitted, named, described
 

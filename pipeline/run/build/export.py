@@ -36,6 +36,7 @@ from pipeline.program.archive import save_programs
 from pipeline.program.constant_values import encode_constant
 from pipeline.program.fresh_imports import FromText, importing_from_text
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
+from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.signature import check_inputs
 from pipeline.run.build.export_reads import ExportReads
 from pipeline.run.build.load import check_libraries
@@ -120,8 +121,9 @@ def _run_exporter(
     `prepare` is called before it is."""
     asked = _import_afresh(shadowed)
     prepare()
-    module = _load(path)
-    programs = _programs(module, parameters)
+    with _explaining_operators(path):
+        module = _load(path)
+        programs = _programs(module, parameters)
     constants = _constants(module, parameters, programs, store)
 
     def inputs(kind: Literal["example", "calibration"], method: str) -> Iterator[InputSet]:
@@ -138,6 +140,16 @@ def _run_exporter(
     torch.set_default_dtype(torch.float32)
     result, parts = _commit(programs, examples, batches, store)
     return [{**result, "constant_methods": constants}, parts, asked.to_json()]
+
+
+@contextmanager
+def _explaining_operators(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except AttributeError as error:
+        if what := explain_missing(error):
+            raise SourceError(f"{path.name}: {what}") from error
+        raise
 
 
 def _load(path: Path) -> ModuleType:

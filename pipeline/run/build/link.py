@@ -11,6 +11,7 @@ from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.link import link
 from pipeline.plan.actions import Action, LinkInputs
 from pipeline.plan.patterns import find_unfitting
+from pipeline.run.build.called_operators import join_libraries
 from pipeline.run.build.compile import CompiledUnit
 from pipeline.run.install import install
 from pipeline.run.stages import Stages
@@ -104,6 +105,7 @@ def _make_manifest(
         parts = result.object.to_json()
         compile_digest = inputs.compiles[unit]
         objects[unit] = {"action": compile_digest, "object": hash_json(parts), "parts": parts}
+    libraries = {n: m.operators for result in compiled.values() for n, m in result.methods.items()}
     return {
         "format": _FORMAT,
         "package": action.package,
@@ -115,6 +117,7 @@ def _make_manifest(
         "emit": inputs.emit,
         "constant_methods": dict(action.key["constant_methods"]),
         "order": action.key["order"],
+        "operators": join_libraries(libraries),
         "methods": methods,
         "objects": objects,
         "files": files,

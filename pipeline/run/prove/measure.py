@@ -161,6 +161,7 @@ def _make_record(
             for name, facts in methods.items()
             if "narrowed" in facts and name in programs
         },
+        "operators": subject.manifest.get("operators", []),
         "sizes": {n: file["size"] for n, file in subject.manifest.get("files", {}).items()},
     }
 

@@ -23,6 +23,7 @@ from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
 from pipeline.program.signature import flatten, lay_out
+from pipeline.store.errors import PipelineError
 from pipeline.store.files import record_bytes
 from pipeline.validate.limits import OutputLimits, check_limits
 from pipeline.validate.locate.case import Call, Located, describe_error, run_until
@@ -34,7 +35,7 @@ _INPUTS, _EXPECTED, _VALUE = (f"{n}.safetensors" for n in ("inputs", "expected",
 _SCRIPT = '''"""Shows how the method '{method}' of '{package}' fails, and where it departs first.
 
 Run it with the project installed: python {place}/reproduce.py
-It ends with 1 while the method fails, with 0 when it is mended.
+It ends with 1 while the method fails, with 0 when it is mended, with 2 where it can't run.
 """
 
 import sys
@@ -104,10 +105,18 @@ def _dim_order(value: Any) -> list[int] | None:
 
 
 def main(folder: Path, operators: Sequence[str] = ()) -> int:
-    """Run the reproduction in a folder and print the outcome; return 1 while it fails. `operators`
-    are loaded before, from the workspace in whose `build/` it stands."""
-    load_libraries(operators, folder.parents[3])
+    """Run the reproduction in a folder and print the outcome; return 1 while it fails, 2 where it
+    can't run. `operators` are loaded before, from the workspace in whose `build/` it stands."""
     record = json.loads((folder / _RECORD).read_bytes())
+    try:
+        load_libraries(operators, folder.parents[3])
+        return _reproduce(folder, record)
+    except PipelineError as error:
+        print(f"{record['package']}: method '{record['method']}': {error}")
+        return 2
+
+
+def _reproduce(folder: Path, record: Mapping[str, Any]) -> int:
     paths = [folder.parents[1] / name for name in record["files"]]
     pte = next(path for path in paths if path.suffix == ".pte")
     files = PackageFiles.of(pte, [path for path in paths if path.suffix == ".ptd"])

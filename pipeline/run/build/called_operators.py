@@ -1,0 +1,69 @@
+"""The libraries of the operators that a method calls beside ATen's: what an app must link."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pipeline.devices.bindings import find_missing_kernels
+from pipeline.program.operator_libraries import find_library
+from pipeline.store.digest import hash_json
+from pipeline.store.toolchain import version_of
+
+Json = Mapping[str, Any]
+# The runtime has these without any library: portable kernels, and operators of its own.
+_OF_THE_RUNTIME = frozenset({"aten", "dim_order_ops", "executorch_prim", "et_copy"})
+
+
+def describe_libraries(plan: Any, operator_inputs: Mapping[str, Json]) -> list[dict[str, Any]]:
+    """Describe the libraries of the operators that an emitted method calls outside of delegates.
+
+    Args:
+        plan: an `ExecutionPlan`.
+        operator_inputs: of each library of the workspace, the inputs that stand in the key.
+
+    Returns:
+        By library: its `name`, "" where no library registered the operators; what tells its
+        content, the `digest` of its inputs or the `version` of what is installed; its `operators`,
+        and those of them of which ExecuTorch's runtime has `kernels` here.
+    """
+    called = {".".join(filter(None, (each.name, each.overload))) for each in plan.operators}
+    foreign = sorted(name for name in called if name.partition("::")[0] not in _OF_THE_RUNTIME)
+    missing = set(find_missing_kernels(foreign)) if foreign else ()
+    by_library: dict[str, list[str]] = defaultdict(list)
+    for operator in foreign:
+        by_library[find_library(operator)].append(operator)
+    return [
+        {
+            "name": name,
+            **_identify(name, operator_inputs),
+            "operators": operators,
+            "kernels": [each for each in operators if each not in missing],
+        }
+        for name, operators in sorted(by_library.items())
+    ]
+
+
+def _identify(name: str, operator_inputs: Mapping[str, Json]) -> dict[str, str]:
+    if name in operator_inputs:
+        return {"digest": hash_json(operator_inputs[name])}
+    distribution = name.partition(".")[0]
+    version = version_of(distribution) if distribution else None
+    return {"version": f"{distribution} {version}"} if version else {}
+
+
+def join_libraries(methods: Mapping[str, Sequence[Json]]) -> list[dict[str, Any]]:
+    """Join the libraries of several methods, by name; each says for which `methods` it is."""
+    joined: dict[str, dict[str, Any]] = {}
+    for method, libraries in sorted(methods.items()):
+        for library in libraries:
+            known = joined.setdefault(library["name"], {**library, "methods": []})
+            for what in ("operators", "kernels"):
+                known[what] = _union(known[what], library[what])
+            known["methods"].append(method)
+    return [joined[name] for name in sorted(joined)]
+
+
+def _union(some: Iterable[str], others: Iterable[str]) -> list[str]:
+    return sorted({*some, *others})
