@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.devices.bindings import find_missing_kernels
+from executorch.extension.pybindings import _portable_lib
+
 from pipeline.program.operator_libraries import find_library
 from pipeline.store.digest import hash_json
 from pipeline.store.toolchain import version_of
@@ -30,7 +31,8 @@ def describe_libraries(plan: Any, operator_inputs: Mapping[str, Json]) -> list[d
     """
     called = {".".join(filter(None, (each.name, each.overload))) for each in plan.operators}
     foreign = sorted(name for name in called if name.partition("::")[0] not in _OF_THE_RUNTIME)
-    missing = set(find_missing_kernels(foreign)) if foreign else ()
+    # The libraries that lowering has loaded for the operators register kernels too.
+    kernels = set(_portable_lib._get_operator_names()) if foreign else ()
     by_library: dict[str, list[str]] = defaultdict(list)
     for operator in foreign:
         by_library[find_library(operator)].append(operator)
@@ -39,7 +41,7 @@ def describe_libraries(plan: Any, operator_inputs: Mapping[str, Json]) -> list[d
             "name": name,
             **_identify(name, operator_inputs),
             "operators": operators,
-            "kernels": [each for each in operators if each not in missing],
+            "kernels": [each for each in operators if each in kernels],
         }
         for name, operators in sorted(by_library.items())
     ]
