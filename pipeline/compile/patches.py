@@ -12,12 +12,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pkgutil import resolve_name
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from executorch.exir.verification import verifier
+from executorch.exir.verification.arg_validator import (
+    EdgeOpArgValidator,
+    RunHigherOrderOperatorError,
+)
+from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
@@ -29,31 +34,44 @@ _Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Patch:
-    """One function that is replaced.
+    """One function, property or other global that is replaced.
 
     Attributes:
         target: `module:name`, or `module:class.name`.
         source: the digest of its text in the release that the patch was written for.
-        make: returns what stands in its place, from the function itself.
+        make: returns what stands in its place, from the original.
+        text: what has that text, as `target`, where that isn't the target.
     """
 
     target: str
     source: str
-    make: Callable[[_Function], _Function]
+    make: Callable[[Any], Any]
+    text: str = ""
 
     @property
     def owner(self) -> Any:
-        """The module or class that holds the function."""
-        return resolve_name(self.target.removesuffix(f".{self.name}").removesuffix(f":{self.name}"))
+        """The module or class that holds the target."""
+        return _split(self.target)[0]
 
     @property
     def name(self) -> str:
-        return self.target.replace(":", ".").rpartition(".")[2]
+        return _split(self.target)[1]
 
     @property
-    def function(self) -> _Function:
-        function: _Function = vars(self.owner)[self.name]
-        return function
+    def original(self) -> Any:
+        return vars(self.owner)[self.name]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the installed text is the one that the patch was written for."""
+        owner, name = _split(self.text or self.target)
+        found = vars(owner)[name]
+        return digest_source(getattr(found, "fget", found)) == self.source
+
+
+def _split(target: str) -> tuple[Any, str]:
+    owner, _, name = target.replace(":", ".").rpartition(".")
+    return resolve_name(owner), name
 
 
 @contextmanager
@@ -75,7 +93,7 @@ def fast_lowering(patches: bool = True) -> Iterator[None]:
 @cache
 def _find_usable() -> tuple[Patch, ...]:
     """Return the patches whose functions have the text that they were written for."""
-    usable = tuple(p for p in PATCHES if digest_source(p.function) == p.source)
+    usable = tuple(patch for patch in PATCHES if patch.is_known)
     for patch in PATCHES:
         if patch not in usable:
             _log.warning("%s is another than was known, and is left as it is", patch.target)
@@ -183,6 +201,7 @@ def _make_composites(original: _Function) -> _Function:
     """Collect the composite operators again only where others may have been registered since: each
     decomposition asks twice, and looks at all operators of all libraries."""
 
+    @wraps(original)
     def collect() -> Any:
         native = torch._C._dispatch_get_registrations_for_dispatch_key(_COMPOSITE)
         in_python = len(torch.library._defs), len(torch.library._impls), len(sys.modules)
@@ -193,6 +212,74 @@ def _make_composites(original: _Function) -> _Function:
         return _composites[registered]
 
     return collect
+
+
+# Kernels in Python
+
+
+class _Plain(type):
+    def __getitem__(cls, parameters: Any) -> type:
+        return cls
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return callable(value)
+
+
+class _Callable(metaclass=_Plain):
+    """As `Callable`, and without an object for each annotation: `py_impl` defines an annotated
+    function for each of the thousands of kernels that a decomposition registers."""
+
+
+# Sizes
+
+
+def _make_expression(original: property) -> property:
+    """Keep the expression of a size for as long as no symbol is replaced: it is asked for some
+    hundred thousand times, and each time looks whether it is a number."""
+
+    def expression(self: Any) -> Any:
+        version = self.shape_env and self.shape_env._replacements_version_counter
+        if version is None:
+            return original.fget(self)  # type: ignore[misc]
+        if self._expr_ver != version:
+            self._expr_cache, self._expr_ver = original.fget(self), version  # type: ignore[misc]
+        return self._expr_cache
+
+    return property(expression)
+
+
+# Verification
+
+
+class _Values(Interpreter):
+    """Takes the values of nodes from their metadata, and computes none."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        meta = self.node.meta  # type: ignore[attr-defined]
+        return meta["val"] if "val" in meta else super().call_function(target, args, kwargs)
+
+
+class _DtypeValidator(EdgeOpArgValidator, _Values):
+    """ExecuTorch's validator, which would compute each operator on fake tensors."""
+
+
+def _make_dtype_check(original: _Function) -> _Function:
+    """Check dtypes by the values that nodes have already; what seems wrong is checked by ExecuTorch
+    itself, which computes them again, some 60 times for two methods."""
+
+    def check(module: GraphModule) -> None:
+        validator = _DtypeValidator(module)
+        try:
+            validator.run(*verifier._get_inputs(module))
+        except RunHigherOrderOperatorError:
+            return  # as in the original: a graph is looked at up to its first delegate
+        except Exception:
+            original(module)
+        else:
+            if validator.violating_ops:
+                original(module)
+
+    return check
 
 
 _COMPOSITE = "CompositeImplicitAutograd"
@@ -228,4 +315,20 @@ PATCHES = (
         "torch.export.exported_program:_collect_all_valid_cia_ops", _COMPOSITES, _make_composites
     ),
     Patch("torch.export.decomp_utils:_collect_all_valid_cia_ops", _COMPOSITES, _make_composites),
+    Patch(
+        "torch._ops:Callable",
+        "119b074e42369630508176e83685d649970b7c23208f776f8a3f9ae49e812da2",
+        lambda original: _Callable,
+        text="torch._ops:OperatorBase.py_impl",
+    ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.expr",
+        "917f151435df1d67f615a28037bd3e9ca340393376836fbb97d112d477f6311d",
+        _make_expression,
+    ),
+    Patch(
+        "executorch.exir.verification.verifier:_check_tensor_args_matching_op_allowed_dtype",
+        "2c0dc1f5e5a5857ce835bf47a5bc611af20e62010e54bc25316c445fc24d5404",
+        _make_dtype_check,
+    ),
 )
