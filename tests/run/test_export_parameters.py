@@ -3,12 +3,16 @@ by name and passes from a factory: in one workspace, and the bytes of the joint 
 
 import json
 import textwrap
+from types import ModuleType
 
 import pytest
+import torch
 import yaml
+from torch.export import export
 
 from pipeline.plan.export_parameters import find_wrong, name_export, parse_export, read_parameters
-from pipeline.run.build.export import _call
+from pipeline.run.build.export import _call, _programs
+from pipeline.store.errors import SourceError
 from tests.support.bench import Bench
 
 MODEL = """
@@ -195,6 +199,14 @@ def test_each_set_of_parameters_is_an_export_of_its_own(bench):
     assert bench.doit() != 0
     line = "export.sizes: is no parameter of export_methods() in models/sized.py; did you mean"
     assert line in bench.output and "Traceback" not in bench.output
+
+
+def test_method_names_that_differ_by_case_alone_are_told():
+    program = export(torch.nn.Tanh(), (torch.ones(1),))
+    module = ModuleType("cased")
+    module.export_methods = lambda: {"Encode": program, "encode": program}
+    with pytest.raises(SourceError, match=r"cased.py: method names Encode, encode: two of them"):
+        _programs(module, {})
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from pipeline.run.trace.isolated import has_kernel_view, run_isolated
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.names import METHOD_NAME
+from pipeline.store.names import METHOD_NAME, are_distinct
 from pipeline.store.store import Store
 from pipeline.store.toolchain import CORE
 from pipeline.store.workspace import Workspace
@@ -180,6 +180,9 @@ def _programs(module: ModuleType, parameters: Mapping[str, Any]) -> dict[str, Ex
     elif wrong := [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]:
         what = f"method names {', '.join(wrong)}; must be letters, digits and underscores, and not "
         what += "start with a digit"
+    elif not are_distinct(programs):
+        what = f"method names {', '.join(sorted(programs))}: two of them differ by case alone; "
+        what += "rename one, since archives and some file systems take both for one"
     else:
         return dict(programs)
     raise SourceError(f"{module.__name__}.py: {what}")
