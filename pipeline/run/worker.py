@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.action_log import logging_to
+from pipeline.run.imports import import_executorch
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.store.errors import describe_error
 from pipeline.store.files import clear_place, make_folder, remove
@@ -121,6 +122,8 @@ def import_ahead(workspace: Workspace) -> None:
     """Import what actions need before there is one. What goes wrong does so again in its log."""
     with suppress(Exception), logging_to(workspace.logs / "imports.log"):
         _prepare()
+        if workspace.fast_lowering:
+            import_executorch()
         import pipeline.run.perform  # noqa: F401
 
 
@@ -132,6 +135,8 @@ def _perform(
 
     try:
         with stages.stage(IMPORT):
+            if workspace.fast_lowering:
+                import_executorch()
             from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
             from pipeline.run.perform import runs_user_code
         if not runs_user_code(action):
