@@ -153,6 +153,8 @@ class _PoolOfOne:
 
         self._workspace = replace(workspace)
         self._always = always
+        # A worker has not loaded it, and `inspect.getmodule` looks at the files of all modules.
+        sys.modules.pop("dodo", None)
 
     def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         from pipeline.run.worker import log_path, run
