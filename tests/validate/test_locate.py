@@ -22,7 +22,7 @@ from pipeline.validate.budget import Budget
 from pipeline.validate.locate import locate as locating
 from pipeline.validate.locate.case import Located
 from pipeline.validate.locate.locate import locate
-from pipeline.validate.locate.walk import Tolerance
+from pipeline.validate.locate.walk import Tolerance, returns_state
 from pipeline.validate.results import MethodValidation, Run, Validation
 from tests.devices.test_bindings import Counter, exported
 from tests.devices.test_interpreter import Branches
@@ -486,6 +486,18 @@ def test_a_kernel_of_the_runtime_that_computes_something_else(monkeypatch):
 
 
 _OPEN = bindings.Package
+
+
+def test_a_value_that_is_returned_for_forms_sake_is_no_culprit():
+    """`llama::update_cache` writes to its cache, and returns memory that nobody has written."""
+    with torch.library._scoped_library("locate", "DEF") as library:
+        library.define("update(Tensor x, Tensor(a!) cache) -> Tensor")
+        graph = torch.fx.Graph()
+        x, cache = graph.placeholder("x"), graph.placeholder("cache")
+        for_form = graph.call_function(torch.ops.locate.update.default, (x, cache))
+        written = graph.call_function(torch.ops.aten.copy_.default, (cache, x))
+        added = graph.call_function(torch.ops.aten.add.Tensor, (x, x))
+        assert [returns_state(node) for node in (for_form, written, added)] == [False, True, False]
 
 
 def test_what_fails_in_locating_is_told():

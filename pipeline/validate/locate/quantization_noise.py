@@ -18,7 +18,7 @@ from pipeline.program.operators import base_name, control_flow_name, node_label
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.validate.locate.case import FailureCase, describe_error
 from pipeline.validate.locate.node_values import NodeValues
-from pipeline.validate.locate.walk import changes_state, comparable
+from pipeline.validate.locate.walk import comparable
 from pipeline.validate.metrics import OutputError, compare
 
 MOST = 3
@@ -78,7 +78,7 @@ def _layers(
 
 def _recompute(node: Node, held: Mapping[Node, Any]) -> Any:
     """Compute the float operator on the quantized program's values; None where that fails."""
-    if control_flow_name(node) or changes_state(node):
+    if control_flow_name(node) or _changes_state(node):
         return None
     try:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: held[n])
@@ -86,3 +86,9 @@ def _recompute(node: Node, held: Mapping[Node, Any]) -> Any:
             return node.target(*args, **kwargs)  # type: ignore[operator]
     except Exception:  # whatever an operator raises for other sizes
         return None
+
+
+def _changes_state(node: Node) -> bool:
+    """Return whether a node calls an operator that writes to one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)

@@ -231,12 +231,17 @@ def _leading(diverging: Sequence[Compared], walked: Walk, source: NodeValues) ->
     reaching: set[Node] = set()
     for node in reversed(source.nodes):
         leads = any(user in reaching and user not in agreeing for user in node.users)
-        if leads or node.op == "output" or changes_state(node):
+        if leads or node.op == "output" or returns_state(node):
             reaching.add(node)
     return next((c for c in diverging if source.nodes[c.place] in reaching), None)
 
 
-def changes_state(node: Node) -> bool:
-    """Return whether a node calls an operator that writes to one of its arguments."""
+def returns_state(node: Node) -> bool:
+    """Return whether a node calls an operator that writes to one of its arguments, and returns it.
+
+    One that returns something else returns it for form's sake: the value of `llama::update_cache`
+    is memory that nobody has written.
+    """
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
+    returned = (each.alias_info for each in schema.returns) if schema is not None else ()
+    return any(alias is not None and alias.is_write for alias in returned)
