@@ -775,7 +775,8 @@ def test_example_inputs_are_not_believed(original, tmp_path):
     ("kind", "value", "remedy"),
     [
         ("operator", "executorch.exir.dialects.edge._ops.aten.add.Tensor", "before to_edge"),
-        ("path", "it's.weight", "rename it"),
+        ("path", 'a"b.weight', "rename it"),
+        ("path", "a\\.weight", "rename it"),
         ("path", "__w__.weight", "rename it"),
     ],
 )

@@ -180,7 +180,7 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 root = Path(sys.argv[1])
-pool = Pool(Workspace(root, Store(root / ".store"), 2), 2, False)
+pool = Pool(Workspace(root, Store(root / ".store"), 2, fast_lowering=False), 2, False)
 told = {}
 actions = []
 for package, where in json.loads(sys.argv[2]).items():
