@@ -85,6 +85,36 @@ def run_doit(
         return os.waitstatus_to_exitcode(status), printed.read().decode()
 
 
+def run_in_fork(action: Callable[[], object], log: Path) -> int:
+    """Run an action in a fork that prints to a file; return its exit status, 0 for success."""
+    import torch
+
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for stream in (1, 2):
+                os.dup2(output, stream)
+            torch.set_num_threads(1)
+            action()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    return os.waitpid(child, 0)[1]
+
+
+def last_line(log: Path) -> str:
+    """Return the last line that says anything, else "crashed"."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "crashed")
+
+
 def _wait(child: int, timeout: float) -> int:
     deadline = time.monotonic() + timeout
     while True:

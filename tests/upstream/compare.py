@@ -8,12 +8,9 @@ is left out. Then `doit` builds and validates the package in a workspace of its 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -21,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import executorch.exir
-import torch
 from executorch.exir import EdgeCompileConfig
 from torch.export.pt2_archive._package import package_pt2
 
 from pipeline.program.sources import describe_archive
 from tests.support.bench import Bench
-from tests.support.forked import warm_up
+from tests.support.forked import last_line, run_in_fork, warm_up
 from tests.upstream.collect import Case, collect
 from tests.upstream.faults import explain
 
@@ -96,8 +92,8 @@ def compare(
     for left in folder.glob(f"{name}-[0-9]*/"):  # by a run that was ended
         shutil.rmtree(left)
     log = folder / f"{name}.log"
-    if _fork(lambda: _write_packages(*collect(files, flow, select), folder, name), log):
-        raise RuntimeError(f"{name}: {_last_line(log)}; {log} says more")
+    if run_in_fork(lambda: _write_packages(*collect(files, flow, select), folder, name), log):
+        raise RuntimeError(f"{name}: {last_line(log)}; {log} says more")
     failed = json.loads((folder / f"{name}.json").read_text())
     found = [Found(f"{name}-0", test, NO_CASE, reason=why) for test, why in failed.items()]
     for root in sorted(folder.glob(f"{name}-[0-9]*/")):
@@ -149,11 +145,11 @@ def _find_refused(cases: Mapping[str, Case], root: Path) -> dict[str, str]:
     """Return why the joint call refuses some cases, by halves; what it gives where it refuses none
     is kept."""
     log = root / "joint.log"
-    if not _fork(lambda: _write_joint(cases, root / EXPECTED), log):
+    if not run_in_fork(lambda: _write_joint(cases, root / EXPECTED), log):
         return {}
     names = list(cases)
     if len(names) == 1:
-        return {names[0]: _last_line(log)}
+        return {names[0]: last_line(log)}
     halves = names[: len(names) // 2], names[len(names) // 2 :]
     found = [_find_refused({name: cases[name] for name in half}, root) for half in halves]
     return found[0] | found[1]
@@ -251,30 +247,3 @@ def _told(output: str, method: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     own = [line for line in lines if re.search(rf"\b{method}\b", line)]
     return (own or lines or [""])[-1][:400]
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "crashed")
-
-
-def _fork(action: Callable[[], object], log: Path) -> int:
-    """Run an action in a fork that prints to a file; return its exit status, 0 for success."""
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            for stream in (1, 2):
-                os.dup2(output, stream)
-            torch.set_num_threads(1)
-            action()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-    return os.waitpid(child, 0)[1]
