@@ -17,6 +17,7 @@ KINDS = sorted(path.stem[6:] for path in Path(__file__).parent.glob("cases_*.py"
 
 def load_cases(kinds: list[str] = KINDS) -> dict[str, Callable[[], ExportedProgram]]:
     """Return the cases of some kinds, by default of all: name to what makes the program."""
+    torch.manual_seed(0)  # layers of cases are made on import
     for kind in kinds:
         importlib.import_module(f"tests.sweep.cases_{kind}")
     return CASES

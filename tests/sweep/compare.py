@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from torch.export import ExportedProgram
@@ -86,6 +87,7 @@ def compare(cases: Mapping[str, Callable[[], ExportedProgram]], root: Path) -> l
 
 def _write(make: Callable[[], ExportedProgram], name: str, root: Path) -> None:
     """Export a case, lower it by ExecuTorch, and save its archive. It is a fork."""
+    torch.manual_seed(0)
     program = make()
     (root / f"{name}.exported").touch()
     run_in_fork(
