@@ -1,7 +1,5 @@
 """Dynamic shapes, sizes that depend on data, and what is computed from them."""
 
-import math
-
 import torch
 from torch import nn
 from torch.export import Dim
@@ -96,28 +94,38 @@ def asserts(self, x):
 
 
 @method(randn(4, 2), dynamic={"x": {0: Dim("n", min=2, max=9)}})
-def sym_float_ops(self, x):
-    return (
-        x * math.sqrt(x.shape[0])
-        + x.shape[0] / 3
-        + math.floor(x.shape[0] / 2)
-        + max(x.shape[0], 3)
-        + x.shape[0] % 3
-        + x.shape[0] ** 2
-    )
+def sym_division(self, x):
+    return x + x.shape[0] / 3
 
 
 @method(randn(4, 2), dynamic={"x": {0: Dim("n", min=2, max=9)}})
-def sym_float_more(self, x):
-    n = x.shape[0]
-    return (
-        x * math.log2(n)
-        + torch.sym_min(n, 5)
-        + torch.sym_ite(n > 3, 1, 2)
-        + math.ceil(n / 3)
-        + math.trunc(n / 2.5)
-        + int(n / 2)
-    )
+def sym_power(self, x):
+    return x * x.shape[0] ** 2
+
+
+@method(randn(4, 2), dynamic={"x": {0: Dim("n", min=2, max=9)}})
+def sym_modulo(self, x):
+    return x + x.shape[0] % 3
+
+
+@method(randn(4, 2), dynamic={"x": {0: Dim("n", min=2, max=9)}})
+def sym_floor(self, x):
+    return x + x.shape[0] // 2
+
+
+@method(randn(4, 2), dynamic={"x": {0: Dim("n", min=2, max=9)}})
+def sym_sqrt(self, x):
+    return x * torch.sym_sqrt(x.shape[0])
+
+
+@method(randn(4, 2), dynamic={"x": {0: Dim("n", min=2, max=9)}})
+def sym_min(self, x):
+    return x * torch.sym_min(x.shape[0], 5)
+
+
+@method(randn(4, 2), dynamic={"x": {0: Dim("n", min=2, max=9)}})
+def sym_choice(self, x):
+    return x * torch.sym_ite(x.shape[0] > 3, 1, 2)
 
 
 @method(
@@ -129,11 +137,6 @@ def sym_float_more(self, x):
 )
 def sym_sum(self, a, b, c, d):
     return torch.cat([a, b, c, d]).view(-1)
-
-
-@method(randn(6, 2), dynamic={"x": {0: Dim("n", min=2, max=9)}})
-def round_sym(self, x):
-    return x[: round(x.shape[0] / 2)]
 
 
 @method(randn(1, 1, 6, 6), dynamic={"x": {2: Dim("n", min=2, max=9)}})
