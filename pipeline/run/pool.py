@@ -130,12 +130,12 @@ class Pool:
     def _start(self) -> ProcessPoolExecutor:
         if self._group is None:
             self._group = WorkerGroup()
-        environment = {name: os.environ.get(name, "1") for name in _THREADS}
+            os.environ[HASH_SEED] = hash_seed()  # for all workers
         worker: Any = ProcessPoolExecutor(
             max_workers=1,
             initializer=join,
             initargs=(self._group.number, os.getpid()),
-            env={**environment, HASH_SEED: hash_seed()},
+            env={name: os.environ.get(name, "1") for name in _THREADS},
         )
         self._workers.append(worker)
         return worker
