@@ -19,8 +19,8 @@ from typing import Any
 
 import executorch.exir
 from executorch.exir import EdgeCompileConfig
-from torch.export.pt2_archive._package import package_pt2
 
+from pipeline.program.archive import save_programs
 from pipeline.program.sources import describe_archive
 from tests.support.bench import Bench
 from tests.support.forked import last_line, run_in_fork, warm_up
@@ -116,7 +116,7 @@ def _unique(cases: Sequence[Case], scratch: Path) -> list[Case]:
     """Leave out cases that lower a program of the same digest in the same way."""
     seen, found = set(), []
     for case in cases:
-        package_pt2(scratch, exported_programs={"forward": case.program})
+        save_programs({"forward": case.program}, scratch)
         digest = describe_archive(scratch).programs[0].program
         way = digest, str(case.options), str(case.edge), bool(case.partitioners)
         if way not in seen:
@@ -137,7 +137,7 @@ def _write_package(cases: Mapping[str, Case], root: Path) -> None:
     (root / "refused.json").write_text(json.dumps(refused, indent=1))
     if cases:
         programs = {name: case.program for name, case in cases.items()}
-        package_pt2(root / "models" / "cases.pt2", exported_programs=programs)
+        save_programs(programs, root / "models" / "cases.pt2")
         write_config(root, {name: _method_config(case) for name, case in cases.items()})
 
 
