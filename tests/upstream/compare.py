@@ -19,6 +19,8 @@ from typing import Any
 
 import executorch.exir
 from executorch.exir import EdgeCompileConfig
+from torch.export import ExportedProgram
+from torch.export.pt2_archive._package import package_pt2
 
 from pipeline.program.archive import save_programs
 from pipeline.program.sources import describe_archive
@@ -116,7 +118,7 @@ def _unique(cases: Sequence[Case], scratch: Path) -> list[Case]:
     """Leave out cases that lower a program of the same digest in the same way."""
     seen, found = set(), []
     for case in cases:
-        save_programs({"forward": case.program}, scratch)
+        _write_archive({"forward": case.program}, scratch)
         digest = describe_archive(scratch).programs[0].program
         way = digest, str(case.options), str(case.edge), bool(case.partitioners)
         if way not in seen:
@@ -137,8 +139,17 @@ def _write_package(cases: Mapping[str, Case], root: Path) -> None:
     (root / "refused.json").write_text(json.dumps(refused, indent=1))
     if cases:
         programs = {name: case.program for name, case in cases.items()}
-        save_programs(programs, root / "models" / "cases.pt2")
+        _write_archive(programs, root / "models" / "cases.pt2")
         write_config(root, {name: _method_config(case) for name, case in cases.items()})
+
+
+def _write_archive(programs: Mapping[str, ExportedProgram], path: Path) -> None:
+    """Write programs as a user does, or, where torch knows no name of a container of theirs, as an
+    exporter's are written: without example inputs."""
+    try:
+        package_pt2(path, exported_programs=dict(programs))
+    except NotImplementedError:
+        save_programs(programs, path)
 
 
 def _find_refused(cases: Mapping[str, Case], root: Path) -> dict[str, str]:
