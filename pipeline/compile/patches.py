@@ -63,7 +63,7 @@ class Patch:
 
     @property
     def is_known(self) -> bool:
-        """Whether the installed text is the one that the patch was written for."""
+        """Tell whether the installed text is the one that the patch was written for."""
         owner, name = _split(self.text or self.target)
         found = vars(owner)[name]
         return digest_source(getattr(found, "fget", found)) == self.source
@@ -226,8 +226,8 @@ class _Plain(type):
 
 
 class _Callable(metaclass=_Plain):
-    """As `Callable`, and without an object for each annotation: `py_impl` defines an annotated
-    function for each of the thousands of kernels that a decomposition registers."""
+    """Stands in for `Callable`, without an object for each annotation: `py_impl` defines an
+    annotated function for each of the thousands of kernels that a decomposition registers."""
 
 
 # Sizes
