@@ -52,14 +52,20 @@ _LONGEST = 300  # characters of what torch says of an error
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType)
 
 
-def load_program(archive: Path, entry: str) -> ExportedProgram:
-    """Load the program of one entry, without example inputs. Raises SourceError."""
+def load_program(archive: Path, entry: str, *, own: bool = False) -> ExportedProgram:
+    """Load the program of one entry, without example inputs.
+
+    Args:
+        own: whether `save_programs` wrote the archive, which then holds nothing pickled.
+
+    Raises SourceError.
+    """
     with open_archive(archive) as reader:
         document = reader.program(entry)
         _register_operators(document, entry)
         # They are Python that torch runs before each call; a package has no such checks.
         document["guards_code"] = []
-        tensors = {kind: _load_tensors(reader, kind, entry) for kind in KINDS}
+        tensors = {kind: _load_tensors(reader, kind, entry, own) for kind in KINDS}
         try:
             serialized = _dict_to_dataclass(schema.ExportedProgram, document)
             with mended_reader():
@@ -83,13 +89,17 @@ def _register_operators(document: Any, entry: str) -> None:
         raise ValueError(f"{what}: {why}" if why else f"{what}; {REMEDY}")
 
 
-def _load_tensors(reader: ArchiveReader, kind: str, entry: str) -> dict[str, torch.Tensor]:
+def _load_tensors(
+    reader: ArchiveReader, kind: str, entry: str, own: bool
+) -> dict[str, torch.Tensor]:
     """Load weights or constants by name. Those of one member share its memory."""
     storages: dict[str, torch.UntypedStorage] = {}
     tensors: dict[str, torch.Tensor] = {}
     for name, record in reader.payloads(kind, entry).items():
         member, meta = f"data/{kind}/{record['path_name']}", record["tensor_meta"]
         if record["use_pickle"]:
+            if own:
+                raise ValueError(f"'{entry}': tensor '{name}' is pickled, which no build does")
             tensors[name] = _load_subclass(reader, member, f"'{entry}': tensor '{name}'")
             continue
         if member not in storages:

@@ -117,6 +117,13 @@ def test_what_is_pickled_is_refused(archive, change, message):
     assert "\n" not in str(raised.value)
 
 
+def test_an_archive_of_the_store_holds_nothing_pickled(archive):
+    """Whatever it is: what a build wrote has plain tensors alone."""
+    rewrite(archive, pickled_weight)
+    with pytest.raises(SourceError, match="'weight' is pickled, which no build does"):
+        load_program(archive, "a", own=True)
+
+
 def test_example_inputs_that_are_objects_are_refused(archive):
     def change(name, data):
         if not name.endswith("sample_inputs/a.pt"):

@@ -48,14 +48,14 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
     if identify_program(archive, source.entry) != (source.program, source.names):
         what = f"{source.entry}: the store or its remote says that another program stands here"
         raise SourceError(f"{archive.name}: {what}; `doit -a` believes neither")
-    return load_program(archive, source.entry)
+    return load_program(archive, source.entry, own=source.exported)
 
 
 def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
     """Load what a quantize action made. Raises MissingBlobError."""
     if (entry := store.get(action)) is None:
         raise MissingBlobError(f"the quantized program of {method} is not in the store")
-    program = load_program(store.verified_path(entry.result["program"]), QUANTIZED_ENTRY)
+    program = load_program(store.verified_path(entry.result["program"]), QUANTIZED_ENTRY, own=True)
     return Quantized(program, entry.result["origins"])
 
 
