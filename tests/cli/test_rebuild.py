@@ -109,8 +109,8 @@ def test_a_package_is_built_again_from_its_sources_alone(built):
 OTHER_WEIGHTS = """
 _load = load_program
 
-def load_program(*arguments):
-    program = _load(*arguments)
+def load_program(*arguments, **options):
+    program = _load(*arguments, **options)
     for tensor in program.state_dict.values():
         tensor.data.add_(1)
     return program
