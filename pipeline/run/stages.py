@@ -12,18 +12,26 @@ IMPORT, WAIT = "import", "wait for another build"
 class Stages:
     """`current` names the stage under way, and after a failure the one that failed."""
 
-    def __init__(self, tell: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Take a function of how many of how many steps of the action are done."""
-        self.tell = tell
+    def __init__(
+        self, note: Callable[[str, int, int], None] = lambda stage, done, total: None
+    ) -> None:
+        """Take a function of the stage under way, and of how many of how many steps of it are
+        done."""
+        self._note = note
         self.current = "start"
         self.spans: list[tuple[str, float, float]] = []  # of `time.perf_counter`, as they ended
         self.steps: list[tuple[str, float, float]] = []  # likewise, within stages
         self._stepping = False
         self.peak_bytes = 0  # of processes that were started for the action
 
+    def tell(self, done: int, total: int) -> None:
+        """Say how many of how many steps of the stage are done."""
+        self._note(self.current, done, total)
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         self.current = name
+        self.tell(0, 0)
         started = time.perf_counter()
         yield
         self.spans.append((name, started, time.perf_counter()))

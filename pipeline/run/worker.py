@@ -7,6 +7,7 @@ would end the other workers' tasks with it.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import resource
 import signal
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
@@ -26,7 +27,8 @@ from pipeline.run.action_log import logging_to
 from pipeline.run.imports import import_executorch
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.store.errors import describe_error
-from pipeline.store.files import clear_place, make_folder, remove
+from pipeline.store.files import clear_place, make_folder, read_record, remove
+from pipeline.store.forms import fits
 from pipeline.store.names import shorten_name
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
@@ -61,20 +63,33 @@ def progress_path(action: Action, workspace: Workspace) -> Path:
     return log_path(action, workspace).with_suffix(".progress")
 
 
+def read_status(path: Path) -> dict[str, Any]:
+    """Read the file in which an action under way says how far it is; empty where it says nothing
+    yet."""
+    found = read_record(path)
+    return found if found and fits(found, _Status) else {}
+
+
+class _Status(TypedDict):
+    """How far an action is: its process, stage, and how many of how many steps are done."""
+
+    pid: int
+    stage: str
+    done: int
+    total: int
+
+
 def read_progress(action: Action, workspace: Workspace) -> tuple[int, int] | None:
-    """Return how many of how many steps an action under way has done, if it says so."""
-    try:
-        done, total = progress_path(action, workspace).read_text().split()
-        return int(done), int(total)
-    except (OSError, ValueError):  # not there, or half written
-        return None
+    """Return how many of how many steps an action under way has done, if it has some."""
+    status = read_status(progress_path(action, workspace))
+    return (status["done"], status["total"]) if status.get("total", 0) > 1 else None
 
 
-def _write_progress(path: Path, done: int, total: int) -> None:
-    if total > 1:
-        with suppress(OSError):
-            clear_place(path)
-            path.write_text(f"{done} {total}")
+def _write_status(path: Path, stage: str, done: int, total: int) -> None:
+    status = {"pid": os.getpid(), "stage": stage, "done": done, "total": total}
+    with suppress(OSError):
+        clear_place(path)
+        path.write_text(json.dumps(status))
 
 
 def log_name(action: Action, workspace: Workspace) -> str:
@@ -85,8 +100,8 @@ def log_name(action: Action, workspace: Workspace) -> str:
 def run(action: Action, workspace: Workspace, always: bool) -> Report:
     """Perform an action, whatever the store holds if `always`, with all that it prints in its
     log."""
-    steps = progress_path(action, workspace)
-    stages = Stages(partial(_write_progress, steps))
+    status = progress_path(action, workspace)
+    stages = Stages(partial(_write_status, status))
     started, clock = time.perf_counter(), time.time()
     if (remote := workspace.store.remote) is not None:
         remote.counts = type(remote.counts)()  # of this action alone
@@ -99,7 +114,7 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
         outcome, error, usage = "failed", describe_error(problem), {}
     finally:
         with suppress(OSError):
-            remove(steps)
+            remove(status)
     event = make_event(
         action,
         outcome,

@@ -69,7 +69,17 @@ def join(group: int, parent: int) -> None:
         os._exit(1)
     if os.getppid() != parent:
         os._exit(1)
+    _keep_for_ever()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+
+
+def _keep_for_ever() -> None:
+    """Keep joblib from ending this worker when it has grown by 300 MB, which it does where psutil
+    is installed (loky 3.6, `_process_worker`): it would import all again. It can go when that is an
+    option."""
+    from joblib.externals.loky import process_executor
+
+    process_executor._USE_PSUTIL = False

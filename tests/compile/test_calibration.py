@@ -337,7 +337,8 @@ def test_progress_is_read_from_what_a_worker_wrote(calibrated):
     (action,) = plan.quantizes("pair").values()
     assert read_progress(action, plan.workspace) is None
     path = progress_path(action, plan.workspace)
-    for text, told in (("12 64", (12, 64)), ("", None), ("12", None)):
+    whole = '{"pid": 1, "stage": "quantize", "done": %d, "total": %d}'
+    for text, told in ((whole % (12, 64), (12, 64)), (whole % (0, 0), None), ("", None)):
         path.write_text(text)
         assert read_progress(action, plan.workspace) == told
 

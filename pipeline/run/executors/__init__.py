@@ -1,0 +1,66 @@
+"""Executors of actions: one interface, and what becomes of an action whose worker dies.
+
+An executor takes an action and returns a future of its report. It knows neither plans nor tasks;
+`run/pool.py` decides what runs next and what is tried again.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipeline.plan.actions import Action
+from pipeline.run.worker import Report
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an action asks of the worker that takes it.
+
+    Attributes:
+        tags: names of backends whose requirements it must have.
+        memory: the bytes that the action is expected to take, 0 where that is not known.
+    """
+
+    tags: frozenset[str] = frozenset()
+    memory: int = 0
+
+
+class WorkerLostError(Exception):
+    """The process of an action ended.
+
+    Attributes:
+        signals: those that ended it, as "SIGKILL(-9)", or "".
+        stage: the one that the action was in, or "".
+        peak_bytes: the most memory that it was seen to hold.
+        system: what the system says of the end, or "".
+    """
+
+    def __init__(
+        self, signals: str = "", stage: str = "", peak_bytes: int = 0, system: str = ""
+    ) -> None:
+        super().__init__(signals)
+        self.signals, self.stage = signals, stage
+        self.peak_bytes, self.system = peak_bytes, system
+
+
+class ExecutorLostError(Exception):
+    """No worker takes actions any more; the text is for people."""
+
+
+class Executor(Protocol):
+    """A place where actions run. `slots` is how many it takes at a time."""
+
+    @property
+    def slots(self) -> int: ...
+
+    def submit(self, action: Action, needs: Needs) -> Future[Report]:
+        """Return a future of the action's report, which raises WorkerLostError where its worker
+        dies, and ExecutorLostError where all of them are out of reach."""
+
+    def look(self) -> None:
+        """Look how far the actions under way are; called every moment while some are awaited."""
+
+    def close(self) -> None:
+        """End what is under way, and all workers that this executor started."""

@@ -1,0 +1,32 @@
+"""The executor of this machine: actions run in up to `slots` worker processes."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pipeline.plan.actions import Action
+from pipeline.run.executors import Needs
+from pipeline.run.executors.processes import WorkerProcesses
+from pipeline.run.worker import Report, import_ahead, progress_path, run
+from pipeline.store.workspace import Workspace
+
+
+class LocalExecutor:
+    """Worker processes that have the workspace before them, so actions go there as planned."""
+
+    def __init__(self, workspace: Workspace, slots: int, always: bool) -> None:
+        self.slots = slots
+        self._workspace = workspace
+        self._always = always
+        self._processes = WorkerProcesses()
+        self.look = self._processes.look
+        self.close = self._processes.close
+
+    def submit(self, action: Action, needs: Needs) -> Future[Report]:
+        """Hand an action to a worker. While a model is exported, another worker imports what it
+        needs: programs that are being exported are compiled next, by more workers."""
+        status = progress_path(action, self._workspace)
+        future = self._processes.submit(status, run, action, self._workspace, self._always)
+        if action.kind == "export" and len(self._processes) < self.slots:
+            self._processes.start_ahead(import_ahead, self._workspace)
+        return future

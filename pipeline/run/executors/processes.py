@@ -1,0 +1,147 @@
+"""Worker processes on this machine.
+
+Each is a pool of one process of joblib's loky, so that one that dies takes nothing else with it. A
+process starts when there is a call for it, and is kept until `close`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
+
+from pipeline.run.executors import WorkerLostError
+from pipeline.run.executors.system import count_oom_kills, peak_memory
+from pipeline.run.worker import read_status
+from pipeline.run.worker_group import WorkerGroup, join, starting_workers
+from pipeline.store.files import remove
+from pipeline.store.toolchain import HASH_SEED, hash_seed
+
+# Libraries of native code start a thread a core otherwise, whose number changes what they compute.
+_THREADS = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
+    *("VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+)
+_SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")  # as `SIGSEGV(-11)`; only an error's message has it
+
+
+@dataclass
+class _UnderWay:
+    """A call under way: the file in which it says how far it is, and the most bytes it held."""
+
+    status: Path
+    process: ProcessPoolExecutor
+    oom_kills: int
+    peak_bytes: int = 0
+
+    def describe_end(self, error: BrokenProcessPool) -> WorkerLostError:
+        """Describe how its process died."""
+        signals = ", ".join(sorted(set(_SIGNALS.findall(str(error)))))
+        stage = str(read_status(self.status).get("stage", ""))
+        with suppress(OSError):
+            remove(self.status)
+        system = ""
+        if count_oom_kills() > self.oom_kills:
+            system = "the system ended it for lack of memory"
+        elif "KILL" in signals:
+            system = "the system may have ended it for lack of memory"
+        return WorkerLostError(signals, stage, self.peak_bytes, system)
+
+
+class WorkerProcesses:
+    """Processes that call functions. All methods may be called by several threads."""
+
+    def __init__(self) -> None:
+        self._group: WorkerGroup | None = None
+        self._processes: list[ProcessPoolExecutor] = []
+        self._idle: list[ProcessPoolExecutor] = []
+        self._under_way: dict[Future[Any], _UnderWay] = {}
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def submit(self, status: Path, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Call a function in the process that was busy last, or in a new one.
+
+        Args:
+            status: the file in which the function says how far it is, as `run.worker.run` does.
+
+        Returns:
+            A future of its result; it raises WorkerLostError where its process dies.
+        """
+        outer: Future[Any] = Future()
+        outer.set_running_or_notify_cancel()
+        with self._lock, starting_workers():
+            inner, process = self._hand_out(function, *arguments)
+            self._under_way[outer] = _UnderWay(status, process, count_oom_kills())
+        inner.add_done_callback(partial(self._settle, outer))
+        return outer
+
+    def _hand_out(self, *call: Any) -> tuple[Future[Any], ProcessPoolExecutor]:
+        while self._idle:
+            process = self._idle.pop()
+            try:
+                return process.submit(*call), process
+            except BrokenProcessPool:  # it died while it had nothing to do
+                self._processes.remove(process)
+        process = self._start()
+        return process.submit(*call), process
+
+    def _settle(self, outer: Future[Any], inner: Future[Any]) -> None:
+        """Give the outcome of a call on; its process is free again, or gone."""
+        error = inner.exception()
+        with self._lock:
+            call = self._under_way.pop(outer)
+            broken = isinstance(error, BrokenProcessPool)
+            (self._processes.remove if broken else self._idle.append)(call.process)
+        if error is None:
+            outer.set_result(inner.result())
+        else:
+            known = isinstance(error, BrokenProcessPool)
+            outer.set_exception(call.describe_end(error) if known else error)
+
+    def start_ahead(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Let one more process call a function, whatever comes of it, if none is idle."""
+        with self._lock, starting_workers():
+            if not self._idle:
+                process = self._start()
+                process.submit(function, *arguments)
+                self._idle.append(process)
+
+    def _start(self) -> ProcessPoolExecutor:
+        if self._group is None:
+            self._group = WorkerGroup()
+            os.environ[HASH_SEED] = hash_seed()  # for all of them
+        process: Any = ProcessPoolExecutor(
+            max_workers=1,
+            initializer=join,
+            initargs=(self._group.number, os.getpid()),
+            env={name: os.environ.get(name, "1") for name in _THREADS},
+        )
+        self._processes.append(process)
+        return process
+
+    def look(self) -> None:
+        """Look how much memory the calls under way hold: one that is killed can't say."""
+        with self._lock:
+            under_way = list(self._under_way.values())
+        for each in under_way:
+            if type(process := read_status(each.status).get("pid")) is int:
+                each.peak_bytes = max(each.peak_bytes, peak_memory(process))
+
+    def close(self) -> None:
+        """End the processes now, whatever they do, and all that they started."""
+        if self._group is not None:
+            self._group.close()
+            for process in list(self._processes):
+                process.shutdown(wait=True, kill_workers=True)

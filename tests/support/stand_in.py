@@ -1,0 +1,84 @@
+"""A pool whose workers import neither torch nor ExecuTorch, and perform actions as a test says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Another `perform` for worker processes, and neither torch nor ExecuTorch.
+PREPARE = """
+STANDS_IN = {
+    "pipeline.run.perform": "performs",
+    "pipeline.compile.preprocess.cache": "counts",
+    "torch": "threads",
+}
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name in STANDS_IN:
+            found = importlib.util.find_spec(STANDS_IN[name])
+            return importlib.util.spec_from_file_location(name, found.origin)
+sys.meta_path.insert(0, Finder())
+"""
+TORCH = """
+set_num_threads = set_num_interop_threads = set_default_device = set_default_dtype = print
+float32 = None
+"""
+COUNTS = """
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+@contextmanager
+def counted_preprocess():
+    yield SimpleNamespace(hits=0, misses=0, saved=0, seconds=0)
+"""
+RUN = """
+import json, sys
+from pathlib import Path
+from pipeline.plan.actions import Action
+from pipeline.run.pool import Pool
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+
+root = Path(sys.argv[1])
+jobs = int(sys.argv[3])
+pool = Pool(Workspace(root, Store(root / ".store"), jobs, fast_lowering=False), jobs, False)
+told = {}
+actions = []
+for kind, package, where in json.loads(sys.argv[2]):
+    actions.append(Action(kind, "m", package, None, {"package": package}, where))
+for action, report in pool.run(actions):
+    event = report.event
+    told[action.package] = [event.error, event.stage, event.peak_bytes]
+pool.close()
+print(json.dumps(told))
+"""
+
+
+def run_stand_in(
+    folder: Path, perform: str, actions: Sequence[tuple[str, str, Any]], jobs: int = 2
+) -> dict[str, list[Any]]:
+    """Run actions in a pool; return the error, the stage and the peak in bytes of each.
+
+    Args:
+        perform: the text of a module with `perform` and `runs_user_code`.
+        actions: kind, package and inputs of each; packages differ.
+    """
+    (folder / "performs.py").write_text(perform)
+    (folder / "counts.py").write_text(COUNTS)
+    (folder / "threads.py").write_text(TORCH)
+    (folder / "sitecustomize.py").write_text("import sys, importlib.util\n" + PREPARE)
+    path = os.pathsep.join([str(folder), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(folder), json.dumps(actions), str(jobs)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        timeout=600,
+        check=True,
+    )
+    told: dict[str, list[Any]] = json.loads(done.stdout.splitlines()[-1])
+    return told
