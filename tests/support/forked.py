@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.drawing import start_helper
+from tests.support.forked_worker import fork_worker
 from tests.support.quick_torch import make_torch_quick
 
 
@@ -48,16 +49,16 @@ def warm_up() -> None:
 
 @contextmanager
 def forked_workers() -> Iterator[None]:
-    """Let workers that joblib starts be forks of this process."""
-    from joblib.externals.loky.backend import context
+    """Let the workers of builds be forks of this process."""
+    from pipeline.run import worker_process
 
     warm_up()
-    before = context.get_start_method()
-    context.set_start_method("fork", force=True)
+    before = worker_process.launch
+    worker_process.launch = fork_worker  # type: ignore[assignment]
     try:
         yield
     finally:
-        context.set_start_method(before, force=True)
+        worker_process.launch = before
 
 
 def run_doit(
