@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import pytest
 
+from pipeline.run.executors.process import WorkerDiedError, WorkerProcess
 from pipeline.run.worker_group import WorkerGroup
-from pipeline.run.worker_process import WorkerDiedError, WorkerProcess
 
 
 @pytest.fixture

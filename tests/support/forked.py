@@ -50,15 +50,15 @@ def warm_up() -> None:
 @contextmanager
 def forked_workers() -> Iterator[None]:
     """Let the workers of builds be forks of this process."""
-    from pipeline.run import worker_process
+    from pipeline.run.executors import process
 
     warm_up()
-    before = worker_process.launch
-    worker_process.launch = fork_worker  # type: ignore[assignment]
+    before = process.launch
+    process.launch = fork_worker  # type: ignore[assignment]
     try:
         yield
     finally:
-        worker_process.launch = before
+        process.launch = before
 
 
 def run_doit(

@@ -32,8 +32,8 @@ class ForkedWorker:
 
 
 def fork_worker(numbers: tuple[int, int, int, int], environment: dict[str, str]) -> ForkedWorker:
-    """Take the place of `worker_process.launch`."""
-    from pipeline.run.worker_process import serve
+    """Take the place of `process.launch`."""
+    from pipeline.run.executors.process import serve
 
     if child := os.fork():
         return ForkedWorker(child)

@@ -147,10 +147,10 @@ def _become(arguments: Any, folder: str, environment: dict[str, str], streams: A
     site.execsitecustomize()
     patched = environment.get("PATCHED_MODULE")
     assert patched not in sys.modules, f"{patched} is loaded already, and is not patched"
-    from pipeline.run import worker_process
+    from pipeline.run.executors import process
     from tests.support.forked_worker import fork_worker
 
-    worker_process.launch = fork_worker  # type: ignore[assignment]
+    process.launch = fork_worker  # type: ignore[assignment]
     if how == "-m":
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)

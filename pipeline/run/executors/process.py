@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _CODE = """\
 import json, sys
 sys.path[:] = json.loads(sys.argv.pop())
-from pipeline.run.worker_process import serve
+from pipeline.run.executors.process import serve
 serve(*map(int, sys.argv[1:]))
 """
 
