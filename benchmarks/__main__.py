@@ -26,6 +26,7 @@ CASES = {
     "one-partition": ("changes", "one_partition"),
     "fresh-checkout": ("shipped", "fresh_checkout"),
     "exported-again": ("shipped", "exported_again"),
+    "remote": ("remote", "remote"),
     "cold": ("cold", "cold"),
     "tracking": ("tracking", "tracking"),
     "miss-overhead": ("overhead", "miss_overhead"),

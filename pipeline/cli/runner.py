@@ -22,6 +22,7 @@ from pipeline.cli.terminal import as_it_is
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
+from pipeline.plan.waves import ask_for_packages
 from pipeline.report.events import Event, make_event
 from pipeline.run.batch import Batch
 from pipeline.run.stored import install_stored
@@ -64,6 +65,7 @@ class BatchRunner(Runner):
         with Interrupts() as interrupts:
             try:
                 try:
+                    self._fetch_ahead(task_dispatcher)
                     self._walk(task_dispatcher, ready)
                 finally:
                     interrupts.hold()
@@ -74,6 +76,24 @@ class BatchRunner(Runner):
             finally:
                 self._close(task_dispatcher, bool(interrupts.status))
                 self.final_result = interrupts.status or self.final_result
+
+    def _fetch_ahead(self, task_dispatcher: Any) -> None:
+        """Fetch what a remote has for the selected packages, together. What does not come is found
+        missing when its turn comes."""
+        tasks, names = task_dispatcher.tasks, list(task_dispatcher.selected_tasks)
+        groups = [tasks[name].task_dep for name in names if tasks[name].has_subtask]
+        chosen = {name for each in (names, *groups) for name in each}
+        asked = [task for name in chosen if (task := action_task(tasks[name])) is not None]
+        packages = sorted({task.package for task in asked if task.package})
+        if not asked or self.always_execute or asked[0].plan.workspace.store.remote is None:
+            return
+        plan = asked[0].plan
+        sound = [package for package in packages if not plan.problems(package)]
+        validates = any(task.kind == "validate" for task in asked)
+        blobs = ask_for_packages(plan, sound, validates)
+        if blobs:
+            self._hold(plan.workspace)
+            plan.workspace.store.fetch(blobs)
 
     def _walk(self, task_dispatcher: Any, ready: list[Any]) -> None:
         """Walk the graph to its end. `ready` holds those that wait for workers, or are there."""
@@ -87,6 +107,8 @@ class BatchRunner(Runner):
                 if not ready:
                     break
                 self._run_together(ready)
+                if any(action_task(each.task).kind == "export" for each in ready):
+                    self._fetch_ahead(task_dispatcher)  # now it is known what follows
                 done.extend(ready)
                 ready.clear()
             elif node != "hold on":

@@ -26,6 +26,7 @@ from pipeline.cli.terminal import guard_standard_streams
 from pipeline.plan.actions import unit_name
 from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
+from pipeline.plan.waves import ask_for_exports
 from pipeline.run.install import clean
 from pipeline.store.errors import PipelineError
 from pipeline.store.visible import one_line
@@ -54,7 +55,9 @@ def _plan_at(root: Path) -> Plan:
     except OSError as error:
         needed = "it must be a folder that can be written"
         raise InvalidDodoFile(f"build/: {error.strerror}; {needed}") from error
-    return Plan(workspace)
+    plan = Plan(workspace)
+    ask_for_exports(plan)
+    return plan
 
 
 def _plan() -> Plan:

@@ -116,6 +116,17 @@ class Models:
     def export(self, export: str) -> Action[ExportInputs]:
         """Return an export's action: that of the first recorded run which found what is there now,
         else of the latest run. Raises SourceError."""
+        latest = None
+        for action in self.candidates(export):
+            if self.workspace.store.get(action.digest) is not None:
+                return action
+            latest = latest or action
+        assert latest is not None
+        return latest
+
+    def candidates(self, export: str) -> Iterator[Action[ExportInputs]]:
+        """Yield what an export's action is by each of its recorded runs, the latest first. Raises
+        SourceError."""
         digests, store = self.workspace.file_digests, self.workspace.store
         path, parameters = self.source(export).path, parse_export(export)[1]
         where = str(path.relative_to(self.workspace.root))
@@ -125,18 +136,12 @@ class Models:
         declared = parse_declared(found, where)
         files = declared.find(self.finder.places, where) if declared else []
         entry = store.get_by_key(keys.reads_key(export, content))
-        latest = None
         for reads in parse_records(entry.result if entry else {}) or [Reads()]:
             inputs = ExportInputs(where, self.surroundings, declared, reads.unfollowed, parameters)
             present = self.finder.find(reads, files)
-            action = keys.export_action(
+            yield keys.export_action(
                 export, content, present, reads.distributions, inputs, self.libraries
             )
-            if store.get(action.digest) is not None:
-                return action
-            latest = latest or action
-        assert latest is not None
-        return latest
 
     @cached_property
     def libraries(self) -> list[tuple[str, dict[str, str | None]]]:

@@ -313,17 +313,24 @@ class Plan:
         """Hash the file with a package's accepted figures; None where there is none."""
         return self.workspace.find_data(self.workspace.baseline(package))
 
-    def validate_digest(self, package: str) -> Digest | None:
-        """Return the digest of the validate action, or None while the package is not linked."""
-        methods, files = self.methods(package), self._linked(package)
-        summary = self.configs.summary(package)
+    def validate_digest(
+        self, package: str, linked: Mapping[str, Digest] | None = None
+    ) -> Digest | None:
+        """Return the digest of the validate action, or None while the package is not linked; of a
+        package of the `linked` files, if they are given."""
+        files = self._linked(package) if linked is None else _loadable(linked)
+        methods, summary = self.methods(package), self.configs.summary(package)
         if methods is None or summary is None or not files:
             return None
         quotable = self.models.quotable(summary.export)
         given = [files, toolchain(summary.distributions), self._baseline(package), quotable]
         inputs = [*given, self._libraries(package)]
         found: Digest | None = self._derived(
-            package, "validate", methods, inputs, lambda: _digest(self.validate(package))
+            package,
+            "validate",
+            methods,
+            inputs,
+            lambda: self.make_validation(package, files, methods).digest,
         )
         return found
 
@@ -351,5 +358,9 @@ class Plan:
 
     def _linked(self, package: str) -> dict[str, Digest]:
         """Return the files of a linked package that a device loads."""
-        files = self.workspace.state(package).get("link", {}).get("files", {})
-        return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
+        return _loadable(self.workspace.state(package).get("link", {}).get("files", {}))
+
+
+def _loadable(files: Mapping[str, Digest]) -> dict[str, Digest]:
+    """Return those files of a package that a device loads."""
+    return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}

@@ -37,7 +37,7 @@ def export_status(plan: Plan, model: str) -> Status:
         if not plan.models.is_current(model):
             why = _first(action.inputs.unfollowed)
             return Status("stale", f"exports each time: {why}; declare INPUTS to keep it")
-        if store.intact(keys.exported_blobs(entry.result)):
+        if store.obtainable(keys.exported_blobs(entry.result)):
             return Status("up-to-date", "its source and all it reads are unchanged")
         return Status("stale", "its exported program is no longer in the store")
     record = store.get_by_key(keys.reads_key(model, action.key["source"]))
@@ -61,7 +61,7 @@ def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
     store = plan.workspace.store
     previous = plan.workspace.state(package).get(action.kind, {}).get(str(action.method))
     entry = store.get(action.digest)
-    if entry is not None and store.intact(entry.result["blobs"]):
+    if entry is not None and store.obtainable(entry.result["blobs"]):
         if previous == action.digest:
             return Status("up-to-date", "unchanged")
         return Status("hit", f"{done} before; {_changes(plan, previous, action, done)}")
@@ -113,7 +113,7 @@ def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
     """Return the status of an action whose result is files, not all of which are in `build/`."""
     store = plan.workspace.store
     entry = store.get(action)
-    there = entry is not None and all(store.has(blob) for blob in entry.result["files"].values())
+    there = entry is not None and store.obtainable(entry.result["files"].values())
     return Status("hit" if there else "stale", reason)
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from pipeline.plan.actions import Action
 from pipeline.plan.export_parameters import parse_export
-from pipeline.plan.kinds import ActionTask
+from pipeline.plan.kinds import KINDS, ActionTask
 from pipeline.plan.plan import Plan
-from pipeline.plan.status import export_status, unit_status
 from pipeline.report.events import Event, make_event
 from pipeline.run.worker import Report, log_name, read_progress
 from pipeline.store.digest import Digest
@@ -85,17 +84,26 @@ class Batch:
         plan = self._plan
         models = {action.model for action in lost}
         exports = [name for name in plan.exporters if parse_export(name)[0] in models]
-        self._repair([plan.models.export(m) for m in exports if not export_status(plan, m).current])
+        fleeting = [plan.models.export(m) for m in exports if not plan.models.is_current(m)]
+        self._repair([*fleeting, *self._lost(plan.models.export(m) for m in exports)])
         for name in {*models, *exports}:
             plan.forget(name)
         links = [str(action.package) for action in lost if action.kind == "link"]
-        compiles = self._stale(unit for package in links for unit in plan.compiles(package) or ())
+        compiles = self._lost(unit for package in links for unit in plan.compiles(package) or ())
         compiled = [*compiles, *(action for action in lost if action.kind == "compile")]
-        self._repair(self._stale(q for each in compiled for q in each.inputs.quantizes.values()))
+        self._repair(self._lost(q for each in compiled for q in each.inputs.quantizes.values()))
         self._repair(compiles)
 
-    def _stale(self, units: Iterable[Action]) -> list[Action]:
-        return [u for u in units if unit_status(self._plan, str(u.package), u).state == "stale"]
+    def _lost(self, actions: Iterable[Action]) -> list[Action]:
+        """Return those whose results are no longer here, and not at a remote either: its word that
+        it has a blob is not enough any more."""
+        store = self._plan.workspace.store
+
+        def is_here(action: Action) -> bool:
+            entry = store.get(action.digest)
+            return entry is not None and store.intact(KINDS[action.kind].blobs(entry.result))
+
+        return [action for action in actions if not is_here(action)]
 
     def _repair(self, actions: Sequence[Action]) -> None:
         list(self._events(list({action.digest: action for action in actions}.values())))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
@@ -31,6 +32,7 @@ from pipeline.store.store import action_name, blob_name
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34
 MAX_ERRORS = 3  # in a row
+REMEMBERED = 60.0  # seconds for which an answer holds: others push, and wipe, meanwhile
 _DOMAIN = b"pte-pipeline result\n"
 _EMPTY = digest.hash_bytes(b"")
 _T = TypeVar("_T")
@@ -99,7 +101,8 @@ class Remote:
         self._given_up = False
         self._denied = False
         self._errors_in_a_row = 0
-        self._known: dict[str, str] = {}  # "there", or the count of the failed fetch, by name
+        # "there", or the count of the failed fetch, and when it was learnt, by name
+        self._answers: dict[str, tuple[str, float]] = {}
         self._keys: Keys | None = None
         self._files = RemoteFiles(settings.url, settings.options, settings.timeout)
         self.counts = Counts()
@@ -143,8 +146,29 @@ class Remote:
                 return True
         return False
 
+    def has_blob(self, blob: Digest) -> bool:
+        """Tell whether a blob is there, whatever its content, of which nothing is fetched."""
+        name = blob_name(blob)
+        if blob == _EMPTY:
+            return True
+        answer = self._answer(name)
+        if answer is None and self._usable():
+            with self._transfer(name, counts=False):
+                if self._files.size(name) is None:
+                    raise RemoteError("misses")
+                answer = "there"
+        return answer == "there"
+
     def _may_have(self, name: str) -> bool:
-        return self._usable() and self._known.get(name, "there") == "there"
+        return self._usable() and self._answer(name) in (None, "there")
+
+    def _answer(self, name: str) -> str | None:
+        """Return what the remote said of a name, unless that was long ago."""
+        answer, when = self._answers.get(name, (None, 0.0))
+        return answer if time.monotonic() - when < REMEMBERED else None
+
+    def _learn(self, name: str, answer: str) -> None:
+        self._answers[name] = answer, time.monotonic()
 
     def _read(self, name: str, limit: int) -> Iterator[bytes]:
         for piece in self._files.read(name, limit):
@@ -185,13 +209,13 @@ class Remote:
     def push_blob(self, blob: Digest, path: Path) -> None:
         """Write a blob, unless it is there already or the local file has another content."""
         name = blob_name(blob)
-        known = self._known.get(name, "misses")
-        if blob == _EMPTY or not self._pushes() or known == "there":
+        answer = self._answer(name) or "misses"
+        if blob == _EMPTY or not self._pushes() or answer == "there":
             return
         # What is wrong with the local file is no matter of the remote.
         with suppress(OSError, digest.WrongContentError), self._transfer(name, pushing=True):
             # A file of this name and size probably has this content.
-            if known != "misses" or self._files.size(name) != path.stat().st_size:
+            if answer != "misses" or self._files.size(name) != path.stat().st_size:
                 self._write(name, digest.verified(digest.read_pieces(path), blob))
 
     def _pushes(self) -> bool:
@@ -220,8 +244,9 @@ class Remote:
         self._given_up = self._given_up or given_up
 
     @contextmanager
-    def _transfer(self, name: str, pushing: bool = False) -> Iterator[None]:
-        """Count how the block ends. A RemoteError in it is no error to the caller."""
+    def _transfer(self, name: str, pushing: bool = False, counts: bool = True) -> Iterator[None]:
+        """Count how the block ends; a success only if it `counts`. A RemoteError in it is no error
+        to the caller."""
         try:
             yield
         except RemoteError as error:
@@ -231,12 +256,12 @@ class Remote:
                 else:
                     setattr(self.counts, error.count, getattr(self.counts, error.count) + 1)
                     self._errors_in_a_row = 0
-                    self._known[name] = error.count
+                    self._learn(name, error.count)
         else:
             with self._lock:
-                self.counts.hits += not pushing
+                self.counts.hits += counts and not pushing
                 self._errors_in_a_row = 0
-                self._known[name] = "there"
+                self._learn(name, "there")
 
     def _count_error(self, error: RemoteError, pushing: bool) -> None:
         self.counts.errors += 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -39,6 +39,7 @@ from pipeline.store.results import fits_action
 if TYPE_CHECKING:
     from pipeline.store.remote import Remote, RemoteSettings
 
+AT_ONCE = 16  # questions to the remote
 LOCK_TIMEOUT = 900.0  # seconds to wait for another process that computes the same
 _CORRUPT = "was corrupt and has been dropped"
 _README = """\
@@ -137,15 +138,57 @@ class Store:
         that has it."""
         return is_plain(self.blob_path(blob)) or self._fetch(blob)
 
+    def obtainable(self, blobs: Iterable[Digest]) -> bool:
+        """Tell whether all blobs are here with the right content, or at the remote, of which only
+        this is asked. Each is hashed once per process; bad ones are dropped."""
+        lacking = [blob for blob in blobs if not self._is_good(blob, fetches=False)]
+        return all(self._each(self._is_remote, lacking))
+
     def intact(self, blobs: Iterable[Digest]) -> bool:
-        """Tell whether all blobs are there with the right content. Each is hashed once per process;
-        bad ones are dropped."""
+        """Tell whether all blobs are here with the right content, after fetching what is not. Each
+        is hashed once per process; bad ones are dropped."""
+        blobs = list(blobs)
+        self.fetch(blobs)
         bad = [blob for blob in blobs if not self._is_good(blob)]
         return not bad
 
-    def _is_good(self, blob: Digest) -> bool:
+    # Several at once, so that a build waits for a remote's answers once and not for each
+
+    def ask(self, actions: Iterable[Digest]) -> None:
+        """Fetch the entries of actions that are not here."""
+        self._each(self.get, self._lacking(actions, self.action_path))
+
+    def look(self, blobs: Iterable[Digest]) -> None:
+        """Ask the remote whether it has the blobs that are not here."""
+        self._each(self._is_remote, self._lacking(blobs, self.blob_path))
+
+    def fetch(self, blobs: Iterable[Digest]) -> None:
+        """Fetch the blobs that are not here."""
+        self._each(self._fetch, self._lacking(blobs, self.blob_path))
+
+    def _lacking(self, digests: Iterable[Digest], path: Callable[[Digest], Path]) -> list[Digest]:
+        if self.remote is None:
+            return []
+        return [each for each in dict.fromkeys(digests) if not is_plain(path(each))]
+
+    def _each(self, function: Callable[[Digest], _T], digests: Sequence[Digest]) -> list[_T]:
+        """Call a function that asks the remote with each digest, some at a time."""
+        if len(digests) < 2 or self.remote is None:
+            return [function(each) for each in digests]
+        from concurrent.futures import ThreadPoolExecutor
+
+        threads = ThreadPoolExecutor(AT_ONCE, "pte-store")
+        try:
+            return list(threads.map(function, digests))
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def _is_remote(self, blob: Digest) -> bool:
+        return self.remote is not None and self.remote.has_blob(blob)
+
+    def _is_good(self, blob: Digest, fetches: bool = True) -> bool:
         with suppress(MissingBlobError):
-            self.verified_path(blob, once=True)
+            self.verified_path(blob, once=True, fetches=fetches)
             return True
         return False
 
@@ -179,27 +222,28 @@ class Store:
 
         return self._checked(blob, read)
 
-    def verified_path(self, blob: Digest, once: bool = False) -> Path:
+    def verified_path(self, blob: Digest, once: bool = False, fetches: bool = True) -> Path:
         """Return the path of a blob, after hashing its content.
 
         Args:
             once: do not hash a blob again that this process has hashed before.
+            fetches: ask the remote for what is not here.
 
         Raises:
             MissingBlobError: it is not there; a bad one is dropped.
         """
         path = self.blob_path(blob)
         if not (once and blob in self._verified and is_plain(path)):
-            self._checked(blob, lambda path: digest.hash_file(path) == blob or None)
+            self._checked(blob, lambda path: digest.hash_file(path) == blob or None, fetches)
             self._verified.add(blob)
         return path
 
-    def _checked(self, blob: Digest, read: Callable[[Path], _T | None]) -> _T:
+    def _checked(self, blob: Digest, read: Callable[[Path], _T | None], fetches: bool = True) -> _T:
         """Return what `read` gives of the local file or, where it gives None, of a fetched one."""
         path = self.blob_path(blob)
         why = "is missing"
         for local in (True, False):
-            if not local and not self._fetch(blob):
+            if not local and not (fetches and self._fetch(blob)):
                 break
             if not is_plain(path):
                 continue
@@ -242,9 +286,14 @@ class Store:
             return False
         with suppress(OSError), self._writing(self.blob_path(blob)) as file:
             if self.remote.fetch_blob(blob, file):
+                self._verified.add(blob)
                 return True
             raise OSError  # nothing is published
         return False
+
+    def _push(self, blob: Digest) -> None:
+        if self.remote is not None and is_plain(self.blob_path(blob)):
+            self.remote.push_blob(blob, self.blob_path(blob))
 
     # Action results
 
@@ -300,9 +349,7 @@ class Store:
             raise PipelineError(f"a result of kind {kind} has a form that store/results.py lacks")
         self._write_entry(action, entry)
         if self.remote is not None and self.remote.settings.pushes:
-            for blob in find_references(digest.canonical_json(result)):
-                if is_plain(self.blob_path(blob)):
-                    self.remote.push_blob(blob, self.blob_path(blob))
+            self._each(self._push, list(find_references(digest.canonical_json(result))))
             self.remote.push_result(action, replace(entry, unsigned=False).to_json())
         return action
 

@@ -130,6 +130,17 @@ def test_absent_is_asked_for_once(site, blob_file):
     assert counted(reader) == {"misses": 2, "hits": 1}
 
 
+def test_whether_a_blob_is_there(site, blob_file, monkeypatch):
+    reader = site.remote()
+    assert not reader.has_blob(BLOB)
+    site.remote().push_blob(BLOB, blob_file)
+    assert not reader.has_blob(BLOB)  # asked a moment ago
+    monkeypatch.setattr(remote, "REMEMBERED", 0.0)
+    assert reader.has_blob(BLOB)
+    assert counted(reader) == {"misses": 1}
+    assert reader.counts.bytes_fetched == 0
+
+
 def test_blob_that_is_there_is_not_pushed_again(site, blob_file):
     site.remote().push_blob(BLOB, blob_file)
     again = site.remote()

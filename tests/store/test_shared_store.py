@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.store import digest, remote
 from pipeline.store.remote import RemoteSettings
 from pipeline.store.store import MissingBlobError, Store
 from tests.support.bench import Bench
@@ -23,22 +24,22 @@ KEY = {"kind": "test", "n": 1}
 
 
 @pytest.fixture
-def remote(site):
+def place(site):
     """A folder, and S3."""
     return site.settings()
 
 
 @pytest.fixture
-def filled(tmp_path, remote):
+def filled(tmp_path, place):
     """A store that has pushed a result with its blob, and the digests of both."""
-    store = Store(tmp_path / "first", remote)
+    store = Store(tmp_path / "first", place)
     blob = store.put(b"content")
     return store, store.put_result(KEY, {"blobs": [blob]}, seconds=2.0), blob
 
 
 @pytest.fixture
-def other(tmp_path, remote):
-    return Store(tmp_path / "second", remote)
+def other(tmp_path, place):
+    return Store(tmp_path / "second", place)
 
 
 def files(folder):
@@ -59,6 +60,30 @@ def test_each_way_to_a_blob_asks_the_remote(filled, other, read):
     _, _, blob = filled
     found = getattr(other, read)([blob] if read == "intact" else blob)
     assert list(found) if read == "stream" else found
+
+
+def test_a_look_fetches_no_blob(filled, other):
+    _, action, blob = filled
+    absent = digest.hash_bytes(b"nowhere")
+    other.ask([action, absent])
+    other.look([blob, absent])
+    assert other.obtainable([blob]) and not other.obtainable([blob, absent])
+    assert [path.name for path in files(other.root)] == ["README", f"{action[2:]}.json"]
+    other.fetch([blob, absent])
+    assert Store(other.root).intact([blob])
+
+
+def test_results_are_pushed_with_all_their_blobs_after_a_remote_was_wiped(
+    filled, site, monkeypatch
+):
+    """A long build remembers for a while what the remote has, and not for ever."""
+    store, _, blob = filled
+    before = site.names()
+    for name in before:
+        site.remove(name)
+    monkeypatch.setattr(remote, "REMEMBERED", 0.0)
+    store.put_result(KEY, {"blobs": [blob]}, seconds=2.0)
+    assert site.names() == before
 
 
 def test_corrupt_local_blob_comes_back_from_the_remote(filled):
@@ -94,15 +119,15 @@ def test_result_of_another_action_is_a_miss(filled, other, site):
 @given(data=st.data())
 def test_any_change_of_a_stored_record_is_a_miss_or_the_same(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("r")
-    remote = RemoteSettings(f"file://{folder}/remote", unsigned=True)
-    action = Store(folder / "a", remote).put_result(KEY, {"x": [1, "two"]}, 1.0)
+    place = RemoteSettings(f"file://{folder}/remote", unsigned=True)
+    action = Store(folder / "a", place).put_result(KEY, {"x": [1, "two"]}, 1.0)
     (path,) = files(folder / "remote" / "actions")
     content = bytearray(path.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    content[place] = data.draw(st.integers(0, 255))
+    index = data.draw(st.integers(0, len(content) - 1))
+    content[index] = data.draw(st.integers(0, 255))
     path.chmod(0o644)
     path.write_bytes(content)
-    entry = Store(folder / "b", remote).get(action)
+    entry = Store(folder / "b", place).get(action)
     assert entry is None or entry.result == {"x": [1, "two"]}
 
 
@@ -160,6 +185,9 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
 
     bench = colleague(built, tmp_path)
     trusting = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": public}
+    assert bench.doit("plan", **trusting) == 0, bench.output
+    assert "to do" not in bench.output and "in the store" in bench.output
+    assert files(bench.store / "actions") and not files(bench.store / "blobs")  # which nobody needs
     assert bench.doit(**trusting) == 0, bench.output
     assert set(bench.outcomes().values()) == {"hit"}
     assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
@@ -175,6 +203,27 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     shutil.rmtree(bench.store)
     assert bench.doit("plan", PTE_PIPELINE_REMOTE=url, PTE_PIPELINE_TRUSTED_KEYS=stranger) == 0
     assert "to do" in bench.output and "in the store" not in bench.output
+
+
+@pytest.mark.slow
+def test_blobs_that_a_remote_has_by_name_alone_are_made_again(built, tmp_path):
+    """So a plan says that they are in the store, and a build finds that they are not."""
+    shared = {
+        "PTE_PIPELINE_REMOTE": f"file://{tmp_path}/remote",
+        "PTE_PIPELINE_REMOTE_TRUST": "unsigned",
+    }
+    fill(built, shared["PTE_PIPELINE_REMOTE"], PTE_PIPELINE_REMOTE_TRUST="unsigned")
+    for path in files(tmp_path / "remote" / "blobs"):
+        path.chmod(0o644)
+        path.write_bytes(b"damaged")
+    bench = colleague(built, tmp_path)
+    assert bench.doit("plan", **shared) == 0, bench.output
+    assert "in the store" in bench.output and "to do" not in bench.output
+    assert bench.doit("lower", **shared) == 0, bench.output
+    assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
+    again = colleague(bench, tmp_path / "again")
+    assert again.doit("lower", **shared) == 0, again.output
+    assert set(again.outcomes().values()) == {"hit"}  # what was damaged has been pushed again
 
 
 @pytest.mark.slow

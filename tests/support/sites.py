@@ -37,6 +37,10 @@ class Site:
         filesystem.makedirs(filesystem._parent(path), exist_ok=True)
         filesystem.pipe_file(path, content)
 
+    def remove(self, name: str) -> None:
+        filesystem, path = self._locate(name)
+        filesystem.rm_file(path)
+
     def names(self) -> set[str]:
         filesystem, root = self._locate("")
         return {path.removeprefix(root).lstrip("/") for path in filesystem.find(root)}

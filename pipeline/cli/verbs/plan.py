@@ -12,6 +12,7 @@ from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
+from pipeline.plan.waves import ask_for_packages
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, Problem, format_new_problems
 
@@ -101,6 +102,8 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     rows: list[tuple[str, str, str, str]] = []
     notes: dict[str, None] = {}
     faulty = [package for package in packages if plan.problems(package)]
+    sound = [package for package in packages if package not in faulty]
+    plan.workspace.store.look(ask_for_packages(plan, sound, whole=True))
     for package in packages:
         if package in faulty:
             lines = format_new_problems(plan.problems(package), package, shown)

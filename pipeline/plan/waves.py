@@ -1,0 +1,89 @@
+"""Asks a remote in waves: what a plan looks up one by one is fetched before, many at a time.
+
+Each wave is known only from the one before it: where exporters looked, the exports, the links and
+what they are linked from, the validations, and the blobs of all these. So a build waits for a few
+round trips, however many packages it has. Without a remote nothing is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from pipeline.plan import keys
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds import KINDS
+from pipeline.plan.plan import Plan
+from pipeline.store.digest import Digest, hash_json
+from pipeline.store.errors import PipelineError
+
+
+def ask_for_exports(plan: Plan) -> None:
+    """Fetch the records by which the exports of all packages are known."""
+    store, digests = plan.workspace.store, plan.workspace.file_digests
+    if store.remote is None:
+        return
+    sources = {each: plan.models.source(each).path for each in plan.exporters}
+    contents = {each: digests.find(path) for each, path in sources.items()}
+    store.ask(hash_json(keys.reads_key(each, found)) for each, found in contents.items() if found)
+    candidates: list[Digest] = []
+    for export in sources:
+        with suppress(PipelineError):  # told when the turn of its packages comes
+            candidates += (each.digest for each in plan.models.candidates(export))
+    store.ask(candidates)
+    programs: dict[Digest, None] = {}
+    for package in plan.packages:
+        if plan.exporter(package) in sources and not plan.workspace.state(package):
+            with suppress(PipelineError):
+                methods = plan.methods(package) or {}
+                programs |= dict.fromkeys(each.program for each in methods.values())
+    store.ask(hash_json(keys.program_key(each)) for each in programs)
+
+
+def ask_for_packages(
+    plan: Plan, packages: Sequence[str], validate: bool = True, whole: bool = False
+) -> list[Digest]:
+    """Fetch the entries of all actions that a build of these packages would look up, and return the
+    blobs that it would take from the store.
+
+    Args:
+        validate: whether packages are validated too.
+        whole: whether the methods of a package that is linked already are looked up as well.
+    """
+    store = plan.workspace.store
+    if store.remote is None:
+        return []
+    links = {each: digest for each in packages if (digest := _find_link(plan, each))}
+    store.ask(links.values())
+    linked = {each: entry for each, link in links.items() if (entry := store.get(link))}
+    unlinked = [each for each in links if whole or each not in linked]
+    compiles = [unit for each in unlinked for unit in plan.compiles(each) or ()]
+    store.ask(unit.digest for unit in compiles)
+    uncompiled = [unit for unit in compiles if store.get(unit.digest) is None]
+    quantizes = [each for unit in uncompiled for each in unit.inputs.quantizes.values()]
+    store.ask(each.digest for each in quantizes)
+    found = [*_blobs(plan, [*compiles, *quantizes])]
+    found += [blob for entry in linked.values() for blob in entry.result["files"].values()]
+    if validate:
+        validations = [
+            digest
+            for each, entry in linked.items()
+            if (digest := plan.validate_digest(each, entry.result["files"]))
+        ]
+        store.ask(validations)
+        entries = filter(None, map(store.get, validations))
+        found += [blob for entry in entries for blob in entry.result["files"].values()]
+    return found
+
+
+def _find_link(plan: Plan, package: str) -> Digest | None:
+    """Return the link action of a package that is not up to date here."""
+    digest = plan.link_digest(package)
+    recorded = plan.workspace.state(package).get("link", {})
+    return None if digest == recorded.get("action") else digest
+
+
+def _blobs(plan: Plan, actions: Sequence[Action]) -> Iterator[Digest]:
+    for action in actions:
+        if (entry := plan.workspace.store.get(action.digest)) is not None:
+            yield from KINDS[action.kind].blobs(entry.result)
