@@ -107,7 +107,7 @@ class BatchRunner(Runner):
                 if not ready:
                     break
                 self._run_together(ready)
-                if any(action_task(each.task).kind == "export" for each in ready):
+                if any(each.task.name.startswith("export:") for each in ready):
                     self._fetch_ahead(task_dispatcher)  # now it is known what follows
                 done.extend(ready)
                 ready.clear()
