@@ -27,6 +27,9 @@ from pipeline.program.operators import base_name
 # Kernels may sum in the dtype itself: ExecuTorch's portable linear, of 2048 float16 or bfloat16
 # inputs, is off by 0.14 sqrt(k) eps of what it gives. With this factor it is 0.17 sqrt(k) eps here.
 _OF_SUMS = 0.3
+# Where all terms have one sign, the last of the partial sums are all as large as the result, and so
+# is what each of them is rounded by.
+_OF_RESULTS = 0.2
 # The share of quantized values that is moved by a step. Two roundings of one value differ where it
 # lies near the middle between steps. Ranges that are found as values come move those middles.
 _MOVED, _MOVED_DYNAMIC = 0.01, 0.25
@@ -66,17 +69,20 @@ class _Rounder(Interpreter):
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         number, length = find_sum(base_name(n), args)
+        many = math.sqrt(length)
         if length > 1:
-            given = self._round(args[number], _OF_SUMS * math.sqrt(length))
+            coarser = _coarsening(args[number], n.meta.get("val"))
+            given = self._round(args[number], _OF_SUMS * many * coarser)
             args = (*args[:number], given, *args[number + 1 :])
         with self._set_current_node(n):
             result = self.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
         if base_name(n).startswith("quantize"):
             return self._move(args[0], result, _MOVED_DYNAMIC if _is_dynamic(n) else _MOVED)
+        units = max(1.0, _OF_RESULTS * many)
         given_memory = {_memory(v) for v in pytree.tree_leaves((args, kwargs))}
         # What lies in the memory of an argument is a view of it, or was written in place.
         return pytree.tree_map(
-            lambda v: v if _memory(v) in given_memory else self._round(v, 1.0), result
+            lambda v: v if _memory(v) in given_memory else self._round(v, units), result
         )
 
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -108,6 +114,17 @@ class _Rounder(Interpreter):
         nearest = draw.abs()[inside].sort().values[:_FEWEST]
         moves = inside & (draw.abs() <= max(share, nearest.max().item() if len(nearest) else 0.0))
         return quantized + (moves * draw.sign()).to(quantized.dtype)
+
+
+def _coarsening(given: Any, result: Any) -> float:
+    """Return how much coarser the dtype of a sum is than that of what is summed. Under autocast an
+    operator casts what it is given itself, as from float32 to the bfloat16 that it sums in."""
+    if not isinstance(given, Tensor) or not given.dtype.is_floating_point:
+        return 1.0
+    values = pytree.tree_leaves(result)
+    dtypes = {v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}
+    eps = torch.finfo(given.dtype).eps
+    return max([1.0, *(torch.finfo(dtype).eps / eps for dtype in dtypes)])
 
 
 def _memory(value: Any) -> int | None:

@@ -93,6 +93,36 @@ def test_sums_in_the_dtype_itself_are_within_the_limits(dtype):
     assert not wrong(summed(*inputs.args), expected, limits)
 
 
+class Autocast(nn.Module):
+    """A linear that casts its float32 input and weights itself."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.dtype = nn.Linear(512, 8), dtype
+
+    def forward(self, x):
+        with torch.autocast("cpu", self.dtype):
+            return self.layer(x).float()
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("one_sign", [False, True])
+def test_sums_under_autocast_are_within_the_limits(dtype, one_sign):
+    """Float32 goes in and out; portable kernels round each partial sum to the dtype."""
+    module = Autocast(dtype).eval().requires_grad_(False)
+    x = torch.randn(4, 512, generator=torch.Generator().manual_seed(1))
+    if one_sign:  # partial sums grow all the way, in each output of one row
+        x[0] = module.layer.weight.mean(0).sign() * x[0].abs()
+    total = torch.zeros(4, 8, dtype=dtype)
+    for k in range(512):
+        total = total + x[:, k : k + 1].to(dtype) * module.layer.weight[:, k].to(dtype)
+    actual = (total + module.layer.bias.to(dtype)).float()
+    expected, limits = derived(export(module, (x,)), InputSet((x,)))
+    assert not wrong(actual, expected, limits)
+    assert wrong(actual * 1.5, expected, limits)
+
+
 def test_limits_follow_dtype_and_depth():
     found = {
         (dtype, depth): derived(*made(dtype, depth)[1:])[1] for dtype in DTYPES for depth in (1, 6)
