@@ -241,6 +241,21 @@ def find_missing_kernels(operators: Iterable[str]) -> list[str]:
     return [names[name] for name in register_operators(names, is_known)]
 
 
+def find_unpassable(values: Iterable[tuple[str, Any]]) -> str:
+    """Return why the bindings can't call a method, whose inputs are given by name, or "".
+
+    Source: `PyModule.run_method` (extension/pybindings/pybindings.cpp), which knows these types.
+    """
+    for name, value in values:
+        if value is not None and not isinstance(value, (torch.Tensor, int, float, *_SYMBOLIC)):
+            kind = "a text" if isinstance(value, str) else f"a {type(value).__name__}"
+            return f"input '{name}' is {kind}, which ExecuTorch's bindings for Python can't pass"
+    return ""
+
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 def registered_backends() -> frozenset[str]:
     """Return the ids of the backends that this runtime has."""
     return frozenset(_library()._get_registered_backend_names())

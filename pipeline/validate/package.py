@@ -18,10 +18,12 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from pipeline.config.validation import ValidateConfig
+from pipeline.devices.bindings import find_unpassable
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
+from pipeline.program.signature import signature
 from pipeline.program.training import MISCOUNTED, trained_method, training_methods
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
@@ -86,7 +88,10 @@ def validate_package(
     methods: list[MethodValidation] = []
     validators: dict[str, MethodValidator] = {}
     for name in dict.fromkeys((*programs, *constants, *present)):
-        made = MethodValidation(name, not_run=crashes.get(name) or (not_run or {}).get(name, ""))
+        reason = crashes.get(name) or (not_run or {}).get(name, "")
+        if not reason and name in programs:
+            reason = find_unpassable((a.name, a.value) for a in signature(programs[name]))
+        made = MethodValidation(name, not_run=reason)
         methods.append(made)
         if name in crashes:
             made.fail(crashes[name])

@@ -382,6 +382,17 @@ def test_what_cannot_run_here_is_not_run_but_its_declarations_are_compared():
     assert failed.failures[0] == "run: input 'x': declares size 4, must be 3 at dimension 0"
 
 
+def test_a_method_that_takes_a_text_is_not_run():
+    class Mode(nn.Module):
+        def forward(self, x, mode="exact"):
+            return x.relu() if mode == "exact" else x
+
+    passed = validate_one(Mode(), torch.ones(3), "exact")
+    assert passed.ok and method(passed, "run").runs == []
+    reason = "input 'mode' is a text, which ExecuTorch's bindings for Python can't pass"
+    assert method(passed, "run").not_run == reason
+
+
 def test_a_method_that_ended_a_process_is_not_run_and_fails(monkeypatch):
     names = ["encode", "count"]
     pte, programs = package_file(), {name: sources()[name] for name in names}
