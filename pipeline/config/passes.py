@@ -27,6 +27,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.program.fresh_imports import importing_from_text
+from pipeline.program.operator_libraries import noting_operators
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -108,6 +109,12 @@ def is_own(reference: str, root: Path) -> bool:
     return _own_file(reference.partition(":")[0], root) is not None
 
 
+def library_name(reference: str, root: Path) -> str:
+    """Return what the operators that loading a pass registers are listed under: its module."""
+    module = reference.partition(":")[0]
+    return f"{FOLDER}/{module.replace('.', '/')}.py" if is_own(reference, root) else module
+
+
 def _find_spec(module: str) -> ModuleSpec | None:
     """Find the package of files that a module is in, or its own file, without importing it: a
     namespace, which has none of its own, is no more than a way there."""
@@ -172,7 +179,8 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
     try:
         name, _, attribute = reference.partition(":")
         what = _forbidden(spec) if _own_file(name, root) is None else ""
-        found = None if what else getattr(importlib.import_module(name), attribute)
+        with noting_operators(library_name(reference, root)):
+            found = None if what else getattr(importlib.import_module(name), attribute)
         what = what or _foreign(sys.modules[name], attribute, found, root)
         if not what:
             made = _make(spec, found)

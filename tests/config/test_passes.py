@@ -5,7 +5,8 @@ import json
 import pytest
 
 from pipeline.config.edge import PassSpec
-from pipeline.config.passes import load_passes, source_files
+from pipeline.config.passes import library_name, load_passes, source_files
+from pipeline.program.operator_libraries import find_library
 from pipeline.store.errors import PipelineError
 from tests.support.lowerable import bench_for
 
@@ -84,6 +85,26 @@ def test_what_cannot_be_loaded_is_named(root, reference, options, words):
     with pytest.raises(PipelineError, match=f"pass {reference}: cannot be loaded") as caught:
         load_passes([PassSpec(reference=reference, options=options)], root)
     assert words in str(caught.value)
+
+
+REGISTERING = """
+import torch
+
+_LIBRARY = torch.library.Library("noted", "FRAGMENT")
+_LIBRARY.define("fused(Tensor x) -> Tensor")
+
+
+def fuse(graph_module):
+    return None
+"""
+
+
+def test_operators_that_a_pass_registers_are_its_modules(root):
+    (root / "passes" / "registering.py").write_text(REGISTERING)
+    assert find_library("noted::fused") == ""
+    load_passes([PassSpec(reference="registering:fuse")], root)
+    assert find_library("noted::fused") == library_name("registering:fuse", root)
+    assert library_name("registering:fuse", root) == "passes/registering.py"
 
 
 CONFIG = {

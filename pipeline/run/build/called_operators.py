@@ -22,7 +22,8 @@ def describe_libraries(plan: Any, operator_inputs: Mapping[str, Json]) -> list[d
 
     Args:
         plan: an `ExecutionPlan`.
-        operator_inputs: of each library of the workspace, the inputs that stand in the key.
+        operator_inputs: of each library of the workspace, a pass's module among them, the inputs
+            that stand in the key.
 
     Returns:
         By library: its `name`, "" where no library registered the operators; what tells its

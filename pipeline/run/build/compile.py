@@ -31,7 +31,7 @@ from pipeline.compile.steps import timed_steps
 from pipeline.config.edge import PassSpec
 from pipeline.config.emission import EmitConfig
 from pipeline.config.models import MethodConfig
-from pipeline.config.passes import load_passes
+from pipeline.config.passes import library_name, load_passes
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.graphs import NodePlaces, forget_lines, iter_nodes
@@ -181,6 +181,7 @@ def _emit(
     with stages.stage("emit"):
         emitted, emission = emit_methods(lowered, inputs.emit, inputs.configs, root)
         plans = {plan.name: plan for plan in emitted.executorch_program.execution_plan}
+        libraries = _library_inputs(action.key, root)
         for name, method in methods.items():
             nodes = [] if name in inputs.quantizes else list(iter_nodes(method.program))
             narrowed = ranges.find_narrowed(name, sizes[name], method.places, nodes)
@@ -188,9 +189,15 @@ def _emit(
                 described[name],
                 instructions=emission.instructions(name, method.program).to_json(),
                 narrowed=[each.to_json() for each in narrowed],
-                operators=describe_libraries(plans[name], action.key.get("operator_inputs", {})),
+                operators=describe_libraries(plans[name], libraries),
             )
     return emitted, named, described
+
+
+def _library_inputs(key: Json, root: Path) -> dict[str, Json]:
+    """Return the inputs in the key of each library of operators; a pass's module can be one."""
+    passes = {library_name(each, root): own for each, own in key.get("passes", {}).items()}
+    return {**passes, **key.get("operator_inputs", {})}
 
 
 def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:
