@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pipeline.backends.host import Host
 from pipeline.backends.options import Options
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Why: TypeAlias = "dict[Node, str]"
 Reasons: TypeAlias = "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
+# An operator, as aten.add.Tensor; a node, by its name; a part of the name of a module's type.
+NameKind: TypeAlias = Literal["operator", "node", "module type"]
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _QUANTIZER_HOST = Host(distributions=("executorch", "torch", "torchao"))
 
@@ -53,6 +55,7 @@ class Lowering:
             within it. None where it tells nothing.
         control_flow: the control flow whose bodies its partitioner looks into, as in "cond"; None
             where that is not known.
+        name_lists: the options that list what nodes of the edge program it leaves, or takes alone.
     """
 
     make_partitioner: Callable[[Any], Partitioner] | None = None
@@ -62,6 +65,7 @@ class Lowering:
     edge_operators: tuple[str, ...] = ()
     reasons: Reasons | None = None
     control_flow: frozenset[str] | None = None
+    name_lists: Mapping[str, NameKind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.backends import reasons
-from pipeline.backends.entry import Backend, Execution, Lowering, Preprocessing, Quantization
+from pipeline.backends.entry import (
+    Backend,
+    Execution,
+    Lowering,
+    NameKind,
+    Preprocessing,
+    Quantization,
+)
 from pipeline.backends.options import (
     NAMES,
     Distinct,
@@ -211,6 +218,10 @@ def _vulkan_quantizer(config: VulkanQuantize) -> Quantizer:
 
 _VULKAN = "executorch.backends.vulkan."
 _PREPROCESSING = Preprocessing(details=f"{_VULKAN}vulkan_preprocess:VulkanBackend")
+_MODULE_LISTS: dict[str, NameKind] = dict.fromkeys(_ModuleLists.model_fields, "module type")
+_OPERATOR_LISTS: dict[str, NameKind] = dict.fromkeys(
+    ("operator_blocklist", "operator_allowlist"), "operator"
+)
 _REASONS = reasons.reported_by(
     f"{_VULKAN}partitioner.vulkan_partitioner:VulkanSupportedOperators", "log_skip"
 )
@@ -227,7 +238,12 @@ ENTRIES = (
         backend_id="VulkanBackend",
         summary="GPUs of Android and desktops",
         options=VulkanOptions,
-        lowering=Lowering(_vulkan_partitioner, reasons=_REASONS, control_flow=frozenset()),
+        lowering=Lowering(
+            _vulkan_partitioner,
+            reasons=_REASONS,
+            control_flow=frozenset(),
+            name_lists=_MODULE_LISTS | _OPERATOR_LISTS,
+        ),
         quantization=Quantization(VulkanQuantize, _vulkan_quantizer),
         preprocessing=_PREPROCESSING,
         execution=_cannot_run("Vulkan"),
@@ -237,7 +253,12 @@ ENTRIES = (
         backend_id="VulkanBackend",  # its runtime registers under this name and reads its payload
         summary="GPUs in browsers, for the few operators that its runtime has",
         options=WebGpuOptions,
-        lowering=Lowering(_webgpu_partitioner, reasons=_REASONS, control_flow=frozenset()),
+        lowering=Lowering(
+            _webgpu_partitioner,
+            reasons=_REASONS,
+            control_flow=frozenset(),
+            name_lists=_MODULE_LISTS,
+        ),
         preprocessing=_PREPROCESSING,
         execution=_cannot_run("WebGPU"),
     ),

@@ -14,7 +14,7 @@ from pipeline.cli.columns import columns
 from pipeline.cli.doit_link import is_foreign
 from pipeline.cli.terminal import guard, unguarded
 from pipeline.plan.actions import Action
-from pipeline.plan.patterns import find_unwritten
+from pipeline.plan.patterns import find_unknown_names, find_unwritten
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
 from pipeline.run.batch import Show, Steps
@@ -192,8 +192,9 @@ def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     for package in sorted(linked):
         if manifest := read_manifest(plan.workspace, package):
             yield from _narrowed(package, manifest["methods"])
-            for what in find_unwritten(manifest["emit"], manifest["files"]):
-                yield f"{package}: {what}"
+            unknown = find_unknown_names(manifest["methods"])
+            for what in (*unknown, *find_unwritten(manifest["emit"], manifest["files"])):
+                yield one_line(f"{package}: {what}")
 
 
 def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:

@@ -19,8 +19,9 @@ from executorch.exir.backend.utils import tag_constant_data, tag_mutated_buffer
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from pipeline.backends import Backend, PartitionerSpec, make_partitioners, with_partitioner
+from pipeline.backends import PartitionerSpec, make_partitioners, with_partitioner
 from pipeline.compile.inspect.reasons import note_reasons, record_reasons
+from pipeline.compile.name_lists import ListedName, look_up_names
 from pipeline.compile.shared_constants import SharedConstantsError
 from pipeline.compile.split_partition import TAG, split_partition
 from pipeline.program.graphs import (
@@ -38,7 +39,7 @@ _RANGE = "choose_qparams"
 
 def make_filtered_partitioners(
     specs: Iterable[PartitionerSpec], modules: Sequence[str] | None = None
-) -> list[Partitioner]:
+) -> list[FilteredPartitioner]:
     """Make the partitioners of a method, in their order; none for a backend that lowers by passes.
 
     Args:
@@ -46,7 +47,7 @@ def make_filtered_partitioners(
     """
     specs = with_partitioner(specs)
     return [
-        FilteredPartitioner(partitioner, (modules, spec.modules), spec.backend)
+        FilteredPartitioner(partitioner, (modules, spec.modules), spec)
         for partitioner, spec in zip(make_partitioners(specs), specs, strict=True)
     ]
 
@@ -56,17 +57,22 @@ class FilteredPartitioner(Partitioner):
 
     Args:
         allowed: sequences of module names; a node must stand in one module of each.
+        config: the item of a package config that it was made of, if any.
+
+    Attributes:
+        listed: the names in options of the config, once it has partitioned.
     """
 
     def __init__(
         self,
         inner: Partitioner,
         allowed: Iterable[Sequence[str] | None] = (),
-        backend: Backend | None = None,
+        config: PartitionerSpec | None = None,
     ) -> None:
         super().__init__()
         self.inner = inner
-        self.backend = backend
+        self.config = config
+        self.listed: list[ListedName] = []
         self.filters = [ModuleFilter(tuple(names)) for names in allowed if names is not None]
         if hasattr(inner, "delegation_spec"):
             self.delegation_spec = inner.delegation_spec
@@ -94,7 +100,10 @@ class FilteredPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Raises SharedConstantsError."""
-        with record_reasons(self.backend, self.inner, exported_program) as why:
+        backend = None if self.config is None else self.config.backend
+        if self.config is not None:
+            self.listed = look_up_names(self.config, exported_program)
+        with record_reasons(backend, self.inner, exported_program) as why:
             result = self.inner.partition(exported_program)
         program = result.tagged_exported_program
         for node in program.graph.nodes:
@@ -115,7 +124,7 @@ class FilteredPartitioner(Partitioner):
             for node in iter_nodes(program)
             if node.op == "call_function" and not _stands_in(node, modules)
         }
-        note_reasons(self.backend, program, why, outside)
+        note_reasons(backend, program, why, outside)
         return result
 
     def _allows(self, node: Node) -> bool:

@@ -1,4 +1,5 @@
-"""Patterns of `emit` that fit nothing: names and modules of weights, and names of buffers.
+"""Patterns of `emit` that fit nothing: names and modules of weights, and names of buffers; and the
+names in options of partitioners that nothing has.
 
 They are held against the sources' programs when a package is planned. Quantizing and passes make
 constants of other names, so where there are some, linking knows the names and tells it
@@ -14,7 +15,7 @@ from pipeline.config.patterns import fits_buffer, fits_name, fits_weight
 from pipeline.plan import keys
 from pipeline.program.module_paths import Outline
 from pipeline.program.sources import MethodSource
-from pipeline.store.errors import Problem, did_you_mean, join
+from pipeline.store.errors import Problem, did_you_mean, join, listed
 from pipeline.store.store import Store
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
@@ -92,3 +93,22 @@ def find_unwritten(emit: Mapping[str, Any], files: Collection[str]) -> Iterator[
         for file in emit.get(option, ()):
             if f"{file}.ptd" not in files:
                 yield f"emit.{option}: there is no {file}.ptd: {reason}"
+
+
+def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for each option of partitioners that names what no method of a package has
+    whose config lists it.
+
+    Args:
+        methods: as a manifest has them; `listed` of each is what `compile.name_lists` found.
+    """
+    every = [each for _, facts in sorted(methods.items()) for each in facts.get("listed", ())]
+    found = {(each["option"], each["name"]) for each in every if each["found"]}
+    unknown: dict[str, dict[str, str]] = {}
+    for each in every:
+        if (each["option"], each["name"]) not in found:
+            unknown.setdefault(each["option"], {}).setdefault(each["name"], each["hint"])
+    for option, hints in unknown.items():
+        names = listed(repr(name) for name in hints)
+        hint = next(iter(hints.values()))
+        yield f"{option} names {names}, which the package has not; {hint}"

@@ -238,6 +238,15 @@ class Narrowed(TypedDict):
     place: Count | None
 
 
+class ListedName(TypedDict):
+    """A name that an option of a partitioner lists, as `compile.name_lists` writes it."""
+
+    option: str
+    name: str
+    found: bool
+    hint: str
+
+
 class _OperatorLibrary(TypedDict):
     """A library of operators beside ATen's that a method calls outside of delegates: its name, the
     digest of its files or the version of what is installed, and the operators, with those of which
@@ -257,6 +266,7 @@ class _CompiledMethod(TypedDict):
     debug_handles: list[tuple[Count, Count]]
     left_float: Count
     narrowed: list[Narrowed]
+    listed: list[ListedName]
     operators: list[_OperatorLibrary]
     constants: _Constants
 

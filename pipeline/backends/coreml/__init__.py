@@ -108,7 +108,12 @@ ENTRIES = (
         backend_id="CoreMLBackend",
         summary="Apple's devices: neural engine, GPU, CPU",
         options=CoreMLOptions,
-        lowering=Lowering(_make_partitioner, reasons=_reasons, control_flow=frozenset()),
+        lowering=Lowering(
+            _make_partitioner,
+            reasons=_reasons,
+            control_flow=frozenset(),
+            name_lists={"skip_ops_for_coreml_delegation": "operator"},
+        ),
         quantization=Quantization(
             options=CoreMLQuantize,
             make_quantizer=lazy("pipeline.backends.coreml.quantizer:Quantizer"),

@@ -175,6 +175,7 @@ ENTRIES = (
             reasons=_reasons,
             control_flow=frozenset(),
             edge_operators=("aten.bitwise_and.Scalar", "aten.bitwise_right_shift.Tensor_Scalar"),
+            name_lists={"op_types_to_skip": "operator", "op_names_to_skip": "node"},
         ),
         quantization=Quantization(options=OpenvinoQuantize, apply_quantizer=apply_quantizer),
         preprocessing=Preprocessing(

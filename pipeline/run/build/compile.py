@@ -24,6 +24,7 @@ from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
 from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.module_filter import make_filtered_partitioners
+from pipeline.compile.name_lists import ListedName
 from pipeline.compile.objects import MethodObject, make_object, parse_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
@@ -63,6 +64,7 @@ class CompiledMethod:
             program. A place, as the line of the source may change where the program doesn't.
         left_float: the operators in control flow of a quantized method that are not quantized.
         narrowed: each size whose range is smaller than in the source, as a `NarrowedSize`.
+        listed: the names that options of partitioners list, as `ListedName`.
         operators: the libraries of operators beside ATen's, as `describe_libraries` gives them.
         constants: the names of constants, as `describe_constants` gives them.
     """
@@ -74,13 +76,14 @@ class CompiledMethod:
     left_float: int
     constants: Json
     narrowed: Sequence[Json] = ()
+    listed: Sequence[Json] = ()
     operators: Sequence[Json] = ()
 
     def manifest(self) -> dict[str, Any]:
         """Return what a manifest says of the method; libraries of operators are the package's."""
         apart = ("constants", "operators")
         facts = {name: value for name, value in vars(self).items() if name not in apart}
-        optional = ("debug_handles", "left_float", "narrowed")
+        optional = ("debug_handles", "left_float", "narrowed", "listed")
         return {name: each for name, each in facts.items() if each or name not in optional}
 
 
@@ -167,13 +170,18 @@ def _emit(
     is known of it."""
     inputs = action.inputs
     programs = {name: method.program for name, method in methods.items()}
+    listed: dict[str, list[ListedName]] = {}
     with stages.stage("lower"), guard_files(action, inputs.configs, root):
         beside = inputs.delegates_beside
         with timed_steps(stages.step):
-            lowered = lower_methods(programs, inputs.configs, root, store, inputs.emit, beside)
+            lowered = lower_methods(
+                programs, inputs.configs, root, store, inputs.emit, beside, listed
+            )
     with stages.stage("describe"):
         described = {
-            name: _describe(method, lowered.exported_program(name), inputs.configs[name])
+            name: _describe(
+                method, lowered.exported_program(name), inputs.configs[name], listed[name]
+            )
             for name, method in methods.items()
         }
         named = {name: collect_named_data(lowered.exported_program(name)) for name in methods}
@@ -217,18 +225,24 @@ def lower_methods(
     store: Store | None,
     emission: EmitConfig,
     delegates: bool = False,
+    listed: dict[str, list[ListedName]] | None = None,
 ) -> EdgeProgramManager:
     """Lower the methods of one unit as their configs ask, with results of preprocessing from and
-    for the store. Tags the constants of `programs` for their emission; `delegates` is that of
-    `lower`."""
+    for the store. Tags the constants of `programs` for their emission.
+
+    Args:
+        delegates: as `lower` takes it.
+        listed: is filled in by method with the names that options of its partitioners list.
+    """
     tag_weights(programs, emission)
     backends = [spec.backend for config in configs.values() for spec in config.partitioners]
-    return lower(
+    partitioners = {
+        name: make_filtered_partitioners(config.located(root), config.modules)
+        for name, config in configs.items()
+    }
+    lowered = lower(
         programs,
-        {
-            name: make_filtered_partitioners(config.located(root), config.modules)
-            for name, config in configs.items()
-        },
+        partitioners,
         store=store,
         edge=adapt_edge_config(next(iter(configs.values())).edge, backends),
         edge_operators=edge_operators(backends),
@@ -243,9 +257,15 @@ def lower_methods(
         delegates=delegates,
         etrecord=emission.etrecord,
     )
+    if listed is not None:
+        for name, own in partitioners.items():
+            listed[name] = [each for partitioner in own for each in partitioner.listed]
+    return lowered
 
 
-def _describe(method: _Method, lowered: ExportedProgram, config: MethodConfig) -> CompiledMethod:
+def _describe(
+    method: _Method, lowered: ExportedProgram, config: MethodConfig, listed: Sequence[ListedName]
+) -> CompiledMethod:
     """Describe a lowered method; its instructions are known once it is emitted."""
     backends = [spec.backend for spec in config.partitioners]
     in_python = {b.backend_id for b in backends if b.execution.make_runtime}
@@ -257,6 +277,7 @@ def _describe(method: _Method, lowered: ExportedProgram, config: MethodConfig) -
         debug_handles=find_debug_handles(lowered, method.places, in_python),
         left_float=method.left_float,
         constants=describe_constants(method.program, lowered),
+        listed=[each.to_json() for each in listed],
     )
 
 

@@ -1,0 +1,63 @@
+"""Looks up the names that options of partitioners list: which of them fit no node of a program.
+
+Upstream takes any name without a word. Here the console tells of names that fit nothing in any
+method of a package whose config lists them; the package is built all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.backends import PartitionerSpec
+from pipeline.backends.entry import NameKind
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.operators import node_label
+from pipeline.store.errors import did_you_mean
+
+_MOST = 10  # names in a hint
+
+
+@dataclass(frozen=True)
+class ListedName:
+    """A name of an option's list, such as `vulkan.nn_module_blocklist`; `hint` says what would be
+    right where it is not `found`."""
+
+    option: str
+    name: str
+    found: bool
+    hint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[ListedName]:
+    """Look up the names that the options of a partitioner list among what it is about to see."""
+    found = []
+    for option, kind in spec.backend.lowering.name_lists.items():
+        names = getattr(spec.options, option) or ()
+        known = {each for node in iter_nodes(program) for each in _names_of(node, kind)}
+        for name in names:
+            fits = any(name in each if kind == "module type" else name == each for each in known)
+            words = {each.rpartition(".")[2] if kind == "module type" else each for each in known}
+            hint = "" if fits else did_you_mean(name, sorted(words), _MOST)
+            found.append(ListedName(f"{spec.name}.{option}", name, fits, hint))
+    return found
+
+
+def _names_of(node: Node, kind: NameKind) -> Iterator[str]:
+    """Yield the names of one kind that a node has."""
+    if node.op != "call_function":
+        return
+    if kind == "operator":
+        yield node_label(node)
+    elif kind == "node":
+        yield node.name
+    else:
+        for _, module in (node.meta.get("nn_module_stack") or {}).values():
+            yield module if isinstance(module, str) else module.__qualname__
