@@ -66,8 +66,8 @@ class MethodEmit(Options):
     """Plan for the upper bounds of the method's dynamic sizes, or for the sizes of the export; by
     default as the package says."""
     propagate_device: PropagateDevice | None = None
-    """Where the method's inputs and outputs lie when a delegate runs on a device; by default as
-    the package says."""
+    """Leave the method's inputs or outputs on the device of the delegate that reads or makes them;
+    by default as the package says."""
 
 
 class LayoutConfig(Options):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.store import digest
+from pipeline.store.agreement import fits_action
 from pipeline.store.digest import Digest
-from pipeline.store.results import fits_action
 
 _STAGE = re.compile(r"[\w.+:() -]{1,200}")  # a name that can be shown
 _REFERENCE = re.compile(rb'"([0-9a-f]{64})"')

@@ -1,16 +1,14 @@
-"""The forms of action results: the fields of each kind, their types, and what they must agree with.
+"""The forms of action results: the fields of each kind, and their types.
 
-Whoever reads a result, from the store or from a remote, reads one that fits its key: the store
-takes any other for damaged. A new field of a result is declared here.
+A new field of a result is declared here. `agreement.py` says what fields must agree with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
-from pipeline.store.digest import Digest, hash_json
-from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, REPORT
+from pipeline.store.digest import Digest
 from pipeline.store.forms import (
     Constant,
     Count,
@@ -20,12 +18,7 @@ from pipeline.store.forms import (
     MethodName,
     Size,
     SystemName,
-    fits,
 )
-from pipeline.store.names import are_distinct
-
-REPORTS = frozenset({REPORT, "report.md", "report.html", "junit.xml"})
-Json = Mapping[str, Any]
 
 
 class _Empty(TypedDict):
@@ -329,101 +322,15 @@ class _Validate(TypedDict):
     facts: _Verdict
 
 
-def _agrees_programs(key: Json, result: Json) -> bool:
-    return are_distinct(each["entry"] for each in result["programs"])
-
-
-def _agrees_export(key: Json, result: Json) -> bool:
-    methods = result["methods"]
-    calibrations = [hash_json(m["batches"]) if m["batches"] else None for m in methods]
-    given = [method["calibration"] for method in methods]
-    constants = [name for name, _ in result["constant_methods"]]
-    names = [*constants, *(method["name"] for method in methods)]
-    return (
-        bool(methods)
-        and given == calibrations
-        and are_distinct(method["name"] for method in methods)
-        and len({*names}) == len(names)
-    )
-
-
-def _agrees_quantize(key: Json, result: Json) -> bool:
-    return bool(result["blobs"] == [result["program"]])
-
-
-def _agrees_compile(key: Json, result: Json) -> bool:
-    made, methods = result["object"], result["methods"]
-    groups = [made["constants"], made["mutable"], made["delegates"], made["external_constants"]]
-    named = [made["named"], *made["named_external"].values()]
-    blobs = [made["program"], *(each for group in groups for each in group)]
-    blobs += [each["blob"] for group in named for each in group]
-    needed = {each["digest"] for each in (*blobs, *result["etrecord"].values())}
-    external = [place for group in made["external"].values() for _, place in group]
-    tensors = [len(method["constants"]["tensors"]) for method in methods.values()]
-    consumed = [
-        [place for places in method["constants"]["consumed"].values() for place in places]
-        for method in methods.values()
-    ]
-    return (
-        methods.keys() == key["methods"].keys()
-        and made["keys"].keys() in (set(), set(methods))
-        and result["blobs"] == sorted(needed)
-        and all(place < len(made["external_constants"]) for place in external)
-        and all(max(own, default=-1) < most for own, most in zip(consumed, tensors, strict=True))
-        and all(_is_placeable(each) for group in named for each in group)
-        and are_distinct({*made["external"], *made["named_external"]})
-    )
-
-
-def _agrees_preprocess(key: Json, result: Json) -> bool:
-    named = [each for own in result["results"] for _, each in own["named"] or ()]
-    return all(map(_is_placeable, named))
-
-
-def _is_placeable(named: Json) -> bool:
-    """Tell whether named data stand at an alignment, a power of two of at most a page of 64 KiB."""
-    alignment = named["alignment"]
-    return bool(0 < alignment <= 1 << 16 and alignment & (alignment - 1) == 0)
-
-
-def _agrees_link(key: Json, result: Json) -> bool:
-    required = {f"{key['model']}.pte", MANIFEST, CONTENTS}
-    others = result["files"].keys() - required - {ETRECORD}
-    whole = required <= result["files"].keys() and all(name.endswith(".ptd") for name in others)
-    return whole and are_distinct(result["files"])
-
-
-def _agrees_measure(key: Json, result: Json) -> bool:
-    return bool(result["record"] == result["blobs"][0]) if result["blobs"] else False
-
-
-def _agrees_validate(key: Json, result: Json) -> bool:
-    measured = key["measured"]
-    bundles = {f"{n.removesuffix('.pte')}.bpte" for n in measured["files"] if n.endswith(".pte")}
-    names = result["files"].keys()
-    return names - bundles == REPORTS and result["facts"]["measured"] == hash_json(measured)
-
-
-_Agrees = Callable[[Json, Json], bool]
-_KINDS: Mapping[str, tuple[type, _Agrees]] = {
-    "programs": (_Programs, _agrees_programs),
-    "program": (_ProgramParts, lambda key, result: True),
-    "reads": (_Reads, lambda key, result: True),
-    "export": (_Export, _agrees_export),
-    "quantize": (_Quantize, _agrees_quantize),
-    "compile": (_Compile, _agrees_compile),
-    "preprocess": (_Preprocess, _agrees_preprocess),
-    "link": (_Link, _agrees_link),
-    "measure": (_Measure, _agrees_measure),
-    "validate": (_Validate, _agrees_validate),
+FORMS: Mapping[str, type] = {
+    "programs": _Programs,
+    "program": _ProgramParts,
+    "reads": _Reads,
+    "export": _Export,
+    "quantize": _Quantize,
+    "compile": _Compile,
+    "preprocess": _Preprocess,
+    "link": _Link,
+    "measure": _Measure,
+    "validate": _Validate,
 }
-
-
-def fits_action(key: Json, result: Any) -> bool:
-    """Tell whether a value can be the result of the action with this key.
-
-    Which blobs a result names is a matter of trust; that it names blobs, and files that this action
-    makes, is not.
-    """
-    form, agrees = _KINDS.get(str(key.get("kind")), (None, None))
-    return form is None or (fits(result, form) and agrees is not None and agrees(key, result))

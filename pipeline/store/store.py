@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from blake3 import blake3
 
 from pipeline.store import digest
+from pipeline.store.agreement import fits_action
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry, find_references
 from pipeline.store.errors import PipelineError
@@ -34,7 +35,6 @@ from pipeline.store.files import (
     temporary,
     write_atomically,
 )
-from pipeline.store.results import fits_action
 
 if TYPE_CHECKING:
     from pipeline.store.remote import Remote, RemoteSettings

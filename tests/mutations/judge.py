@@ -44,7 +44,8 @@ from .parts import Culprit, Damage
 from .registry import DAMAGES, damaged
 from .samples import SAMPLES, Files, Sample
 
-SECONDS = 60.0  # for one package; a clean one takes less than two
+CPU_SECONDS = 60  # for one package; a clean one takes less than two
+SECONDS = 1800.0  # where it waits for ever, and uses none
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def _in_a_fork(function: Any) -> dict[str, Any]:
         os.close(reading)
         try:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
             silence = os.open(os.devnull, os.O_WRONLY)
             for fd in (1, 2):
                 os.dup2(silence, fd)
@@ -125,7 +127,7 @@ def _in_a_fork(function: Any) -> dict[str, Any]:
     _, status = os.waitpid(child, 0)
     if text:
         return json.loads(text)
-    if not left:
+    if not left or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
         return {"outcome": "hung"}
     how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "exit"
     return {"outcome": "crashed", "sentences": [how]}

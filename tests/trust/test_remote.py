@@ -12,13 +12,13 @@ import pytest
 
 from pipeline.plan.actions import Action
 from pipeline.run.install import install
+from pipeline.store.agreement import fits_action
 from pipeline.store.digest import hash_json
 from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError
 from pipeline.store.forms import Count, FileName, SystemName, fits
 from pipeline.store.names import is_file_name
 from pipeline.store.remote import Remote, RemoteSettings
-from pipeline.store.results import fits_action
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace
 from tests.trust.forged import NAMES, Victim, attack, check_of, mutate
