@@ -11,12 +11,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 # Without a word from its owner, which was killed then, the shell waits until the kernel has given
 # the children to another parent, so that a worker that joins too late to be killed knows it.
 _LEADER = "read word || sleep 0.1; kill -KILL 0"
+# The trackers that joblib starts clear up after killed workers, and would warn that they did.
+_QUIET = "ignore:resource_tracker"
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -43,13 +46,15 @@ class WorkerGroup:
 def starting_workers() -> Iterator[None]:
     """Hold back the signals that stop a run while workers are started.
 
-    A worker does not print that it was interrupted before it has joined its group, as it inherits
-    the mask.
+    None of them breaks off joblib in between; and a worker does not print that it was interrupted
+    before it has joined its group, as it inherits the mask.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    sys.warnoptions.append(_QUIET)  # given to the trackers as `-W`
     try:
         yield
     finally:
+        sys.warnoptions.remove(_QUIET)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -64,7 +69,17 @@ def join(group: int, parent: int) -> None:
         os._exit(1)
     if os.getppid() != parent:
         os._exit(1)
+    _keep_for_ever()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+
+
+def _keep_for_ever() -> None:
+    """Keep joblib from ending this worker when it has grown by 300 MB, which it does where psutil
+    is installed (loky 3.6, `_process_worker`): it would import all again. It can go when that is an
+    option."""
+    from joblib.externals.loky import process_executor
+
+    process_executor._USE_PSUTIL = False

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.drawing import start_helper
-from tests.support.forked_worker import fork_worker
 from tests.support.quick_torch import make_torch_quick
 
 
@@ -49,16 +48,16 @@ def warm_up() -> None:
 
 @contextmanager
 def forked_workers() -> Iterator[None]:
-    """Let the workers of builds be forks of this process."""
-    from pipeline.run.executors import process
+    """Let workers that joblib starts be forks of this process."""
+    from joblib.externals.loky.backend import context
 
     warm_up()
-    before = process.launch
-    process.launch = fork_worker  # type: ignore[assignment]
+    before = context.get_start_method()
+    context.set_start_method("fork", force=True)
     try:
         yield
     finally:
-        process.launch = before
+        context.set_start_method(before, force=True)
 
 
 def run_doit(

@@ -3,7 +3,7 @@
 A started `doit` and each of its workers take 4 CPU seconds to import them. A fork of the resident
 process has them, and imports all else anew: the pipeline, plugins, `sitecustomize`, what that
 patches. There is one for each value of the variables that are read while they are loaded. Workers
-of a fork are its forks. What is special about the start of processes (kills,
+of a fork are its forks, by joblib's own means. What is special about the start of processes (kills,
 what is imported, threads) is tested in real ones.
 """
 
@@ -78,11 +78,13 @@ def _resident(*values: str | None) -> Any:
 
 def _serve() -> None:
     import executorch.exir  # noqa: F401
+    import joblib.externals.loky.backend.context as workers
     import torch.ao.quantization  # noqa: F401
 
     from tests.support.drawing import draw_in_helper, start_helper
     from tests.support.quick_torch import make_torch_quick
 
+    workers.set_start_method("fork")
     make_torch_quick()
     draw_in_helper()
     start_helper()
@@ -147,10 +149,6 @@ def _become(arguments: Any, folder: str, environment: dict[str, str], streams: A
     site.execsitecustomize()
     patched = environment.get("PATCHED_MODULE")
     assert patched not in sys.modules, f"{patched} is loaded already, and is not patched"
-    from pipeline.run.executors import process
-    from tests.support.forked_worker import fork_worker
-
-    process.launch = fork_worker  # type: ignore[assignment]
     if how == "-m":
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ STARTS = (
     "subprocess.Popen(['sleep', '600'])\n"
     "subprocess.run(['sleep', '0.3'])\n"
 )
+SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass
@@ -90,6 +92,9 @@ def kill_at(bench: Bench, moment: float, toll: Toll) -> None:
     toll.kills += 1
     toll.longest = max(toll.longest, time.monotonic() - began)
     toll.processes += [f"{moment:.2f} s: {each}" for each in left]
+    if SHARED_MEMORY.is_dir():
+        own = re.compile(f"loky-{driver.pid}-|folder_{driver.pid}_")
+        toll.files += [name for name in os.listdir(SHARED_MEMORY) if own.search(name)]
 
 
 def run_again(bench: Bench, expected: bytes, toll: Toll) -> None:

@@ -1,12 +1,13 @@
 """Worker processes on this machine.
 
-One that dies takes nothing else with it. A process starts when there is a call for it, and is kept
-until `close`.
+Each is a pool of one process of joblib's loky, so that one that dies takes nothing else with it. A
+process starts when there is a call for it, and is kept until `close`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,11 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
+
 from pipeline.run.executors import WorkerLostError
-from pipeline.run.executors.process import WorkerDiedError, WorkerProcess
 from pipeline.run.executors.system import count_oom_kills, peak_memory
 from pipeline.run.worker import read_status
-from pipeline.run.worker_group import WorkerGroup
+from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.toolchain import HASH_SEED, hash_seed
 
@@ -29,6 +31,7 @@ _THREADS = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
 )
+_SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")  # as `SIGSEGV(-11)`; only an error's message has it
 
 
 @dataclass
@@ -36,13 +39,13 @@ class _UnderWay:
     """A call under way: the file in which it says how far it is, and the most bytes it held."""
 
     status: Path
-    process: WorkerProcess
+    process: ProcessPoolExecutor
     oom_kills: int
     peak_bytes: int = 0
 
-    def describe_end(self, error: WorkerDiedError) -> WorkerLostError:
+    def describe_end(self, error: BrokenProcessPool) -> WorkerLostError:
         """Describe how its process died."""
-        signals = str(error)
+        signals = ", ".join(sorted(set(_SIGNALS.findall(str(error)))))
         stage = str(read_status(self.status).get("stage", ""))
         with suppress(OSError):
             remove(self.status)
@@ -59,8 +62,8 @@ class WorkerProcesses:
 
     def __init__(self) -> None:
         self._group: WorkerGroup | None = None
-        self._processes: list[WorkerProcess] = []
-        self._idle: list[WorkerProcess] = []
+        self._processes: list[ProcessPoolExecutor] = []
+        self._idle: list[ProcessPoolExecutor] = []
         self._under_way: dict[Future[Any], _UnderWay] = {}
         self._lock = threading.RLock()
 
@@ -78,16 +81,20 @@ class WorkerProcesses:
         """
         outer: Future[Any] = Future()
         outer.set_running_or_notify_cancel()
-        with self._lock:
+        with self._lock, starting_workers():
             inner, process = self._hand_out(function, *arguments)
             self._under_way[outer] = _UnderWay(status, process, count_oom_kills())
         inner.add_done_callback(partial(self._settle, outer))
         return outer
 
-    def _hand_out(self, *call: Any) -> tuple[Future[Any], WorkerProcess]:
-        while self._idle and not self._idle[-1].alive:  # it died while it had nothing to do
-            self._processes.remove(self._idle.pop())
-        process = self._idle.pop() if self._idle else self._start()
+    def _hand_out(self, *call: Any) -> tuple[Future[Any], ProcessPoolExecutor]:
+        while self._idle:
+            process = self._idle.pop()
+            try:
+                return process.submit(*call), process
+            except BrokenProcessPool:  # it died while it had nothing to do
+                self._processes.remove(process)
+        process = self._start()
         return process.submit(*call), process
 
     def _settle(self, outer: Future[Any], inner: Future[Any]) -> None:
@@ -95,29 +102,32 @@ class WorkerProcesses:
         error = inner.exception()
         with self._lock:
             call = self._under_way.pop(outer)
-            died = isinstance(error, WorkerDiedError)
-            (self._processes.remove if died else self._idle.append)(call.process)
-        if isinstance(error, WorkerDiedError):
-            outer.set_exception(call.describe_end(error))
-        elif error is not None:
-            outer.set_exception(error)
-        else:
+            broken = isinstance(error, BrokenProcessPool)
+            (self._processes.remove if broken else self._idle.append)(call.process)
+        if error is None:
             outer.set_result(inner.result())
+        else:
+            known = isinstance(error, BrokenProcessPool)
+            outer.set_exception(call.describe_end(error) if known else error)
 
     def start_ahead(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Let one more process call a function, whatever comes of it, if none is idle."""
-        with self._lock:
+        with self._lock, starting_workers():
             if not self._idle:
                 process = self._start()
                 process.submit(function, *arguments)
                 self._idle.append(process)
 
-    def _start(self) -> WorkerProcess:
+    def _start(self) -> ProcessPoolExecutor:
         if self._group is None:
             self._group = WorkerGroup()
             os.environ[HASH_SEED] = hash_seed()  # for all of them
-        threads = {name: os.environ.get(name, "1") for name in _THREADS}
-        process = WorkerProcess(self._group.number, threads)
+        process: Any = ProcessPoolExecutor(
+            max_workers=1,
+            initializer=join,
+            initargs=(self._group.number, os.getpid()),
+            env={name: os.environ.get(name, "1") for name in _THREADS},
+        )
         self._processes.append(process)
         return process
 
@@ -134,4 +144,4 @@ class WorkerProcesses:
         if self._group is not None:
             self._group.close()
             for process in list(self._processes):
-                process.close()
+                process.shutdown(wait=True, kill_workers=True)
