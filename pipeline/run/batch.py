@@ -15,9 +15,12 @@ from pipeline.plan.actions import Action
 from pipeline.plan.export_parameters import parse_export
 from pipeline.plan.kinds import KINDS, ActionTask
 from pipeline.plan.plan import Plan
-from pipeline.report.events import Event, make_event
+from pipeline.report.events import Event, Outcome, make_event
+from pipeline.run.install import install
 from pipeline.run.worker import Report, log_name, read_progress
 from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError, describe_error
+from pipeline.store.store import MissingBlobError
 
 _ATTEMPTS = 3
 Show = Callable[[Event], None]
@@ -74,10 +77,25 @@ class Batch:
             return
         steps = partial(read_progress, workspace=self._plan.workspace)
         with self._progress(queue, steps) as show:
-            for action, report in self._pool.run(queue):
+            for action, made in self._pool.run(queue):
+                report = self._install(action, made)
                 self.reports.append(report)
                 show(report.event)
                 yield action, report.event
+
+    def _install(self, action: Action, report: Report) -> Report:
+        """Put the files that an action made into the package's folder. What can't be put there
+        fails, or is lost where the store has it no more."""
+        if report.result is None:
+            return report
+        try:
+            install(self._plan.workspace, action, report.result)
+        except (PipelineError, OSError) as problem:
+            if not report.event.error:
+                outcome: Outcome = "lost" if isinstance(problem, MissingBlobError) else "failed"
+                event = report.event._replace(outcome=outcome, error=describe_error(problem))
+                return report._replace(event=event)
+        return report
 
     def _repair_inputs(self, lost: Sequence[Action]) -> None:
         """Export, quantize and compile again what these actions need. They fail with it."""

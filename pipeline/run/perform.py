@@ -1,9 +1,9 @@
 """Performs actions in a worker process, by the function of their kind, which commits what it made
-to the store before it returns."""
+to the store before it returns. Files of packages go to `build/` by whoever asked for the action."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -19,34 +19,43 @@ from pipeline.run.build.export import export
 from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries
 from pipeline.run.build.quantize import quantize_method
+from pipeline.run.install import install
 from pipeline.run.prove.validate import validate
 from pipeline.run.stages import IMPORT, WAIT, Stages
-from pipeline.run.stored import install_stored
+from pipeline.run.stored import find_stored
 from pipeline.store.workspace import Workspace
 
 _LOWERING = ("quantize", "compile")
+Deliver = Callable[[Mapping[str, Any]], object]
 
 
 def perform(
-    action: Action, workspace: Workspace, stages: Stages, always: bool, keep: Keep | None = None
+    action: Action,
+    workspace: Workspace,
+    stages: Stages,
+    always: bool,
+    keep: Keep | None = None,
+    deliver: Deliver | None = None,
 ) -> bool:
     """Perform an action, unless another process did it while this one waited for its turn.
 
     Return whether there was nothing to do; `always` performs it whatever the store holds, and
-    `keep` is given what was compiled, instead of the store. Raises PipelineError for what a user
-    can mend; anything else is a bug.
+    `keep` is given what was compiled, instead of the store. `deliver` is given the result of a kind
+    that makes files, which are put into the package's folder without it. Raises PipelineError for
+    what a user can mend; anything else is a bug.
     """
+    deliver = deliver or partial(install, workspace, action)
     verbs: dict[str, Callable[..., Any]] = {
         "export": export,
         "quantize": quantize_method,
         "compile": partial(compile_unit, always=always, keep=keep),
-        "link": link_package,
-        "validate": partial(validate, always=always),
+        "link": partial(link_package, deliver=deliver),
+        "validate": partial(validate, deliver=deliver, always=always),
     }
     with ExitStack() as turn:
         with stages.stage(WAIT):
             turn.enter_context(workspace.store.lock(action.digest))
-        if not always and _done(action, workspace):
+        if not always and _done(action, workspace, deliver):
             return True
         if action.kind != "export":  # whose exporter has a process of its own, and loads them there
             with stages.stage(IMPORT):
@@ -80,7 +89,7 @@ def runs_user_code(action: Action) -> bool:
     return bool(passes) or any(name in BACKENDS and BACKENDS[name].plugin for name in names)
 
 
-def _done(action: Action, workspace: Workspace) -> bool:
+def _done(action: Action, workspace: Workspace, deliver: Deliver) -> bool:
     store = workspace.store
     if action.kind == "export":  # what it reads, and so its key, may have become known meanwhile
         action = Models(workspace, action.inputs.surroundings).export(action.model)
@@ -88,6 +97,8 @@ def _done(action: Action, workspace: Workspace) -> bool:
             return False
     kind = KINDS[action.kind]
     if kind.installed:
-        return install_stored(workspace, action)
+        if (result := find_stored(store, action)) is not None:
+            deliver(result)
+        return result is not None
     entry = store.get(action.digest)
     return entry is not None and store.intact(kind.blobs(entry.result))

@@ -1,4 +1,4 @@
-"""Installs what a store or a remote gave, after a look whether it is what its action makes.
+"""Finds what a store or a remote has of a package, and looks whether it is what its action makes.
 
 Digests say that bytes are those that someone named, not that they are a package. This is no proof:
 who is believed is a matter of signatures. It keeps a mistaken or clumsy result out of `build/`.
@@ -31,13 +31,21 @@ def install_stored(workspace: Workspace, action: Action) -> bool:
     """Install what the store has of an action; return whether it has all of it, and it is what such
     an action makes."""
     with suppress(MissingBlobError):
-        if entry := workspace.store.get(action.digest):
-            if wrong := _find_mismatch(workspace.store, action, entry.result["files"]):
-                _log.warning("the store's result of %s is not used: %s", action.title, wrong)
-                return False
-            install(workspace, action, entry.result)
+        if (result := find_stored(workspace.store, action)) is not None:
+            install(workspace, action, result)
             return True
     return False
+
+
+def find_stored(store: Store, action: Action) -> Mapping[str, Any] | None:
+    """Return the result that the store has of an action, if it has all of it and it is what such an
+    action makes."""
+    with suppress(MissingBlobError):
+        if entry := store.get(action.digest):
+            if not (wrong := _find_mismatch(store, action, entry.result["files"])):
+                return entry.result
+            _log.warning("the store's result of %s is not used: %s", action.title, wrong)
+    return None
 
 
 def _find_mismatch(store: Store, action: Action, files: Files) -> str:

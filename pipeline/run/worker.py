@@ -45,12 +45,24 @@ _CACHES = (
 class Report(NamedTuple):
     """An action's event, and what it asked of the caches inside it and of the remote tier.
 
-    `remote` holds the counts, and why the remote was given up or "".
+    `remote` holds the counts, and why the remote was given up or "". `result` is that of a kind
+    that makes files, of a validation that failed too; they are not in the package's folder yet.
     """
 
     event: Event
     usage: Mapping[str, Usage] = MappingProxyType({})
     remote: tuple[Any, str] | None = None
+    result: Mapping[str, Any] | None = None
+
+
+class _Done(NamedTuple):
+    """How an action ended: `error` is "" where it did not fail, `usage` what the caches inside it
+    were asked."""
+
+    outcome: Outcome
+    error: str = ""
+    usage: Mapping[str, Usage] = MappingProxyType({})
+    result: Mapping[str, Any] | None = None
 
 
 def log_path(action: Action, workspace: Workspace) -> Path:
@@ -109,15 +121,15 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
         log = log_path(action, workspace)
         make_folder(log.parent, workspace.build)
         with _worker_process(), logging_to(log):
-            outcome, error, usage = _perform(action, workspace, stages, always)
+            done = _perform(action, workspace, stages, always)
     except OSError as problem:
-        outcome, error, usage = "failed", describe_error(problem), {}
+        done = _Done("failed", describe_error(problem))
     finally:
         with suppress(OSError):
             remove(status)
     event = make_event(
         action,
-        outcome,
+        done.outcome,
         start=clock,
         seconds=time.perf_counter() - started,
         stages=[
@@ -126,11 +138,11 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
         stage=stages.current,
         worker=os.getpid(),
         peak_bytes=max(_memory("VmHWM"), stages.peak_bytes),
-        error=error,
-        log=log_name(action, workspace) if error else "",
+        error=done.error,
+        log=log_name(action, workspace) if done.error else "",
     )
     asked = (remote.counts, remote.problem) if remote is not None else None
-    return Report(event, usage, asked)
+    return Report(event, done.usage, asked, done.result)
 
 
 def import_ahead(workspace: Workspace) -> None:
@@ -142,10 +154,7 @@ def import_ahead(workspace: Workspace) -> None:
         import pipeline.run.perform  # noqa: F401
 
 
-def _perform(
-    action: Action, workspace: Workspace, stages: Stages, always: bool
-) -> tuple[Outcome, str, Mapping[str, Usage]]:
-    """Return the outcome, the error or "", and what the caches inside the action were asked."""
+def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> _Done:
     from pipeline.run.trace.isolated import ChildError, run_isolated  # no matter of a no-op run
 
     try:
@@ -173,12 +182,12 @@ def _perform(
     except ChildError as problem:  # whose traceback is in the log
         if problem.signal:  # so this worker's end tells more: it is tried again, alone
             os.kill(os.getpid(), problem.signal)
-        return "failed", str(problem), {}
+        return _Done("failed", str(problem))
     except BaseException as problem:
         traceback.print_exc()
-        return "failed", describe_error(problem), {}
-    outcome, error, usage, _, _ = apart
-    return outcome, error, {kind: Usage(**counts) for kind, counts in usage.items()}
+        return _Done("failed", describe_error(problem))
+    outcome, error, usage, _, result, _ = apart
+    return _Done(outcome, error, {kind: Usage(**each) for kind, each in usage.items()}, result)
 
 
 def _asked(workspace: Workspace) -> list[Any]:
@@ -196,36 +205,35 @@ def _perform_apart(
     if asked and (remote := workspace.store.remote) is not None:
         remote.join({}, *asked[1:])
     compiled: list[Any] = []
-    outcome, error, usage = _perform_here(
-        action, workspace, stages, always, lambda *result: compiled.append(result)
-    )
-    counts = {kind: vars(each) for kind, each in usage.items()}
-    return [outcome, error, counts, _asked(workspace), compiled]
+    done = _perform_here(action, workspace, stages, always, lambda *result: compiled.append(result))
+    counts = {kind: vars(each) for kind, each in done.usage.items()}
+    return [done.outcome, done.error, counts, _asked(workspace), done.result, compiled]
 
 
 def _perform_here(
     action: Action, workspace: Workspace, stages: Stages, always: bool, keep: Any = None
-) -> tuple[Outcome, str, Mapping[str, Usage]]:
+) -> _Done:
     from pipeline.compile.preprocess.cache import counted_preprocess
     from pipeline.run.perform import perform
     from pipeline.run.trace.isolated import ChildError
 
+    delivered: list[Mapping[str, Any]] = [{}]
     try:
         with counted_preprocess() as counts:
-            done = perform(action, workspace, stages, always, keep)
+            found = perform(action, workspace, stages, always, keep, delivered.append)
         made = Usage(counts.hits, counts.misses, counts.saved, counts.seconds)
         usage = {"preprocess": made} if counts.hits or counts.misses else {}
-        return "hit" if done else "built", "", usage
+        return _Done("hit" if found else "built", "", usage, delivered[-1] or None)
     except MissingBlobError as problem:
         traceback.print_exc()
-        return "lost", str(problem), {}
+        return _Done("lost", str(problem))
     except ChildError as problem:  # whose traceback is in the log
         if problem.signal == signal.SIGKILL:  # as for lack of memory: tried again, alone
             os.kill(os.getpid(), signal.SIGKILL)
-        return "failed", str(problem), {}
+        return _Done("failed", str(problem))
     except BaseException as problem:  # SystemExit too: it would end the worker in silence
         traceback.print_exc()
-        return "failed", describe_error(problem), {}
+        return _Done("failed", describe_error(problem), {}, delivered[-1] or None)
 
 
 @contextmanager

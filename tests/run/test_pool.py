@@ -9,7 +9,7 @@ from pathlib import Path
 def runs_user_code(action):
     return False
 
-def perform(action, workspace, stages, always, keep=None):
+def perform(action, workspace, stages, always, *_):
     tries = workspace.root / f"{action.package}.tries"
     with open(tries, "a") as file:
         file.write("x")

@@ -264,7 +264,7 @@ def test_what_an_action_asked_comes_back_from_its_process(tmp_path, monkeypatch)
     settings = RemoteSettings(f"file://{tmp_path}/remote")
     workspace = Workspace(tmp_path, Store(tmp_path / "store", settings), jobs=1)
 
-    def perform(action, workspace, stages, always, keep=None):
+    def perform(action, workspace, stages, always, *_):
         with stages.stage("lower"):
             workspace.store.remote.counts.hits += 2
             return False
@@ -274,13 +274,14 @@ def test_what_an_action_asked_comes_back_from_its_process(tmp_path, monkeypatch)
     stages, action = Stages(), Action("validate", "m", "p", None, {}, None)
     loading = Action("quantize", "m", "p", "f", {"operators": ["team_ops"]}, None)
     for number, each in enumerate((action, loading), 1):
-        assert worker._perform(each, workspace, stages, False) == ("built", "", {})
+        done = worker._perform(each, workspace, stages, False)
+        assert (done.outcome, done.error, done.usage) == ("built", "", {})
         assert workspace.store.remote.counts.hits == 2 * number
     assert "lower" in [name for name, _, _ in stages.spans] and stages.peak_bytes
     fails = SourceError("a.yaml: is wrong")
     monkeypatch.setattr("pipeline.run.perform.perform", Mock(side_effect=fails))
-    outcome, error, _ = worker._perform(action, workspace, stages, False)
-    assert (outcome, error) == ("failed", "a.yaml: is wrong")
+    done = worker._perform(action, workspace, stages, False)
+    assert (done.outcome, done.error) == ("failed", "a.yaml: is wrong")
 
 
 CHANGE = """

@@ -134,7 +134,7 @@ from tests.support.stand_in import run_stand_in
 def runs_user_code(action):
     return False
 
-def perform(action, workspace, stages, always, keep=None):
+def perform(action, workspace, stages, always, *_):
     log = CrashLog(workspace.logs, action.package)
     dead = log.crashes()
     for method in action.inputs["fatal"]:

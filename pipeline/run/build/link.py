@@ -3,7 +3,7 @@ package and what it was made from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.compile import etrecord
@@ -13,7 +13,6 @@ from pipeline.plan.actions import Action, LinkInputs
 from pipeline.plan.patterns import find_unfitting
 from pipeline.run.build.called_operators import join_libraries
 from pipeline.run.build.compile import CompiledUnit
-from pipeline.run.install import install
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
@@ -24,8 +23,13 @@ from pipeline.store.workspace import Workspace
 _FORMAT = 1  # of the manifest
 
 
-def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stages) -> None:
-    """Link the objects of a package, and put the files into `build/`."""
+def link_package(
+    action: Action[LinkInputs],
+    workspace: Workspace,
+    stages: Stages,
+    deliver: Callable[[Mapping[str, Any]], object],
+) -> None:
+    """Link the objects of a package, and deliver the result with its files."""
     store = workspace.store
     compiled, spent = _load_units(action, store)
     constants, order = dict(action.key["constant_methods"]), action.key["order"]
@@ -53,7 +57,7 @@ def link_package(action: Action[LinkInputs], workspace: Workspace, stages: Stage
         files[CONTENTS] = store.put(record_bytes(contents))
         # Who finds a package spares its methods too.
         store.put_result(action.key, {"files": files}, stages.total + spent, stages.seconds())
-        install(workspace, action, {"files": files})
+        deliver({"files": files})
 
 
 def _check_patterns(action: Action[LinkInputs], compiled: Mapping[str, CompiledUnit]) -> None:

@@ -6,7 +6,7 @@ key of its own, without the gates, so that another gate is a matter of milliseco
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from pipeline.report.packages import outcome
 from pipeline.report.records import FORMAT, GateRecord, read_fitting, read_manifest
 from pipeline.report.render import render_package
 from pipeline.report.sections.failures import failed_checks, first_culprit
-from pipeline.run.install import install
 from pipeline.run.prove.measure import check_files, find_measured, measure
 from pipeline.run.stages import Stages
 from pipeline.store import digest
@@ -31,11 +30,16 @@ Json = Mapping[str, Any]
 
 
 def validate(
-    action: Action[ValidateInputs], workspace: Workspace, stages: Stages, always: bool = False
+    action: Action[ValidateInputs],
+    workspace: Workspace,
+    stages: Stages,
+    deliver: Callable[[Json], object],
+    always: bool = False,
 ) -> None:
-    """Run a package from disk against its programs, and leave a report either way.
+    """Run a package from disk against its programs, and deliver a report either way.
 
     Args:
+        deliver: is given the result with the report's files.
         always: runs it whatever the store holds.
 
     Raises:
@@ -73,7 +77,7 @@ def validate(
         result = {"files": put, "facts": verdict}
         if record["ok"] and verdict["complete"]:
             workspace.store.put_result(action.key, result, stages.total, stages.seconds())
-        install(workspace, action, result)
+        deliver(result)
     if failures := record["failures"]:
         stages.current = ""  # all of them ended: what failed is the package
         more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
