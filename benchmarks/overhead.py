@@ -19,6 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -167,6 +168,7 @@ def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> N
     from pipeline.compile.preprocess.cache import counted_preprocess
     from pipeline.run.build.compile import compile_unit
     from pipeline.run.build.link import link_package
+    from pipeline.run.install import install
     from pipeline.run.stages import Stages
 
     stages = Stages()
@@ -179,7 +181,7 @@ def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> N
             compile_unit(action, plan.workspace, stages)
     if counts.hits or not counts.misses:
         raise BenchmarkError(f"{package}: {counts.hits} partitions found in an empty store")
-    link_package(link, plan.workspace, stages)
+    link_package(link, plan.workspace, stages, partial(install, plan.workspace, link))
     with stages.stage("plan"):
         plan.remember()
     seconds.update({name: end - begin for name, begin, end in stages.spans}, backend=counts.seconds)

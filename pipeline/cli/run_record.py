@@ -55,8 +55,9 @@ class RunRecord:
         and evict."""
         workspace = plan.workspace
         usages = [*plan.models.usage.items()]
-        for event, usage, _ in self.reports:
-            usages += usage.items()
+        for report in self.reports:
+            event = report.event
+            usages += report.usage.items()
             if event.outcome == "built":
                 usages.append((event.kind, Usage(misses=1, spent=event.seconds)))
         for kind, each in usages:
