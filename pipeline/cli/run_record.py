@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.plan.actions import unit_name
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event, write_run, write_timeline
+from pipeline.run.expectations import remember
 from pipeline.run.worker import Report
 from pipeline.store.files import sweep
 from pipeline.store.maintenance import evict
@@ -65,6 +66,7 @@ class RunRecord:
         if not self.usage:
             return
         add_usage(workspace.store, self.usage)
+        remember(workspace.store, (report.event for report in self.reports))
         for folder in (workspace.build, workspace.build / ".state", workspace.logs):
             sweep(folder)
         if self.reports and workspace.store.cap is not None:

@@ -3,7 +3,9 @@ tried again."""
 
 from __future__ import annotations
 
-from collections import deque
+import math
+import time
+from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
@@ -11,7 +13,9 @@ from dataclasses import dataclass, replace
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
+from pipeline.run.admission import Expected, choose_next, longest_first
 from pipeline.run.executors import Executor, Needs, WorkerLostError
+from pipeline.run.expectations import Expectations
 from pipeline.run.worker import Report, log_name, log_path
 from pipeline.store.files import make_folder, remove
 from pipeline.store.sizes import human_size
@@ -19,15 +23,26 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
 _LOOK = 0.2  # seconds between two looks at what is under way
+_AGAIN = 2.0  # seconds until an action that waits for memory is thought of again
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """An action that is to be run: what it needs, and how often its worker died so far."""
+    """An action that is to be run: what it needs and takes, and how often its worker died so
+    far."""
 
     action: Action
     needs: Needs
+    expected: Expected
     deaths: int = 0
+
+    @property
+    def order(self) -> float:
+        return longest_first(self.expected)
+
+    def with_memory(self, memory: int) -> Attempt:
+        expected = replace(self.expected, memory=memory)
+        return replace(self, needs=replace(self.needs, memory=memory), expected=expected)
 
 
 class Pool:
@@ -49,7 +64,8 @@ class Pool:
         return self._executor
 
     def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
-        """Yield the reports of all actions, in the order in which they end.
+        """Yield the reports of all actions, in the order in which they end. They start by
+        `choose_next`.
 
         One whose worker dies is tried again like any other, then once alone and with twice the
         memory. A validation is tried alone at once, without the method that ended its worker, as
@@ -61,25 +77,34 @@ class Pool:
                 remove(log_path(action, self._workspace))
             CrashLog(self._workspace.logs, str(action.package)).clear()  # only a validation writes
         alone: list[Attempt] = []
-        waiting = deque(Attempt(action, Needs()) for action in ready)
+        waiting = sorted(self._expect(ready), key=lambda each: each.order)
         for attempt, told in self._run(waiting):
             if isinstance(told, Report):
                 yield attempt.action, told
                 continue
             again = replace(attempt, deaths=attempt.deaths + 1)
             last = attempt.action.kind == "validate" or again.deaths > 1
-            (alone if last else waiting).append(again)
+            if last:
+                alone.append(again)
+            else:
+                insort(waiting, again, key=lambda each: each.order)
         for attempt in alone:
             yield attempt.action, self._run_alone(attempt)
+
+    def _expect(self, actions: Sequence[Action]) -> Iterator[Attempt]:
+        expectations = Expectations(self._workspace.store)
+        for action in actions:
+            expected = expectations.expect(action)
+            yield Attempt(action, Needs(memory=expected.memory), expected)
 
     def _run_alone(self, attempt: Attempt) -> Report:
         """Run an action whose worker died, alone."""
         action, deaths = attempt.action, attempt.deaths
-        attempt = replace(attempt, needs=replace(attempt.needs, memory=2 * attempt.needs.memory))
+        attempt = attempt.with_memory(2 * attempt.needs.memory)
         crash_log = CrashLog(self._workspace.logs, str(action.package))
         crash_log.clear(crashes=False)  # it may have died of what ran beside it
         while True:
-            [(_, told)] = self._run(deque([attempt]))
+            [(_, told)] = self._run([attempt])
             if isinstance(told, Report):
                 return told
             deaths += 1
@@ -100,16 +125,21 @@ class Pool:
         )
         return Report(event)
 
-    def _run(self, waiting: deque[Attempt]) -> Iterator[tuple[Attempt, Report | WorkerLostError]]:
+    def _run(self, waiting: list[Attempt]) -> Iterator[tuple[Attempt, Report | WorkerLostError]]:
         """Yield each attempt with its report, or with how its worker died. Attempts that are added
         to `waiting` meanwhile are run, too."""
         executor = self.executor
         under_way: dict[Future[Report], Attempt] = {}
         while waiting or under_way:
             while waiting and len(under_way) < executor.slots:
-                attempt = waiting.popleft()
+                running = [each.expected for each in under_way.values()]
+                place = choose_next((e.expected for e in waiting), running, executor.free_memory())
+                if place is None:
+                    break
+                attempt = waiting.pop(place)
                 under_way[executor.submit(attempt.action, attempt.needs)] = attempt
-            for future in _wait(under_way, executor):
+            can_start = bool(waiting) and len(under_way) < executor.slots
+            for future in _wait(under_way, executor, _AGAIN if can_start else None):
                 attempt = under_way.pop(future)
                 error = future.exception()
                 if isinstance(error, WorkerLostError):
@@ -123,11 +153,14 @@ class Pool:
             self._executor.close()
 
 
-def _wait(futures: Iterable[Future[Report]], executor: Executor) -> set[Future[Report]]:
-    """Wait until one of the futures is done, and look after the others meanwhile; return those that
-    are done."""
+def _wait(
+    futures: Iterable[Future[Report]], executor: Executor, seconds: float | None
+) -> set[Future[Report]]:
+    """Wait until one of the futures is done, but so many seconds at most, and look after the others
+    meanwhile; return those that are done."""
+    end = math.inf if seconds is None else time.monotonic() + seconds
     while True:
         done = wait(futures, timeout=_LOOK, return_when=FIRST_COMPLETED).done
-        if done:
+        if done or time.monotonic() > end:
             return done
         executor.look()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 IMPORT, WAIT = "import", "wait for another build"
 
@@ -62,6 +63,21 @@ class Stages:
         return told
 
     @property
+    def peak(self) -> int:
+        """The most bytes that this process, or one that it started for the action, has held."""
+        return max(held_memory("VmHWM"), self.peak_bytes)
+
+    @property
     def total(self) -> float:
         """Seconds of all stages that have ended, but for those in which nothing was made."""
         return sum(end - begin for name, begin, end in self.spans if name not in (IMPORT, WAIT))
+
+
+def held_memory(field: str) -> int:
+    """Return this process's resident memory in bytes: now (`VmRSS`), or the peak of
+    this action (`VmHWM`). Off Linux both are the peak since the start."""
+    with suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

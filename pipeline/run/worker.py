@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -25,7 +24,7 @@ from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.action_log import logging_to
 from pipeline.run.imports import import_executorch
-from pipeline.run.stages import IMPORT, Stages
+from pipeline.run.stages import IMPORT, Stages, held_memory
 from pipeline.store.errors import describe_error
 from pipeline.store.files import clear_place, make_folder, read_record, remove
 from pipeline.store.forms import fits
@@ -137,7 +136,7 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
         ],
         stage=stages.current,
         worker=os.getpid(),
-        peak_bytes=max(_memory("VmHWM"), stages.peak_bytes),
+        peak_bytes=stages.peak,
         error=done.error,
         log=log_name(action, workspace) if done.error else "",
     )
@@ -254,7 +253,7 @@ def _worker_process() -> Iterator[None]:
     finally:
         _forget_programs()
         gc.enable()
-        if _memory("VmRSS") > _LARGE:
+        if held_memory("VmRSS") > _LARGE:
             gc.unfreeze()
         gc.collect()
 
@@ -275,13 +274,3 @@ def _prepare() -> None:
     torch.set_num_interop_threads(1)
     torch.set_default_device(None)  # whatever a plugin did when it was imported
     torch.set_default_dtype(torch.float32)
-
-
-def _memory(field: str) -> int:
-    """Return this process's resident memory in bytes: now (`VmRSS`), or the peak of
-    this action (`VmHWM`). Off Linux both are the peak since the start."""
-    with suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
-        for line in status:
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

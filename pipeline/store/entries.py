@@ -17,7 +17,8 @@ _REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
 
 @dataclass(frozen=True)
 class ActionEntry:
-    """The key and the result of an action, and the seconds of wall time that it took.
+    """The key and the result of an action, and the seconds of wall time that it took; `peak` are
+    the bytes of memory that its process held at the most, 0 where that is not known.
 
     `unsigned`: it came of a run that believed unsigned results of a remote, and counts where that
     is so again. `stages`: the seconds of its stages by name, and of the steps within them.
@@ -28,14 +29,17 @@ class ActionEntry:
     seconds: float
     unsigned: bool = False
     stages: Mapping[str, float] = field(default_factory=dict)
+    peak: int = 0
 
     @property
     def checksum(self) -> Digest:
-        return digest.hash_json([self.key, self.result, self.seconds, self.stages])
+        peak = [self.peak] if self.peak else []
+        return digest.hash_json([self.key, self.result, self.seconds, self.stages, *peak])
 
     def to_json(self) -> dict[str, Any]:
         fields = {"key": self.key, "result": self.result, "seconds": self.seconds}
-        more = {name: value for name in ("unsigned", "stages") if (value := getattr(self, name))}
+        optional = ("unsigned", "stages", "peak")
+        more = {name: value for name in optional if (value := getattr(self, name))}
         return {**fields, "check": self.checksum, **more}
 
     @classmethod
@@ -45,12 +49,13 @@ class ActionEntry:
         try:
             unsigned = record.get("unsigned", False) is not False
             stages = record.get("stages", {})
-            entry = cls(record["key"], record["result"], record["seconds"], unsigned, stages)
+            peak = record.get("peak", 0)
+            entry = cls(record["key"], record["result"], record["seconds"], unsigned, stages, peak)
             whole = record["check"] == entry.checksum and digest.hash_json(entry.key) == action
         except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
             return None
-        timed = _are_seconds([entry.seconds]) and _are_stages(stages)
-        return entry if whole and timed and fits_action(entry.key, entry.result) else None
+        measured = _are_seconds([entry.seconds]) and _are_stages(stages) and _is_count(peak)
+        return entry if whole and measured and fits_action(entry.key, entry.result) else None
 
 
 def _are_stages(value: Any) -> bool:
@@ -63,6 +68,10 @@ def _are_stages(value: Any) -> bool:
 
 def _are_seconds(values: Iterable[Any]) -> bool:
     return all(type(each) in (int, float) and 0 <= each < 1e9 for each in values)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 60
 
 
 def find_references(content: bytes) -> list[Digest]:

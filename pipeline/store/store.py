@@ -336,14 +336,16 @@ class Store:
         result: Mapping[str, Any],
         seconds: float = 0.0,
         stages: Mapping[str, float] | None = None,
+        peak: int = 0,
     ) -> Digest:
-        """Store what an action gave; the blobs that it names must be there.
+        """Store what an action gave; the blobs that it names must be there. `peak` are the bytes
+        that its process held at the most.
 
         The remote gets the blobs first, so that no result there is without them.
         """
         action = digest.hash_json(key)
         timed = {name: round(each, 3) for name, each in (stages or {}).items()}
-        entry = ActionEntry(key, result, round(seconds, 3), self.believes_all, timed)
+        entry = ActionEntry(key, result, round(seconds, 3), self.believes_all, timed, peak)
         if not fits_action(key, json.loads(digest.canonical_json(result))):
             kind = key.get("kind")
             raise PipelineError(f"a result of kind {kind} has a form that store/results.py lacks")

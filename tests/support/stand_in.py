@@ -60,13 +60,18 @@ print(json.dumps(told))
 
 
 def run_stand_in(
-    folder: Path, perform: str, actions: Sequence[tuple[str, str, Any]], jobs: int = 2
+    folder: Path,
+    perform: str,
+    actions: Sequence[tuple[str, str, Any]],
+    jobs: int = 2,
+    before: Sequence[str] = (),
 ) -> dict[str, list[Any]]:
     """Run actions in a pool; return the error, the stage and the peak in bytes of each.
 
     Args:
         perform: the text of a module with `perform` and `runs_user_code`.
         actions: kind, package and inputs of each; packages differ.
+        before: a command that runs the one that follows it.
     """
     (folder / "performs.py").write_text(perform)
     (folder / "counts.py").write_text(COUNTS)
@@ -74,7 +79,7 @@ def run_stand_in(
     (folder / "sitecustomize.py").write_text("import sys, importlib.util\n" + PREPARE)
     path = os.pathsep.join([str(folder), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(folder), json.dumps(actions), str(jobs)],
+        [*before, sys.executable, "-c", RUN, str(folder), json.dumps(actions), str(jobs)],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         timeout=600,

@@ -48,7 +48,7 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
-Keep = Callable[[Json, Json, float, Mapping[str, float]], object]  # as `Store.put_result`
+Keep = Callable[[Json, Json, float, Mapping[str, float], int], object]  # as `Store.put_result`
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def compile_unit(
         made = make_object(emitted, store, named if len(named) > 1 else {})
         entries = _record_etrecord(emitted, inputs, programs, store)
         result = CompiledUnit(made, described, entries).to_json()
-        (keep or store.put_result)(action.key, result, stages.total, stages.seconds())
+        (keep or store.put_result)(action.key, result, stages.total, stages.seconds(), stages.peak)
 
 
 def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:

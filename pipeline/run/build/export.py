@@ -88,7 +88,7 @@ def export(
         real = keys.export_action(
             action.model, content, found, reads.distributions, made, libraries
         )
-        store.put_result(real.key, result, stages.total, stages.seconds())
+        store.put_result(real.key, result, stages.total, stages.seconds(), stages.peak)
         _record(store, keys.reads_key(action.model, content), reads, real.digest)
 
 

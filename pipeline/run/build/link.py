@@ -56,7 +56,9 @@ def link_package(
         files[MANIFEST] = store.put(record_bytes(manifest))
         files[CONTENTS] = store.put(record_bytes(contents))
         # Who finds a package spares its methods too.
-        store.put_result(action.key, {"files": files}, stages.total + spent, stages.seconds())
+        store.put_result(
+            action.key, {"files": files}, stages.total + spent, stages.seconds(), stages.peak
+        )
         deliver({"files": files})
 
 

@@ -58,7 +58,7 @@ def quantize_method(action: Action[QuantizeInputs], workspace: Workspace, stages
             save_programs({QUANTIZED_ENTRY: quantized}, file)
         origins = find_origins(quantized, program)
         result = {"program": file.digest, "blobs": [file.digest], "origins": origins}
-        store.put_result(action.key, result, stages.total, stages.seconds())
+        store.put_result(action.key, result, stages.total, stages.seconds(), stages.peak)
 
 
 def _calibration_inputs(

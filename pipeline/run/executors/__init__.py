@@ -59,6 +59,10 @@ class Executor(Protocol):
         """Return a future of the action's report, which raises WorkerLostError where its worker
         dies, and ExecutorLostError where all of them are out of reach."""
 
+    def free_memory(self) -> float:
+        """Return the bytes that nobody holds but the workers of this executor, among whom they are
+        to be shared; infinite where it sees to memory itself."""
+
     def look(self) -> None:
         """Look how far the actions under way are; called every moment while some are awaited."""
 

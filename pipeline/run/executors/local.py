@@ -20,6 +20,7 @@ class LocalExecutor:
         self._always = always
         self._processes = WorkerProcesses()
         self.look = self._processes.look
+        self.free_memory = self._processes.free_memory
         self.close = self._processes.close
 
     def submit(self, action: Action, needs: Needs) -> Future[Report]:

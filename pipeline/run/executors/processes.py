@@ -20,7 +20,12 @@ from typing import Any
 from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
 
 from pipeline.run.executors import WorkerLostError
-from pipeline.run.executors.system import count_oom_kills, peak_memory
+from pipeline.run.executors.system import (
+    available_memory,
+    count_oom_kills,
+    own_memory,
+    peak_memory,
+)
 from pipeline.run.worker import read_status
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
@@ -130,6 +135,12 @@ class WorkerProcesses:
         )
         self._processes.append(process)
         return process
+
+    def free_memory(self) -> float:
+        """Return the bytes that nobody holds but these processes."""
+        with self._lock:
+            numbers = [number for each in self._processes for number in each._processes]
+        return available_memory() + sum(map(own_memory, numbers))
 
     def look(self) -> None:
         """Look how much memory the calls under way hold: one that is killed can't say."""

@@ -1,8 +1,9 @@
-"""What Linux says of processes: the memory that they hold, and whether it ended some for lack of
-it."""
+"""What Linux says of memory: how much processes hold, how much is there for more, and whether it
+ended some for lack of it."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +11,12 @@ from functools import cache
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
+# By version: the files of a control group's limit and of what it holds, and the field of
+# `memory.stat` for files that it has read and does not use.
+_GROUP_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
@@ -20,11 +27,42 @@ def peak_memory(process: int) -> int:
 
 
 def _own_peak(process: int) -> int:
-    with suppress(OSError, ValueError):
-        for line in Path(f"/proc/{process}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    return _read_field(Path(f"/proc/{process}/status"), "VmHWM:") * 1024
+
+
+def own_memory(process: int) -> int:
+    """Return the bytes that a process and its children hold for themselves, 0 for one that is gone:
+    what they have of files is shared, or can be read again."""
+    files = [Path(f"/proc/{each}/status") for each in (process, *_children(process))]
+    return sum(_read_field(file, "RssAnon:") * 1024 for file in files)
+
+
+def _read_field(file: Path, name: str) -> int:
+    """Return the number behind a name at the beginning of a line, 0 where there is none."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in file.read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1])
     return 0
+
+
+def available_memory() -> float:
+    """Return the bytes that processes can still take: of this machine, and of each control group
+    around this process; infinite where nothing says."""
+    machine = _read_field(Path("/proc/meminfo"), "MemAvailable:") * 1024 or math.inf
+    return min([machine, *(left for group in _groups() if (left := _left_in(*group)) is not None)])
+
+
+def _left_in(folder: Path, version: int) -> int | None:
+    """Return what a control group leaves, where it has a limit. Files that were read count for it,
+    and go when memory is wanted, but for those in use."""
+    limit, used, inactive = _GROUP_FILES[version]
+    try:
+        most = int((folder / limit).read_text())
+        held = int((folder / used).read_text())
+    except (OSError, ValueError):  # "max"
+        return None
+    return max(0, most - held + _read_field(folder / "memory.stat", f"{inactive} "))
 
 
 def _children(process: int) -> Iterator[int]:
@@ -45,13 +83,23 @@ def count_oom_kills() -> int:
 
 @cache
 def _counters() -> tuple[Path, ...]:
-    """Return the files of this process's control group, of version 2 or 1, that may count."""
-    found = []
+    """Return the files of this process's control group that may count."""
+    names = {1: "memory.oom_control", 2: "memory.events"}
+    own = {version: folder for folder, version in reversed(_groups())}
+    return tuple(folder / names[version] for version, folder in own.items())
+
+
+@cache
+def _groups() -> tuple[tuple[Path, int], ...]:
+    """Return the folders of this process's control groups for memory and of those around them, each
+    with its version; of a container, those that it can see."""
+    found: list[tuple[Path, int]] = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, kinds, name = line.split(":", 2)
-            if not kinds:
-                found.append(_CGROUPS / name.lstrip("/") / "memory.events")
-            elif "memory" in kinds.split(","):
-                found.append(_CGROUPS / "memory" / name.lstrip("/") / "memory.oom_control")
+            if not kinds or "memory" in kinds.split(","):
+                root = _CGROUPS / "memory" if kinds else _CGROUPS
+                own = root / name.lstrip("/")
+                around = [own, *own.parents]
+                found += [(each, 1 if kinds else 2) for each in around if each.is_relative_to(root)]
     return tuple(found)

@@ -184,7 +184,11 @@ def _keep(
         blobs.append(file.digest)
     blob = store.put(record_bytes(record, sort_keys=False))
     store.put_result(
-        subject.key, {"record": blob, "blobs": [blob, *blobs]}, stages.total, stages.seconds()
+        subject.key,
+        {"record": blob, "blobs": [blob, *blobs]},
+        stages.total,
+        stages.seconds(),
+        stages.peak,
     )
 
 

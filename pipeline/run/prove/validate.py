@@ -76,7 +76,9 @@ def validate(
         }
         result = {"files": put, "facts": verdict}
         if record["ok"] and verdict["complete"]:
-            workspace.store.put_result(action.key, result, stages.total, stages.seconds())
+            workspace.store.put_result(
+                action.key, result, stages.total, stages.seconds(), stages.peak
+            )
         deliver(result)
     if failures := record["failures"]:
         stages.current = ""  # all of them ended: what failed is the package

@@ -1,0 +1,78 @@
+"""What actions are expected to take: what they, or those most like them, took before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
+
+from pipeline.plan.actions import Action, CompileInputs, QuantizeInputs, ValidateInputs
+from pipeline.program.archive_reader import KINDS, open_archive
+from pipeline.program.sources import MethodSource
+from pipeline.report.events import Event
+from pipeline.run.admission import Expected
+from pipeline.store.costs import Cost, Name, add_costs, read_costs
+from pipeline.store.errors import SourceError
+from pipeline.store.store import Store
+
+# Of an action that nothing is known of: torch and ExecuTorch, and copies of its weights.
+_LEAST, _COPIES = 500 << 20, 3
+_SPEED = 50 << 20  # bytes a second, which only orders actions that nothing is known of
+
+
+class Expectations:
+    """What actions will take, by what is remembered in a store; it is read when it is asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def expect(self, action: Action) -> Expected:
+        """Return what an action took under another key; or else the most that actions of its model
+        and kind took, those of its method if there are any; or else a guess from its weights."""
+        name = name_of(action)
+        for like in (name, name._replace(package=""), name._replace(package="", method="")):
+            if (cost := self._costs.get(like)) is not None:
+                return Expected(cost.seconds, cost.peak)
+        memory = _LEAST + _COPIES * sum(map(weigh, _sources(action)))
+        return Expected(memory / _SPEED, memory)
+
+    @cached_property
+    def _costs(self) -> dict[Name, Cost]:
+        found = read_costs(self._store)
+        for name, cost in list(found.items()):
+            for wider in (name._replace(package=""), name._replace(package="", method="")):
+                other = found.get(wider, cost)
+                found[wider] = Cost(max(cost.seconds, other.seconds), max(cost.peak, other.peak))
+        return found
+
+
+def name_of(action: Action | Event) -> Name:
+    return Name(action.kind, action.model, action.package or "-", action.method or "-")
+
+
+def remember(store: Store, events: Iterable[Event]) -> None:
+    """Remember what actions took that were performed."""
+    built = [event for event in events if event.outcome == "built" and event.worker]
+    add_costs(store, {name_of(e): Cost(e.seconds, e.peak_bytes) for e in built})
+
+
+def weigh(source: MethodSource) -> int:
+    """Return the bytes of a method's weights and constants as they are stored, 0 where that can't
+    be read."""
+    with suppress(SourceError), open_archive(source.archive) as reader:
+        members = {
+            f"data/{kind}/{record['path_name']}"
+            for kind in KINDS
+            for record in reader.payloads(kind, source.entry).values()
+        }
+        return sum(map(reader.members.size, members))
+    return 0
+
+
+def _sources(action: Action) -> list[MethodSource]:
+    match action.inputs:
+        case CompileInputs() | ValidateInputs():
+            return list(action.inputs.sources.values())
+        case QuantizeInputs():
+            return [action.inputs.source]
+    return []

@@ -1,0 +1,132 @@
+"""Which action starts next, by what it is expected to take and by the memory that is there."""
+
+import json
+import os
+from contextlib import contextmanager, suppress
+from math import inf
+
+import pytest
+
+from pipeline.plan.actions import Action
+from pipeline.report.events import make_event
+from pipeline.run.admission import Expected, choose_next
+from pipeline.run.executors import system
+from pipeline.run.expectations import Expectations, remember
+from pipeline.store.costs import Cost, Name, add_costs, read_costs
+from pipeline.store.store import Store
+from tests.support.processes import wait_for
+from tests.support.stand_in import run_stand_in
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "free", "chosen"),
+    [
+        ([(9, 50), (5, 10)], [], 100, 0),
+        ([(9, 50), (5, 10)], [(7, 60)], 100, 1),  # the longest waits for memory, others don't
+        ([(9, 50), (5, 50)], [(7, 60)], 100, None),
+        ([(9, 500), (5, 50)], [], 100, 0),  # more than there is, but nothing else runs
+        ([(9, 500)], [(1, 0)], inf, 0),
+        ([], [(1, 0)], 100, None),
+    ],
+)
+def test_the_longest_starts_that_the_memory_is_there_for(waiting, running, free, chosen):
+    made = [[Expected(*each) for each in own] for own in (waiting, running)]
+    assert choose_next(*made, free) == chosen
+
+
+def action(package, method, model="m", kind="compile"):
+    return Action(kind, model, package, method, {"of": package}, None)
+
+
+def test_an_action_takes_what_it_or_its_like_took(tmp_path):
+    store = Store(tmp_path)
+    assert Expectations(store).expect(action("a", "f")).memory == 500 * MIB
+    events = [
+        make_event(action(*of), "built", seconds=seconds, peak_bytes=peak, worker=1)
+        for *of, seconds, peak in (("a", "f", 2.0, 20), ("a", "g", 7.0, 70), ("b", "f", 3.0, 30))
+    ]
+    remember(store, [*events, make_event(action("a", "h"), "hit", worker=1, seconds=9.0)])
+    expect = Expectations(store).expect
+    assert expect(action("a", "f")) == Expected(2.0, 20)
+    assert expect(action("new", "f")) == Expected(3.0, 30)  # the most that this method took
+    assert expect(action("new", "new")) == Expected(7.0, 70)  # the most of its model
+    assert expect(action("a", "f", kind="link")).memory == 500 * MIB
+    assert expect(action("a", "f", model="other")).memory == 500 * MIB
+    (tmp_path / "costs.json").write_text(json.dumps({"costs": [["compile", "m", 1]]}))
+    assert read_costs(store) == {}
+
+
+PERFORM = """
+import time
+from pathlib import Path
+
+def runs_user_code(action):
+    return False
+
+def perform(action, workspace, stages, *more):
+    with open(workspace.root / "order", "a") as file:
+        print(action.package, "begins", file=file, flush=True)
+        with stages.stage("lower"):
+            held = bytearray(action.inputs["holds"])
+            held[::4096] = b"x" * len(held[::4096])
+            time.sleep(0.5)
+        print(action.package, "ends", file=file, flush=True)
+    return False
+"""
+
+
+def order_of(folder, costs, jobs, holds=0, before=()):
+    known = {Name("compile", "m", name, "-"): Cost(*cost) for name, cost in costs.items()}
+    add_costs(Store(folder / ".store"), known)
+    actions = [("compile", name, {"holds": holds}) for name in costs]
+    run_stand_in(folder, PERFORM, actions, jobs, before)
+    return (folder / "order").read_text().splitlines()
+
+
+def test_the_longest_is_the_first(tmp_path):
+    seconds = {"a": 1.0, "b": 3.0, "c": 2.0}
+    order = order_of(tmp_path, {name: (each, 0) for name, each in seconds.items()}, 1)
+    assert [line.split()[0] for line in order[::2]] == ["b", "c", "a"]
+
+
+def test_actions_that_do_not_fit_together_follow_each_other(tmp_path):
+    """The small one runs beside either of them."""
+    much = int(0.6 * system.available_memory())
+    order = order_of(tmp_path, {"a": (3.0, much), "b": (2.0, much), "small": (1.0, 0)}, 2)
+    assert order.index("b begins") > order.index("a ends")
+    assert order.index("small begins") < order.index("a ends")
+
+
+@contextmanager
+def control_group(limit):
+    """A control group inside this process's own, with a limit of memory in bytes."""
+    own, version = system._groups()[0]
+    group = own / f"test-{os.getpid()}"
+    try:
+        group.mkdir()
+        name = system._GROUP_FILES[version][0]
+        (group / name).write_text(str(limit))
+    except (OSError, IndexError) as error:
+        with suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        yield group
+    finally:
+        wait_for(lambda: not (group / "cgroup.procs").read_text(), 10)
+        group.rmdir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("expected", [550 * MIB, 0])
+def test_two_large_actions_in_a_small_machine_are_not_killed(tmp_path, expected):
+    """The system ends one of two that are not expected to take what they take."""
+    with control_group(900 * MIB) as group:
+        enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+        costs = dict.fromkeys("ab", (1.0, expected))
+        order = order_of(tmp_path, costs, 2, 500 * MIB, enter)
+    in_turns = [line.split()[1] for line in order] == ["begins", "ends"] * 2
+    assert in_turns == bool(expected)
+    assert (len(order) == 4) == bool(expected)  # or one was tried again
