@@ -4,10 +4,12 @@ import gc
 import json
 import weakref
 
+import pytest
 import torch
 from executorch.exir.backend.utils import is_same_node
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pipeline.run import worker
 from pipeline.run.worker import _forget_programs
 from pipeline.store.names import is_file_name, shorten_name
 from tests.support.lowerable import bench_for
@@ -27,6 +29,15 @@ def test_no_program_outlives_its_action():
     _forget_programs()
     gc.collect()
     assert kept() is None and not FakeTensorMode.cache
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_of_a_method_goes_before_the_next_where_one_follows_another(collects, monkeypatch):
+    monkeypatch.setattr(worker, "_prepare", lambda: None)
+    with worker._worker_process(collects):
+        assert gc.isenabled() == collects
+    assert gc.isenabled()
+    gc.unfreeze()
 
 
 LONG = """
