@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.admission import Expected, choose_next, longest_first
-from pipeline.run.executors import Executor, Needs, WorkerLostError
+from pipeline.run.executors import Executor, ExecutorLostError, Needs, WorkerLostError
+from pipeline.run.executors.choice import open_executor
+from pipeline.run.executors.tags import needed_tags
 from pipeline.run.expectations import Expectations
 from pipeline.run.worker import Report, log_name, log_path
 from pipeline.store.files import make_folder, remove
@@ -54,14 +56,7 @@ class Pool:
         self._jobs = jobs
         self._always = always
         self._executor: Executor | None = None
-
-    @property
-    def executor(self) -> Executor:
-        if self._executor is None:
-            from pipeline.run.executors.local import LocalExecutor
-
-            self._executor = LocalExecutor(self._workspace, self._jobs, self._always)
-        return self._executor
+        self._lost = ""  # why no action can run any more
 
     def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
         """Yield the reports of all actions, in the order in which they end. They start by
@@ -95,7 +90,7 @@ class Pool:
         expectations = Expectations(self._workspace.store)
         for action in actions:
             expected = expectations.expect(action)
-            yield Attempt(action, Needs(memory=expected.memory), expected)
+            yield Attempt(action, Needs(needed_tags(action), expected.memory), expected)
 
     def _run_alone(self, attempt: Attempt) -> Report:
         """Run an action whose worker died, alone."""
@@ -128,24 +123,53 @@ class Pool:
     def _run(self, waiting: list[Attempt]) -> Iterator[tuple[Attempt, Report | WorkerLostError]]:
         """Yield each attempt with its report, or with how its worker died. Attempts that are added
         to `waiting` meanwhile are run, too."""
-        executor = self.executor
+        executor = self._open()
         under_way: dict[Future[Report], Attempt] = {}
-        while waiting or under_way:
-            while waiting and len(under_way) < executor.slots:
-                running = [each.expected for each in under_way.values()]
-                place = choose_next((e.expected for e in waiting), running, executor.free_memory())
-                if place is None:
-                    break
-                attempt = waiting.pop(place)
-                under_way[executor.submit(attempt.action, attempt.needs)] = attempt
+        while under_way or (waiting and not self._lost):
+            assert executor is not None
+            if not self._lost:
+                self._start(executor, waiting, under_way)
             can_start = bool(waiting) and len(under_way) < executor.slots
             for future in _wait(under_way, executor, _AGAIN if can_start else None):
                 attempt = under_way.pop(future)
-                error = future.exception()
-                if isinstance(error, WorkerLostError):
-                    yield attempt, error
-                else:
-                    yield attempt, future.result()
+                yield attempt, self._outcome(attempt.action, future)
+        while waiting:
+            attempt = waiting.pop(0)
+            yield attempt, self._not_run(attempt.action)
+
+    def _open(self) -> Executor | None:
+        """Return the executor, or None where it is out of reach."""
+        if self._executor is None and not self._lost:
+            try:
+                self._executor = open_executor(self._workspace, self._jobs, self._always)
+            except ExecutorLostError as error:
+                self._lost = str(error)
+        return self._executor
+
+    @staticmethod
+    def _start(
+        executor: Executor, waiting: list[Attempt], under_way: dict[Future[Report], Attempt]
+    ) -> None:
+        """Start what may start now."""
+        while waiting and len(under_way) < executor.slots:
+            running = [each.expected for each in under_way.values()]
+            place = choose_next((e.expected for e in waiting), running, executor.free_memory())
+            if place is None:
+                return
+            attempt = waiting.pop(place)
+            under_way[executor.submit(attempt.action, attempt.needs)] = attempt
+
+    def _outcome(self, action: Action, future: Future[Report]) -> Report | WorkerLostError:
+        error = future.exception()
+        if isinstance(error, WorkerLostError):
+            return error
+        if isinstance(error, ExecutorLostError):
+            self._lost = str(error)
+            return self._not_run(action)
+        return future.result()
+
+    def _not_run(self, action: Action) -> Report:
+        return Report(make_event(action, "failed", error=self._lost))
 
     def close(self) -> None:
         """End the workers now, whatever they do, and all that they started."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.plan.actions import Action
 from pipeline.run.install import install
+from pipeline.store.agreement import fits_action
 from pipeline.store.digest import Digest
 from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, REPORT
 from pipeline.store.forms import fits
@@ -46,6 +47,17 @@ def find_stored(store: Store, action: Action) -> Mapping[str, Any] | None:
                 return entry.result
             _log.warning("the store's result of %s is not used: %s", action.title, wrong)
     return None
+
+
+def find_wrong_result(store: Store, action: Action, result: Mapping[str, Any]) -> str:
+    """Say what is wrong with a result that a worker elsewhere gave, of a validation that failed
+    too; empty where nothing is. Raises MissingBlobError."""
+    if not fits_action(action.key, result):
+        return "it has not the form of such a result"
+    if result.get("facts", {}).get("ok", True):
+        return _find_mismatch(store, action, result["files"])
+    found = (_find_wrong_content(store, name, blob) for name, blob in result["files"].items())
+    return next(filter(None, found), "")
 
 
 def _find_mismatch(store: Store, action: Action, files: Files) -> str:

@@ -96,7 +96,8 @@ def read_progress(action: Action, workspace: Workspace) -> tuple[int, int] | Non
     return (status["done"], status["total"]) if status.get("total", 0) > 1 else None
 
 
-def _write_status(path: Path, stage: str, done: int, total: int) -> None:
+def write_status(path: Path, stage: str, done: int, total: int) -> None:
+    """Write the file in which an action under way says how far it is."""
     status = {"pid": os.getpid(), "stage": stage, "done": done, "total": total}
     with suppress(OSError):
         clear_place(path)
@@ -112,7 +113,7 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
     """Perform an action, whatever the store holds if `always`, with all that it prints in its
     log."""
     status = progress_path(action, workspace)
-    stages = Stages(partial(_write_status, status))
+    stages = Stages(partial(write_status, status))
     started, clock = time.perf_counter(), time.time()
     if (remote := workspace.store.remote) is not None:
         remote.counts = type(remote.counts)()  # of this action alone

@@ -148,9 +148,13 @@ class Remote:
 
     def has_blob(self, blob: Digest) -> bool:
         """Tell whether a blob is there, whatever its content, of which nothing is fetched."""
-        name = blob_name(blob)
-        if blob == _EMPTY:
-            return True
+        return blob == _EMPTY or self._has(blob_name(blob))
+
+    def has_result(self, action: Digest) -> bool:
+        """Tell whether a result is there, whoever it is from."""
+        return self._has(action_name(action))
+
+    def _has(self, name: str) -> bool:
         answer = self._answer(name)
         if answer is None and self._usable():
             with self._transfer(name, counts=False):
@@ -158,6 +162,12 @@ class Remote:
                     raise RemoteError("misses")
                 answer = "there"
         return answer == "there"
+
+    def forget_misses(self) -> None:
+        """Ask again for what was not there: somebody may have pushed it since."""
+        with self._lock:
+            there = {n: each for n, each in self._answers.items() if each[0] == "there"}
+            self._answers = there
 
     def _may_have(self, name: str) -> bool:
         return self._usable() and self._answer(name) in (None, "there")

@@ -28,6 +28,7 @@ DEFAULT_CAP = "50GB"
 UNSIGNED = "unsigned"
 _MOST_JOBS = 4096
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_EXECUTOR = re.compile(r"dask(://[^/\s]+:\d{1,5})?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -68,7 +69,9 @@ class OperatorSettings:
 class WorkspaceSettings:
     """`jobs` is the number of worker processes, `cap` the greatest size of the store in bytes;
     `data` are folders outside of the workspace to which links in it may lead. `fast_lowering` is
-    whether time is saved inside ExecuTorch's calls, which changes no byte and so is in no key."""
+    whether time is saved inside ExecuTorch's calls, which changes no byte and so is in no key.
+    `executor` is where actions run: "" for this machine, "dask" for a cluster that is started on
+    it, or the address of a scheduler."""
 
     jobs: int
     store: Path
@@ -78,6 +81,7 @@ class WorkspaceSettings:
     data: tuple[Path, ...]
     operators: OperatorSettings
     fast_lowering: bool
+    executor: str = ""
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
@@ -118,6 +122,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
         data=get("data", ()),
         operators=OperatorSettings(get("operators", ()), not untrusted),
         fast_lowering=get("fast_lowering", True),
+        executor=get("executor", ""),
     )
 
 
@@ -229,6 +234,10 @@ _SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "secrets": (_parse_names, "a list of names of variables"),
     "data": (_parse_paths, "a path or a list of paths"),
     "fast_lowering": (_parse_bool, "true or false"),
+    "executor": (
+        lambda value, _: _checked(value, bool(_EXECUTOR.fullmatch(_parse_text(value)))),
+        "dask, for a cluster on this machine, or the address of a scheduler: dask://host:8786",
+    ),
     "operators": (_parse_texts, "a list of modules and of paths of libraries"),
     "remote_options": (lambda value, _: _checked(value, isinstance(value, dict)), "a table"),
 }

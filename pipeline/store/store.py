@@ -213,6 +213,17 @@ class Store:
             self._publish(file, self.blob_path(blob.digest))
             self._verified.add(blob.digest)
 
+    def put_file(self, path: Path) -> Digest:
+        """Store the content of a file, unless it is there already. Raises OSError."""
+        blob = digest.hash_file(path)
+        if is_plain(self.blob_path(blob)) and self._is_good(blob):
+            _touch(self.blob_path(blob))
+            return blob
+        with open(path, "rb") as source, self.writer() as file:
+            while piece := source.read(1 << 22):
+                file.write(piece)
+        return file.digest
+
     def read(self, blob: Digest) -> bytes:
         """Return the verified content. Raises MissingBlobError; a bad blob is dropped."""
 
@@ -354,6 +365,19 @@ class Store:
             self._each(self._push, list(find_references(digest.canonical_json(result))))
             self.remote.push_result(action, replace(entry, unsigned=False).to_json())
         return action
+
+    def share(self, actions: Iterable[Digest], blobs: Iterable[Digest]) -> None:
+        """Push blobs and entries to the remote, as far as they are here and it lacks them: what
+        somebody else is to find there."""
+        if self.remote is None or not self.remote.settings.pushes:
+            return
+        self._each(self._push, list(dict.fromkeys(blobs)))
+        self._each(self._push_entry, list(dict.fromkeys(actions)))
+
+    def _push_entry(self, action: Digest) -> None:
+        entry = self.read_entry(self.action_path(action), action)
+        if entry is not None and self.remote is not None and not self.remote.has_result(action):
+            self.remote.push_result(action, replace(entry, unsigned=False).to_json())
 
     # Between processes
 

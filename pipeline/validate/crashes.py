@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -73,6 +73,23 @@ class CrashLog:
         that of "" is about the package as a whole, which was opened."""
         found = read_record(self._crashes)
         return found if found and fits(found, dict[str, str]) else {}
+
+    def write(self, crashes: Mapping[str, str]) -> None:
+        """Record the crashes that another log holds."""
+        if crashes:
+            write_atomically(self._crashes, json.dumps(dict(crashes)).encode())
+
+    def read_step(self) -> str:
+        """Return the step that was noted last as text, for the log of another machine; "" without
+        one."""
+        try:
+            return self._step.read_text()
+        except (OSError, ValueError):
+            return ""
+
+    def write_step(self, text: str) -> None:
+        """Note a step that another machine's log gave."""
+        write_atomically(self._step, text.encode())
 
     def clear(self, crashes: bool = True) -> None:
         """Forget the step, and the crashes unless they are to be kept."""

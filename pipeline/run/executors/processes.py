@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
+from joblib.externals.loky.process_executor import ShutdownExecutorError
 
 from pipeline.run.executors import WorkerLostError
 from pipeline.run.executors.system import (
@@ -48,7 +49,7 @@ class _UnderWay:
     oom_kills: int
     peak_bytes: int = 0
 
-    def describe_end(self, error: BrokenProcessPool) -> WorkerLostError:
+    def describe_end(self, error: BaseException) -> WorkerLostError:
         """Describe how its process died."""
         signals = ", ".join(sorted(set(_SIGNALS.findall(str(error)))))
         stage = str(read_status(self.status).get("stage", ""))
@@ -107,13 +108,12 @@ class WorkerProcesses:
         error = inner.exception()
         with self._lock:
             call = self._under_way.pop(outer)
-            broken = isinstance(error, BrokenProcessPool)
-            (self._processes.remove if broken else self._idle.append)(call.process)
+            gone = isinstance(error, BrokenProcessPool | ShutdownExecutorError)
+            (self._processes.remove if gone else self._idle.append)(call.process)
         if error is None:
             outer.set_result(inner.result())
         else:
-            known = isinstance(error, BrokenProcessPool)
-            outer.set_exception(call.describe_end(error) if known else error)
+            outer.set_exception(call.describe_end(error) if gone else error)
 
     def start_ahead(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Let one more process call a function, whatever comes of it, if none is idle."""
@@ -149,6 +149,16 @@ class WorkerProcesses:
         for each in under_way:
             if type(process := read_status(each.status).get("pid")) is int:
                 each.peak_bytes = max(each.peak_bytes, peak_memory(process))
+
+    def peak_bytes(self, future: Future[Any]) -> int:
+        """Return the most bytes that a call under way was seen to hold."""
+        call = self._under_way.get(future)
+        return call.peak_bytes if call else 0
+
+    def cancel(self, future: Future[Any]) -> None:
+        """End the process of a call under way; its future raises WorkerLostError."""
+        if call := self._under_way.get(future):
+            call.process.shutdown(wait=False, kill_workers=True)
 
     def close(self) -> None:
         """End the processes now, whatever they do, and all that they started."""

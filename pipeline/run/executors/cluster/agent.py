@@ -1,0 +1,122 @@
+"""What dask's worker does with a parcel: it gives it to a process of its own, and watches that.
+
+So an action that ends its process ends no worker of dask, and one that is not wanted any more is
+ended at once. dask's worker itself imports no torch, and takes part in nothing but this.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import tempfile
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from distributed import Status, WorkerPlugin, get_worker
+
+from pipeline.plan.actions import Action
+from pipeline.run.executors import WorkerLostError
+from pipeline.run.executors.cluster.forms import RESOURCE, TOPIC, Answer, Said
+from pipeline.run.executors.cluster.remake import perform_parcel
+from pipeline.run.executors.processes import WorkerProcesses
+from pipeline.run.executors.tags import offered_tags
+from pipeline.run.worker import log_path, progress_path, read_status
+from pipeline.store.forms import Count
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+from pipeline.validate.crashes import CrashLog
+
+_LOOK = 0.2  # seconds between two looks at a process
+_MANY = 1_000_000  # of a tag; what a worker has is never used up
+
+
+class Tags(WorkerPlugin):
+    """Says of each worker for which backends it has all that they require, as resources."""
+
+    name = TOPIC
+
+    async def setup(self, worker: Any) -> None:
+        found = {f"{RESOURCE}{tag}": _MANY for tag in offered_tags()}
+        if not found.items() <= worker.state.total_resources.items():
+            await worker.set_resources(**found)
+            worker.log_event(TOPIC, {"joined": worker.address})
+
+
+@cache
+def _processes() -> WorkerProcesses:
+    _allow_children()
+    return WorkerProcesses()
+
+
+def _allow_children() -> None:
+    """Let this process have children: dask's nanny starts it as a daemon, which multiprocessing
+    refuses them. They end with it all the same (`WorkerGroup`). This can go when
+    `distributed.worker.daemon` is false by default."""
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+
+
+def perform(parcel: str) -> str:
+    """Perform the action of a parcel, and return an `Answer`, both as JSON."""
+    worker = get_worker()
+    with tempfile.TemporaryDirectory(prefix="action-", dir=worker.local_directory) as folder:
+        return json.dumps(_Performance(worker, parcel, Path(folder)).run())
+
+
+class _Performance:
+    """One parcel, with a folder of its own for its workspace."""
+
+    def __init__(self, worker: Any, parcel: str, folder: Path) -> None:
+        facts = json.loads(parcel)
+        self._action: Action[None] = Action(
+            facts["kind"], facts["model"], facts["package"], facts["method"], {}, None
+        )
+        self._workspace = Workspace(folder, Store(folder), jobs=1)
+        self._worker, self._key = worker, worker.get_current_task()
+        self._parcel, self._folder = parcel, str(folder)
+        self._status = progress_path(self._action, self._workspace)
+        self._said: Any = None
+
+    def run(self) -> Answer:
+        future = _processes().submit(self._status, perform_parcel, self._parcel, self._folder)
+        answer: Any
+        try:
+            self._watch(future)
+            answer = json.loads(future.result())
+        except WorkerLostError as lost:
+            crash_log = CrashLog(self._workspace.logs, str(self._action.package))
+            answer = {"lost": {**vars(lost), "step": crash_log.read_step()}}
+        answer["log"], answer["worker"] = "", self._worker.address
+        with suppress(OSError):
+            answer["log"] = log_path(self._action, self._workspace).read_text(errors="replace")
+        done: Answer = answer
+        return done
+
+    def _watch(self, future: Future[str]) -> None:
+        """Say how far the process is until it is done, or end it when nobody waits for it."""
+        while not wait([future], timeout=_LOOK).done:
+            _processes().look()
+            self._say(future)
+            if not self._is_wanted():
+                _processes().cancel(future)
+
+    def _say(self, future: Future[str]) -> None:
+        status = read_status(self._status)
+        said: Said = {
+            "parcel": str(self._key),
+            "worker": self._worker.address,
+            "stage": status.get("stage", ""),
+            "done": status.get("done", 0),
+            "total": status.get("total", 0),
+            "peak_bytes": Count(_processes().peak_bytes(future)),
+        }
+        if said != self._said:
+            self._said = said
+            self._worker.log_event(TOPIC, said)
+
+    def _is_wanted(self) -> bool:
+        task = self._worker.state.tasks.get(self._key)
+        running = self._worker.status in (Status.running, Status.paused)
+        return running and task is not None and task.state == "executing"

@@ -1,0 +1,138 @@
+"""The forms of what goes to a cluster's worker and comes back, and of what it says meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from pipeline.store.digest import Digest
+from pipeline.store.forms import Count, FileName
+
+TOPIC = "pte-pipeline"  # of what workers say to all builds
+RESOURCE = "pte-"  # before the name of a tag
+
+
+class Source(TypedDict):
+    """A `MethodSource`; `archive` is a path in the workspace, or "" for a blob of the store."""
+
+    archive: str
+    entry: str
+    program: Digest
+    names: Digest | None
+    content: Digest | None
+    examples: Digest | None
+    calibration: Digest | None
+    batches: list[Digest]
+
+
+class Parcel(TypedDict):
+    """An action, for a worker that has neither its workspace nor its plan.
+
+    Attributes:
+        key: the action's key; what is made again of the rest must have it.
+        config: the document of the package, with the values of its variables; None for a link.
+        sources: the methods that the action takes, in the order of the model.
+        constants: the constant methods of the package.
+        link: the inputs of a link.
+        files: digests of files of the workspace, by path.
+        operators: the libraries that may be loaded, and whether `operators/` may.
+        crashes: the methods that have ended their worker in this run, as `CrashLog` keeps them.
+    """
+
+    kind: Literal["quantize", "compile", "link", "validate"]
+    model: str
+    package: str
+    method: str | None
+    key: dict[str, Any]
+    config: Any
+    sources: dict[str, Source]
+    constants: dict[str, Any]
+    link: dict[str, Any] | None
+    files: dict[str, Digest]
+    operators: tuple[list[str], bool]
+    crashes: dict[str, str]
+    always: bool
+    fast_lowering: bool
+
+
+class _Event(TypedDict):
+    outcome: Literal["built", "hit", "failed", "lost"]
+    start: float
+    seconds: float
+    stages: list[tuple[str, float, float]]
+    stage: str
+    worker: Count
+    peak_bytes: Count
+    error: str
+
+
+class _Usage(TypedDict):
+    hits: Count
+    misses: Count
+    saved: float
+    spent: float
+
+
+class _Counts(TypedDict):
+    hits: Count
+    misses: Count
+    unsigned: Count
+    corrupt: Count
+    errors: Count
+    pushed: Count
+    bytes_fetched: Count
+    bytes_pushed: Count
+
+
+class _Result(TypedDict):
+    files: dict[FileName, Digest]
+    facts: NotRequired[dict[str, Any]]
+
+
+class Done(TypedDict):
+    """The report of an action, without its names, which the driver knows."""
+
+    event: _Event
+    usage: dict[str, _Usage]
+    remote: tuple[_Counts, str] | None
+    result: _Result | None
+
+
+class Refused(TypedDict):
+    """Why a worker does not take an action: how its key would differ there. `here` is whether only
+    facts of the machine do, so that the driver's own can take it."""
+
+    differences: list[str]
+    here: bool
+
+
+class Lost(TypedDict):
+    """How the process of an action ended, as `WorkerLostError` says it, and at which step of a
+    validation."""
+
+    signals: str
+    stage: str
+    peak_bytes: Count
+    system: str
+    step: str
+
+
+class Answer(TypedDict):
+    """What came of a parcel, one of the first four, and what its process printed."""
+
+    done: NotRequired[Done]
+    refused: NotRequired[Refused]
+    lost: NotRequired[Lost]
+    missing: NotRequired[str]
+    log: str
+    worker: str
+
+
+class Said(TypedDict):
+    """What a worker says of a parcel under way: that it has it, and how far it is."""
+
+    parcel: str
+    worker: str
+    stage: str
+    done: Count
+    total: Count
+    peak_bytes: Count

@@ -1,0 +1,171 @@
+"""Actions as parcels: made again elsewhere from data and blobs alone, or refused in a line. No
+cluster, and nothing is performed."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.config.variables import Secret
+from pipeline.plan import keys
+from pipeline.plan.plan import Plan
+from pipeline.run.executors.cluster import remake
+from pipeline.run.executors.cluster.pack import Packer, read_data
+from pipeline.store.store import Store
+from pipeline.store.workspace import open_workspace
+from tests.support.bench import SAMPLES
+
+SETTINGS = """
+[tool.pte-pipeline]
+store = ".store"
+variables = ["LIMIT"]
+secrets = ["LICENSE"]
+"""
+CONFIG = """
+model: one
+operators: [team_ops]
+methods:
+  encode:
+    partitioners: [xnnpack]
+    edge:
+      passes:
+        - mine:Mine: {key: "${LICENSE}"}
+  decode:
+    quantize: {quantizer: xnnpack, calibration: data/a.npz}
+    partitioners: [{xnnpack: {per_op_mode: true}}]
+constant_methods: {get_size: 3}
+validate:
+  atol: ${LIMIT}
+  methods: {encode: {examples: data/a.npz}}
+"""
+PASS = "INPUTS = ['data/*.json']\nclass Mine: pass\n"
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    """One with a pass, its file, a library, options with files, a variable and a secret, and a
+    package as if it had been linked."""
+    monkeypatch.setenv("LIMIT", "0.5")
+    monkeypatch.setenv("LICENSE", "hush")
+    root = tmp_path / "ours"
+    files = {
+        "pyproject.toml": SETTINGS,
+        "partition_configs/one.yaml": CONFIG,
+        "passes/mine.py": PASS,
+        "data/facts.json": "{}",
+        "data/a.npz": "no real one",
+        "operators/team_ops.py": "# none\n",
+        "build/one/one.pte": "no real one",
+        "build/one/manifest.json": "{}",
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    shutil.copytree(SAMPLES / "archives" / "models", root / "models")
+    return open_workspace(root)
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    """The settings of a worker that shares nothing but the store, in a folder of its own."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "ours" / ".store"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def actions(workspace):
+    plan = Plan(workspace)
+    assert not plan.problems("one")
+    pte = workspace.store.put(b"no real one")
+    yield from plan.quantizes("one").values()
+    yield from plan.compiles("one")
+    yield plan.link("one")
+    yield plan.make_validation("one", {"one.pte": pte}, plan.methods("one"))
+
+
+def test_every_kind_is_made_again_with_the_same_key(workspace, there, monkeypatch):
+    """Also where no variable of configs is set, and the workspace is out of reach."""
+    found = list(actions(workspace))
+    parcels = [Packer(workspace, always=False).pack(action) for action in found]
+    kinds = ["quantize", "compile", "compile", "link", "validate"]
+    assert [action.kind for action in found] == kinds
+    monkeypatch.delenv("LIMIT")
+    monkeypatch.delenv("LICENSE")
+    for number, (action, text) in enumerate(zip(found, parcels, strict=True)):
+        parcel = read_data(text, Secret)
+        folder = there / str(number)
+        other = remake._open_workspace(parcel, folder)
+        remake._materialise(parcel, other)
+        again = remake.remake(parcel, other)
+        assert (again.digest, again.title) == (action.digest, action.title)
+        assert str(workspace.root) not in text
+    assert sorted(p.name for p in (there / "1").rglob("*.*")) == [
+        *("facts.json", "mine.py", "one.pt2", "team_ops.py")
+    ]
+    assert (there / "4" / "build" / "one" / "one.pte").read_bytes() == b"no real one"
+    spec = found[1].inputs.configs["encode"].edge.passes[0]
+    assert again.inputs.config.methods["encode"].edge.passes[0] == spec
+
+
+def answer_of(text, folder):
+    return json.loads(remake.perform_parcel(text, str(folder)))
+
+
+def test_a_worker_with_other_libraries_or_files_refuses(workspace, there, monkeypatch):
+    first, *_ = actions(workspace)
+    text = Packer(workspace, always=False).pack(first)
+    monkeypatch.setenv("TORCH_SOMETHING", "1")
+    refused = {"differences": ["the variable TORCH_SOMETHING is new"], "here": False}
+    assert answer_of(text, there / "a") == {"refused": refused}
+    monkeypatch.delenv("TORCH_SOMETHING")
+    parcel = json.loads(text)
+    parcel["files"]["data/a.npz"] = workspace.store.put(b"another")
+    (line,) = answer_of(json.dumps(parcel), there / "b")["refused"]["differences"]
+    assert line == "calibration inputs of decode changed"
+
+
+def test_another_machine_is_told_from_other_code(workspace, there, monkeypatch):
+    *_, link, validation = actions(workspace)
+    pack = Packer(workspace, always=False).pack
+    packed, linked = pack(validation), pack(link)
+    monkeypatch.setattr(keys, "host", lambda: {"machine": "abacus"})
+    refused = answer_of(packed, there / "a")["refused"]
+    assert refused["here"] and any("-> abacus" in line for line in refused["differences"])
+    monkeypatch.setattr(remake, "code", lambda kind: "another")
+    refused = answer_of(linked, there / "b")["refused"]
+    assert refused == {"differences": ["pte-pipeline's own code changed"], "here": False}
+
+
+def test_what_is_missing_or_leads_out_is_one_line(workspace, there, monkeypatch):
+    first, *_ = actions(workspace)
+    text = Packer(workspace, always=False).pack(first)
+    outside = json.loads(text)
+    outside["files"]["../stolen"] = outside["files"].pop("data/a.npz")
+    (line,) = answer_of(json.dumps(outside), there / "a" / "b")["refused"]["differences"]
+    assert line == "../stolen: is no path in a workspace"
+    assert not (there / "a" / "stolen").exists()
+    assert "form" in answer_of(json.dumps({"kind": "compile"}), there / "c")["missing"]
+    monkeypatch.setenv("PTE_PIPELINE_STORE", str(there / "empty"))
+    missing = answer_of(text, there / "d")["missing"]
+    assert " is missing; let both use one store " in missing and "\n" not in missing
+
+
+def test_what_a_parcel_needs_is_pushed_once(workspace, tmp_path):
+    from dataclasses import replace
+
+    from pipeline.store.remote import RemoteSettings
+
+    remote = RemoteSettings(f"file://{tmp_path}/remote", unsigned=True)
+    shared = replace(workspace, store=Store(workspace.store.root, remote))
+    first, *_ = actions(shared)
+    packer = Packer(shared, always=False)
+    packer.pack(first)
+    pushed = [path for path in (tmp_path / "remote").rglob("*") if path.is_file()]
+    assert len(pushed) == 3  # the archive, its calibration file, the library
+    before = shared.store.remote.counts.pushed
+    packer.pack(first)
+    assert shared.store.remote.counts.pushed == before
+    assert SimpleNamespace(**json.loads(packer.pack(first))).kind == "quantize"
