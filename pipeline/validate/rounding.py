@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import base_name
+from pipeline.validate.sums import find_sum
 
 # Kernels may sum in the dtype itself: ExecuTorch's portable linear, of 2048 float16 or bfloat16
 # inputs, is off by 0.14 sqrt(k) eps of what it gives. With this factor it is 0.17 sqrt(k) eps here.
@@ -35,8 +36,11 @@ _OF_RESULTS = 0.2
 _MOVED, _MOVED_DYNAMIC = 0.01, 0.25
 _FEWEST = 2  # values of a tensor, however small, or what one step does would go unseen
 _QUANTIZING = ("quantize_", "dequantize_", "choose_qparams_")
-_DIMENSIONS = ("mean", "sum", "var", "var_mean", "std", "norm", "linalg_vector_norm", "logsumexp")
-_LAST = ("linear", "mm", "matmul", "bmm", "softmax", "log_softmax")
+# Operators of several sums on the way, which are rounded one by one.
+_COMPOSED = frozenset(
+    {"bilinear", "cosine_similarity", "einsum", "gru", "gru_cell", "inner", "lstm", "lstm_cell"}
+    | {"rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell", "tensordot"}
+)
 
 
 class RoundedSource(Source):
@@ -46,7 +50,7 @@ class RoundedSource(Source):
     def __init__(
         self, program: ExportedProgram, common: Mapping[str, Tensor] | None = None
     ) -> None:
-        super().__init__(program, common)
+        super().__init__(_decompose_sums(program), common)
         self._generator = torch.Generator()
 
     def reseed(self, seed: int) -> None:
@@ -116,6 +120,15 @@ class _Rounder(Interpreter):
         return quantized + (moves * draw.sign()).to(quantized.dtype)
 
 
+def _decompose_sums(program: ExportedProgram) -> ExportedProgram:
+    if not any(base_name(node) in _COMPOSED for node in iter_nodes(program)):
+        return program
+    known = torch.export.default_decompositions()
+    return program.run_decompositions(
+        {op: own for op, own in known.items() if op.__name__.partition(".")[0] in _COMPOSED}
+    )
+
+
 def _coarsening(given: Any, result: Any) -> float:
     """Return how much coarser the dtype of a sum is than that of what is summed. Under autocast an
     operator casts what it is given itself, as from float32 to the bfloat16 that it sums in."""
@@ -158,43 +171,3 @@ def float_dtypes(program: ExportedProgram) -> list[str]:
     dtypes = {v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}
     coarsest_first = sorted(dtypes, key=lambda dtype: -torch.finfo(dtype).eps)
     return [str(dtype).removeprefix("torch.") for dtype in coarsest_first]
-
-
-def find_sum(name: str, args: Sequence[Any]) -> tuple[int, int]:
-    """Return which argument of an operator is summed, and how many values for each result; (0, 1)
-    where nothing is.
-
-    Args:
-        name: of the operator, without library and overload (`operators.base_name`).
-    """
-    name = name.removeprefix("_").removeprefix("native_")
-    if name in ("addmm", "baddbmm"):
-        return 1, args[1].shape[-1]
-    first = args[0] if args else None
-    if not isinstance(first, Tensor) or not first.ndim:
-        return 0, 1
-    if name in _LAST:
-        return 0, first.shape[-1]
-    if name.startswith(("conv", "to_copy_conv")):
-        return 0, args[1][0].numel()
-    if name == "scaled_dot_product_attention":
-        return 0, first.shape[-1] + args[1].shape[-2]
-    if name in ("layer_norm", "rms_norm"):
-        return 0, math.prod(args[1])
-    if name in ("group_norm", "instance_norm"):
-        return 0, first[0].numel()
-    if name == "cumsum":
-        return 0, first.shape[args[1]]
-    if name.startswith("adaptive_avg_pool"):
-        return 0, first[0, 0].numel()
-    if name.startswith("avg_pool"):
-        return 0, math.prod(args[1])
-    if name in _DIMENSIONS:
-        return 0, _reduced(first, args[1:])
-    return 0, 1
-
-
-def _reduced(value: Tensor, rest: Sequence[Any]) -> int:
-    """Return how many values are reduced to one along the dimensions that an argument lists."""
-    given = next((r for r in rest if isinstance(r, (list, tuple))), None)
-    return math.prod(value.shape[d] for d in given) if given else value.numel()

@@ -9,13 +9,16 @@ from torch.export import export
 
 from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.program.eager import Source
+from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
+from pipeline.program.operators import base_name
 from pipeline.validate.default_limits import limits_of_rounding, what_it_computes_in
 from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
 from pipeline.validate.references import References
-from pipeline.validate.rounding import RoundedSource, find_sum, is_quantized
+from pipeline.validate.rounding import RoundedSource, is_quantized
+from pipeline.validate.sums import find_sum
 from tests.mutations.samples import SAMPLES, quantized_programs
 
 
@@ -185,7 +188,25 @@ def test_what_is_summed():
     assert find_sum("mean", (x, [2, 3], True)) == (0, 64)
     assert find_sum("sum", (x,)) == (0, 384)
     assert find_sum("layer_norm", (x, [8, 8])) == (0, 64)
+    assert find_sum("conv_transpose2d", (x, torch.zeros(3, 7, 2, 2))) == (0, 12)
+    assert find_sum("mv", (torch.zeros(4, 9), torch.zeros(9))) == (0, 9)
+    assert find_sum("upsample_bilinear2d", (x, [16, 16], False)) == (0, 4)
+    assert find_sum("_upsample_bicubic2d_aa", (x, [4, 4], False)) == (0, 16)
+    assert find_sum("col2im", (x, [6, 6], [3, 3])) == (0, 9)
+    rows, places = torch.zeros(100, 3, 8, 8), torch.arange(100) % 2
+    assert find_sum("index_add", (x, 0, places, rows)) == (3, 50)
     assert find_sum("relu", (x,)) == find_sum("full", (3,)) == (0, 1)
+
+
+def test_operators_of_several_sums_are_rounded_one_by_one():
+    """As an LSTM, whose gates are sums: rounding its inputs and results alone says too little."""
+    torch.manual_seed(0)
+    module = nn.LSTM(64, 32, batch_first=True).to(torch.bfloat16).eval().requires_grad_(False)
+    x = torch.randn(1, 6, 64).to(torch.bfloat16) * 16
+    source = RoundedSource(export(module, (x,)))
+    names = {base_name(node) for node in iter_nodes(source.program)}
+    assert "lstm" not in names and "linear" in names
+    assert len(source.run(InputSet((x,)))) == 3
 
 
 def test_a_program_that_is_quantized_in_its_source_is_judged_as_such():
