@@ -127,6 +127,10 @@ class Preprocessing:
         names_count: whether what it makes of a method can depend on the names of its values, or of
             modules' classes but for torch's own.
         unreproducible: why its bytes differ from run to run all the same, or "".
+        keeps_constants: whether it is known to write to no constant in place, so that it may be
+            given those of the program, and not copies.
+        names_data: the module, as `module`, whose `NamedDataStore` it puts weights into, where they
+            may leave memory at once for the store.
     """
 
     function: str = ""
@@ -136,6 +140,8 @@ class Preprocessing:
     make_cache_scope: Callable[[], CacheScope] = CacheScope
     names_count: bool = True
     unreproducible: str = ""
+    keeps_constants: bool = False
+    names_data: str = ""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from executorch.extension.flat_tensor.serialize.serialize import (
 
 from pipeline.compile.objects import (
     Blob,
+    BlobBytes,
     MethodObject,
     TaggedBlob,
     check_file_names,
@@ -60,28 +61,6 @@ class LinkedFiles:
 
     pte: Blob
     ptds: Mapping[str, Blob]
-
-
-class BlobBytes(bytes):
-    """Stands in for the bytes of a blob while ExecuTorch's serializer lays a file out.
-
-    That needs a buffer's length and whether two buffers are equal, never its content. Slices and
-    hashes are those of the digest, which deduplication (`NamedDataStore`) therefore compares. It
-    can go when `Cord` takes buffers that are read late.
-    """
-
-    blob: Blob
-
-    def __new__(cls, blob: Blob) -> BlobBytes:
-        self = super().__new__(cls, bytes.fromhex(blob.digest))
-        self.blob = blob
-        return self
-
-    def __len__(self) -> int:
-        return self.blob.size
-
-    def __deepcopy__(self, memo: object) -> BlobBytes:
-        return self
 
 
 def link(

@@ -7,6 +7,7 @@ is, and the log says so once. The setting `fast_lowering` switches them off.
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -17,15 +18,18 @@ from pkgutil import resolve_name
 from typing import Any
 
 import torch
+from executorch.exir.backend import backend_api
 from executorch.exir.verification import verifier
 from executorch.exir.verification.arg_validator import (
     EdgeOpArgValidator,
     RunHigherOrderOperatorError,
 )
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
+from pipeline.compile.preprocess.registry import find_entry
 from pipeline.program.patching import digest_source, lowers_fast, replaced
 
 _log = logging.getLogger(__name__)
@@ -248,6 +252,32 @@ def _make_expression(original: property) -> property:
     return property(expression)
 
 
+# Copies of partitions
+
+
+def _make_lowering(original: _Function) -> _Function:
+    """Let the copies of partitions that a backend may change have the constants of the originals,
+    where the backend writes to none: they would double the weights."""
+
+    def lower_all(backend_id: str, *args: Any, **given: Any) -> Any:
+        entry = find_entry(backend_id)
+        shares = entry is not None and entry.preprocessing.keeps_constants
+        with replaced(backend_api, "copy", lambda module: _Sharing if shares else module):
+            return original(backend_id, *args, **given)
+
+    return lower_all
+
+
+class _Sharing:
+    """Stands in for the module `copy` of `backend_api`."""
+
+    @staticmethod
+    def deepcopy(program: ExportedProgram) -> ExportedProgram:
+        constants = (*program.state_dict.values(), *program.constants.values())
+        tensors = {id(each): each for each in constants if isinstance(each, torch.Tensor)}
+        return copy.deepcopy(program, tensors)
+
+
 # Verification
 
 
@@ -325,6 +355,11 @@ PATCHES = (
         "torch.fx.experimental.sym_node:SymNode.expr",
         "917f151435df1d67f615a28037bd3e9ca340393376836fbb97d112d477f6311d",
         _make_expression,
+    ),
+    Patch(
+        "executorch.exir.backend.backend_api:lower_all_submodules_to_backend",
+        "72b9c44a387502fcbb0b9c8759e2195f10d4aae010903b9c9437d658ecd302b2",
+        _make_lowering,
     ),
     Patch(
         "executorch.exir.verification.verifier:_check_tensor_args_matching_op_allowed_dtype",

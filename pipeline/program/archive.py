@@ -38,7 +38,7 @@ from pipeline.program.operator_libraries import (
     register_for_lowering,
     register_operators,
 )
-from pipeline.program.tensor_file import load_storage, load_tensor_file
+from pipeline.program.tensor_file import load_storage, load_tensor_file, map_storage
 from pipeline.program.torch_serde import (
     forget_derived_sizes,
     mended_reader,
@@ -52,11 +52,16 @@ _LONGEST = 300  # characters of what torch says of an error
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType)
 
 
-def load_program(archive: Path, entry: str, *, own: bool = False) -> ExportedProgram:
+def load_program(
+    archive: Path, entry: str, *, own: bool = False, mapped: bool = False
+) -> ExportedProgram:
     """Load the program of one entry, without example inputs.
 
     Args:
         own: whether `save_programs` wrote the archive, which then holds nothing pickled.
+        mapped: whether large weights are mapped and not read, so that they are memory of this
+            process only as far as they are looked at. The caller has checked the file, and sees to
+            it that nobody has changed it once the program is no longer used.
 
     Raises SourceError.
     """
@@ -65,7 +70,7 @@ def load_program(archive: Path, entry: str, *, own: bool = False) -> ExportedPro
         _register_operators(document, entry)
         # They are Python that torch runs before each call; a package has no such checks.
         document["guards_code"] = []
-        tensors = {kind: _load_tensors(reader, kind, entry, own) for kind in KINDS}
+        tensors = {kind: _load_tensors(reader, kind, entry, own, mapped) for kind in KINDS}
         try:
             serialized = _dict_to_dataclass(schema.ExportedProgram, document)
             with mended_reader():
@@ -90,7 +95,7 @@ def _register_operators(document: Any, entry: str) -> None:
 
 
 def _load_tensors(
-    reader: ArchiveReader, kind: str, entry: str, own: bool
+    reader: ArchiveReader, kind: str, entry: str, own: bool, mapped: bool
 ) -> dict[str, torch.Tensor]:
     """Load weights or constants by name. Those of one member share its memory."""
     storages: dict[str, torch.UntypedStorage] = {}
@@ -103,7 +108,7 @@ def _load_tensors(
             tensors[name] = _load_subclass(reader, member, f"'{entry}': tensor '{name}'")
             continue
         if member not in storages:
-            storages[member] = load_storage(reader.members, member)
+            storages[member] = (map_storage if mapped else load_storage)(reader.members, member)
         sizes, strides = ([each["as_int"] for each in meta[key]] for key in ("sizes", "strides"))
         tensor = torch.empty(0, dtype=_SERIALIZE_TO_TORCH_DTYPE[meta["dtype"]])
         tensor.set_(storages[member], meta["storage_offset"]["as_int"], sizes, strides)

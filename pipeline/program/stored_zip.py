@@ -6,7 +6,10 @@ two the same bytes, so that nothing read is larger than the file. No torch here.
 
 from __future__ import annotations
 
+import os
+import struct
 import zipfile
+from mmap import ACCESS_COPY, mmap
 from typing import IO
 
 from pipeline.store import digest
@@ -14,7 +17,8 @@ from pipeline.store.digest import Digest
 
 _LONGEST_NAME = 1000
 _MOST_MEMBERS = 1_000_000
-_LOCAL_HEADER = 30  # bytes
+_LOCAL_HEADER, _LENGTHS_AT = 30, 26  # bytes
+_ALIGNMENT = 64  # bytes, of torch's memory and of members that it writes
 
 
 class StoredZip:
@@ -25,6 +29,7 @@ class StoredZip:
 
     def __init__(self, members: zipfile.ZipFile) -> None:
         self._zip = members
+        self._mapped: mmap | None = None
         infos = members.infolist()
         _check_names(infos)
         assert members.fp is not None  # it is open
@@ -65,6 +70,21 @@ class StoredZip:
             while piece := file.read(digest.PIECE):
                 view[done : done + len(piece)] = piece
                 done += len(piece)
+
+    def map(self, name: str) -> tuple[mmap, int] | None:
+        """Map the file, privately, and return with it the place at which a member's bytes begin;
+        None where they are not aligned as memory is. What is mapped is not looked at: not even a
+        checksum is, and it changes with the file."""
+        info, file = self._infos[name], self._zip.fp
+        assert file is not None  # it is open
+        file.seek(info.header_offset + _LENGTHS_AT)  # of its name, and of what pads it
+        begin = info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", file.read(4)))
+        end = file.seek(0, os.SEEK_END)
+        if begin % _ALIGNMENT or begin + info.file_size > end:
+            return None
+        if self._mapped is None:
+            self._mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)
+        return self._mapped, begin
 
     def hash(self, name: str) -> Digest:
         """Return the digest of a member, which is read in pieces."""

@@ -20,6 +20,7 @@ from pipeline.program.stored_zip import StoredZip
 
 _LARGEST_PICKLE = 1 << 28  # bytes, without the tensors
 _MOST_VALUES = 1_000_000
+_MAPPED_FROM = 1 << 20  # bytes
 
 
 def load_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
@@ -57,6 +58,17 @@ def load_tensor_file(file: IO[bytes]) -> Any:
     except Exception as error:  # the unpickler raises whatever damaged bytes lead it to
         what = str(error).strip().split("\n")[0]
         raise ValueError(f"{type(error).__name__}: {what}") from error
+
+
+def map_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
+    """Map a member instead of reading it, where it is large and aligned. Writing to it changes no
+    file; that nobody else changes the file is for the caller to see to."""
+    size = members.size(name)
+    found = members.map(name) if size >= _MAPPED_FROM else None
+    if found is None:
+        return load_storage(members, name)
+    mapped, begin = found
+    return torch.frombuffer(mapped, dtype=torch.uint8, count=size, offset=begin).untyped_storage()
 
 
 class _Storages:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.backends import BACKENDS
 from pipeline.compile.patches import fast_lowering
+from pipeline.compile.preprocess.spill import spilling
 from pipeline.config.operators import load_libraries
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
@@ -63,6 +64,8 @@ def perform(
                 check_libraries(action, workspace)
         if workspace.fast_lowering and action.kind in _LOWERING:
             turn.enter_context(fast_lowering(patches=not runs_user_code(action)))
+        if action.kind == "compile" and not (runs_user_code(action) or action.inputs.emit.etrecord):
+            turn.enter_context(spilling())  # nobody else looks at weights that are lowered
         verbs[action.kind](action, workspace, stages)
         return False
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import stat
 from collections.abc import Iterable, Iterator
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import IO, Any, NewType
 
@@ -18,6 +20,7 @@ from blake3 import blake3
 Digest = NewType("Digest", str)
 
 _MMAP_FROM = 1 << 20  # bytes
+_WINDOW = 1 << 25  # bytes; of a large file, this much is mapped at a time
 PIECE = 1 << 22  # bytes; of a large file, this much is read at a time
 
 
@@ -44,10 +47,15 @@ def hash_file(path: Path) -> Digest:
     status = path.stat()
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise OSError(errno.EINVAL, "is no file", str(path))  # a FIFO would block, a device not end
-    if status.st_size >= _MMAP_FROM:
-        hasher.update_mmap(path)
-    else:
+    if status.st_size < _MMAP_FROM:
         hasher.update(path.read_bytes())
+        return Digest(hasher.hexdigest())
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        for begin in range(0, size, _WINDOW):  # a whole one would count as memory of this process
+            length = min(_WINDOW, size - begin)
+            with mmap(file.fileno(), length, access=ACCESS_READ, offset=begin) as window:
+                hasher.update(window)
     return Digest(hasher.hexdigest())
 
 

@@ -154,6 +154,8 @@ ENTRIES = (
             around=lazy("pipeline.backends.xnnpack.passes:fast_passes"),
             make_cache_scope=lazy("pipeline.backends.xnnpack.cache_key:make_scope"),
             names_count=False,
+            keeps_constants=True,
+            names_data="executorch.backends.xnnpack.xnnpack_preprocess",
         ),
     ),
 )

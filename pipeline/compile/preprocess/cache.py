@@ -37,6 +37,7 @@ from pipeline.compile.preprocess.registry import (
     make_unknown_backend_error,
     reference,
 )
+from pipeline.compile.preprocess.spill import spilled_data
 from pipeline.compile.ranges import copy_ranges
 from pipeline.program.kept_state import kept_state
 from pipeline.program.patching import replaced
@@ -247,6 +248,7 @@ class CachedBackend:
         before = copy_ranges(program for program, _ in given)
         with (
             entry.preprocessing.around() if entry is not None else nullcontext(),
+            spilled_data(entry.preprocessing.names_data if entry else "", self._cache.store),
             kept_state(plugin) if plugin else nullcontext(),
         ):
             results = make()
@@ -289,7 +291,7 @@ class CachedBackend:
             **({"loaded": dict(more)} if (more := _more_key.get()) else {}),
             **make_key(partitions),
         }
-        return _Place(store, key, partitions, scope)
+        return _Place(store, key, partitions, scope, entry.preprocessing.names_data)
 
 
 @dataclass(frozen=True)
@@ -300,6 +302,7 @@ class _Place:
     key: Mapping[str, Any]
     partitions: Sequence[Partition]
     scope: CacheScope
+    names_data: str
 
     def find(self, counts: PreprocessCounts) -> list[PreprocessResult] | None:
         """Return the results, and count them; None where one is missing."""
@@ -308,7 +311,7 @@ class _Place:
             return None
         try:
             results = [
-                from_json(record, partition.handles, self.scope, self.store)
+                from_json(record, partition.handles, self.scope, self.store, self.names_data)
                 for record, partition in zip(entry.result["results"], self.partitions, strict=True)
             ]
         except MissingBlobError as reason:

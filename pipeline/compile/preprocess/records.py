@@ -11,7 +11,13 @@ from executorch.exir.backend.backend_details import PreprocessResult
 from pydantic import TypeAdapter
 
 from pipeline.backends import CacheScope
-from pipeline.compile.objects import Blob, TaggedBlob, merge_named_data, put_named_data
+from pipeline.compile.objects import (
+    Blob,
+    TaggedBlob,
+    merge_named_data,
+    put_named_data,
+)
+from pipeline.compile.preprocess.spill import stand_in
 from pipeline.store.store import Store
 
 _TAGGED_BLOBS = TypeAdapter(tuple[TaggedBlob, ...])
@@ -38,16 +44,23 @@ def to_json(
 
 
 def from_json(
-    record: Mapping[str, Any], handles: Sequence[int], scope: CacheScope, store: Store
+    record: Mapping[str, Any],
+    handles: Sequence[int],
+    scope: CacheScope,
+    store: Store,
+    names_data: str = "",
 ) -> PreprocessResult | None:
     """Return the result for a partition with these debug handles; None if the record has none.
+
+    Args:
+        names_data: as `Preprocessing` has it.
 
     Raises MissingBlobError.
     """
 
     @cache  # keys may share a blob
     def read(blob: Blob) -> bytes:
-        return store.read(blob.digest)
+        return stand_in(blob, names_data, store) or store.read(blob.digest)
 
     known, named = record["debug_handles"], record["named"]
     result = PreprocessResult(

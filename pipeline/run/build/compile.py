@@ -134,8 +134,19 @@ def compile_unit(
     store's `put_result`. Raises SourceError for a program that can't be read, or is not the one
     that was planned.
     """
+    with guard_sources(list(action.inputs.sources.values()), workspace.store):
+        result = _compile(action, workspace, stages, None if always else workspace.store).to_json()
+    with stages.stage("store"):
+        put = keep or workspace.store.put_result
+        put(action.key, result, stages.total, stages.seconds(), stages.peak)
+
+
+def _compile(
+    action: Action[CompileInputs], workspace: Workspace, stages: Stages, kept: Store | None
+) -> CompiledUnit:
+    """Compile the methods of an action; `kept` has results of preprocessing."""
     inputs, store, root = action.inputs, workspace.store, workspace.root
-    with stages.stage("load"), guard_sources(inputs.sources.values()):
+    with stages.stage("load"):
         methods = {name: _load(inputs, name, store) for name in inputs.sources}
     programs = {name: method.program for name, method in methods.items()}
     for name, program in programs.items():
@@ -144,14 +155,12 @@ def compile_unit(
     loaded = {n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key}
     keep_ranges = _keeps_ranges(inputs.configs)
     with keyed_preprocess(loaded), watch_ranges(programs, keep=keep_ranges) as ranges:
-        kept = None if always else store
         emitted, named, described = _emit(action, methods, ranges, kept, root, stages)
         _check_passes(action.key.get("passes", {}), workspace)
     with stages.stage("store"):
         made = make_object(emitted, store, named if len(named) > 1 else {})
         entries = _record_etrecord(emitted, inputs, programs, store)
-        result = CompiledUnit(made, described, entries).to_json()
-        (keep or store.put_result)(action.key, result, stages.total, stages.seconds(), stages.peak)
+        return CompiledUnit(made, described, entries)
 
 
 def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
@@ -328,9 +337,8 @@ def _record_etrecord(
     their nodes stand on by now."""
     if not inputs.emit.etrecord:
         return {}
-    with guard_sources(inputs.sources.values()):
-        lines = {
-            name: map_current_lines(programs[name], load_method(inputs.sources[name], store))
-            for name in inputs.quantizes
-        }
+    lines = {
+        name: map_current_lines(programs[name], load_method(inputs.sources[name], store))
+        for name in inputs.quantizes
+    }
     return record_etrecord(emitted, store, lines)

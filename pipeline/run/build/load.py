@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +35,8 @@ class Quantized(NamedTuple):
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:
-    """Load the program of a method.
+    """Load the program of a method, with large weights mapped: `guard_sources` is around all that
+    uses it.
 
     Raises SourceError for a user's file that can't be read, or where a result that says which
     program this is, and may come of a remote, is wrong; and MissingBlobError for an exporter's
@@ -48,7 +49,7 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
     if identify_program(archive, source.entry) != (source.program, source.names):
         what = f"{source.entry}: the store or its remote says that another program stands here"
         raise SourceError(f"{archive.name}: {what}; `doit -a` believes neither")
-    return load_program(archive, source.entry, own=source.exported)
+    return load_program(archive, source.entry, own=source.exported, mapped=True)
 
 
 def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
@@ -68,11 +69,14 @@ def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
 
 
 @contextmanager
-def guard_sources(sources: Iterable[MethodSource]) -> Iterator[None]:
-    """Make sure that users' archives are what was planned while they are read. Raises SourceError
-    where one of them is another file by now."""
+def guard_sources(sources: Sequence[MethodSource], store: Store) -> Iterator[None]:
+    """Make sure that archives are what was planned while their programs are used, whose weights are
+    mapped. Raises SourceError where a user's is another file by now, and MissingBlobError where one
+    of the store is."""
     contents = {source.archive: source.content for source in sources if not source.exported}
+    blobs = {source.content for source in sources if source.exported and source.content}
     before = {path: path.exists() and read_stamp(path) for path in contents}
+    places = {blob: _find_inode(store.blob_path(blob)) for blob in blobs}
     try:
         yield
     finally:  # whatever went wrong, this is why
@@ -81,6 +85,15 @@ def guard_sources(sources: Iterable[MethodSource]) -> Iterator[None]:
             unchanged = path.exists() and before[path] == read_stamp(path)
             if not unchanged or digest.hash_file(path) != content:
                 raise SourceError(f"{path.name}: changed while the build ran; run again")
+        for blob, inode in places.items():  # whose times change when somebody else uses it
+            if not inode or inode != _find_inode(store.verified_path(blob)):
+                raise MissingBlobError(f"the exported program {blob} is another file by now")
+
+
+def _find_inode(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_ino
+    return 0
 
 
 def check_libraries(action: Action, workspace: Workspace) -> None:

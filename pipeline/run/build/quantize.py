@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Any
 
 from torch.export import ExportedProgram
 
@@ -38,9 +39,19 @@ def quantize_method(action: Action[QuantizeInputs], workspace: Workspace, stages
     Raises SourceError where the program or a calibration file can't be read or is not what was
     planned, and PipelineError where the inputs or the config don't fit the program.
     """
+    with guard_sources([action.inputs.source], workspace.store):
+        result = _quantize(action, workspace, stages)
+    with stages.stage("store"):
+        put = workspace.store.put_result
+        put(action.key, result, stages.total, stages.seconds(), stages.peak)
+
+
+def _quantize(
+    action: Action[QuantizeInputs], workspace: Workspace, stages: Stages
+) -> dict[str, Any]:
     source, config, store = action.inputs.source, action.inputs.config, workspace.store
     method, spec = str(action.method), located(action.inputs.spec, workspace.root)
-    with stages.stage("load"), guard_sources([source]):
+    with stages.stage("load"):
         program = load_method(source, store)
         batches = _calibration_inputs(action, workspace, program) if spec.calibrates else []
         if spec.calibrates:
@@ -57,8 +68,7 @@ def quantize_method(action: Action[QuantizeInputs], workspace: Workspace, stages
         with store.writer() as file:
             save_programs({QUANTIZED_ENTRY: quantized}, file)
         origins = find_origins(quantized, program)
-        result = {"program": file.digest, "blobs": [file.digest], "origins": origins}
-        store.put_result(action.key, result, stages.total, stages.seconds(), stages.peak)
+        return {"program": file.digest, "blobs": [file.digest], "origins": origins}
 
 
 def _calibration_inputs(

@@ -62,10 +62,23 @@ def measure(
         failed may have failed by accident, and whoever has more time is given more.
     """
     budget = Budget(action.inputs.config.validation.budget)
-    with stages.stage("load"), guard_sources(action.inputs.sources.values()):
-        subject = Subject.load(action, workspace)
-    programs, examples, settings = subject.programs, subject.examples, subject.settings
+    settings = action.inputs.config.validation
     suites = BundleCases(settings.bundle_limit) if settings.bundle else None
+    with guard_sources(list(action.inputs.sources.values()), workspace.store):
+        with stages.stage("load"):
+            subject = Subject.load(action, workspace)
+        record, validation, shown = _measure(subject, stages, budget, suites)
+    if validation.ok and validation.is_complete:
+        _keep(subject, record, validation, suites, stages)
+    return record, shown
+
+
+def _measure(
+    subject: Subject, stages: Stages, budget: Budget, suites: BundleCases | None
+) -> tuple[dict[str, Any], Validation, dict[str, bytes]]:
+    """Return the record, what it is about, and the files that show again what failed."""
+    action, workspace = subject.action, subject.workspace
+    programs, examples, settings = subject.programs, subject.examples, subject.settings
     crash_log = CrashLog(workspace.logs, str(action.package), settings.timeout)
     located: dict[str, Located] = {}
     with guarded(crash_log.guard):
@@ -89,13 +102,11 @@ def measure(
     record = _make_record(subject, validation, located)
     for method in record["methods"]:
         method["latency"] = times[method["method"]]
-    if validation.ok and validation.is_complete:
-        _keep(subject, record, validation, suites, stages)
     files = sorted(subject.key["files"])
     limits = {each.method: each.failing_limits for each in validation.methods}
     judges = {**programs, **_failed_by(validation, subject.quantized())}
     shown = reproductions(str(action.package), files, judges, limits, located, action.libraries)
-    return record, shown
+    return record, validation, shown
 
 
 def _failed_by(

@@ -1,0 +1,59 @@
+"""Weights that a backend puts into named data leave memory for the store as they come.
+
+ExecuTorch keeps them as bytes until the program is written. Here a blob stands in for each large
+one, as it does when objects are linked, so lowering needs no second copy of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from typing import Any
+
+from executorch.exir._serialize._named_data_store import NamedDataStore
+
+from pipeline.compile.objects import Blob, BlobBytes, put_blob
+from pipeline.program.patching import replaced
+from pipeline.store.store import Store
+
+_SPILLED_FROM = 1 << 20  # bytes
+_spills: ContextVar[bool] = ContextVar("spills", default=False)
+
+
+@contextmanager
+def spilling() -> Iterator[None]:
+    """Let stand-ins take the place of large named data in what is lowered within the context, whose
+    program nobody but `make_object` writes."""
+    token = _spills.set(True)
+    try:
+        yield
+    finally:
+        _spills.reset(token)
+
+
+@contextmanager
+def spilled_data(module: str, store: Store | None) -> Iterator[None]:
+    """Let the `NamedDataStore` of a module put large data into a store, within `spilling`."""
+    if store is None or not module or not _spills.get():
+        yield
+        return
+    with replaced(import_module(module), "NamedDataStore", lambda original: _spill_to(store)):
+        yield
+
+
+def _spill_to(store: Store) -> type[NamedDataStore]:
+    class Spilling(NamedDataStore):
+        def add_named_data(self, key: str, data: Any, *args: Any, **given: Any) -> None:
+            large = type(data) is bytes and len(data) >= _SPILLED_FROM
+            data = BlobBytes(put_blob(store, data)) if large else data
+            super().add_named_data(key, data, *args, **given)
+
+    return Spilling
+
+
+def stand_in(blob: Blob, module: str, store: Store) -> BlobBytes | None:
+    """Return what `spilled_data` has in place of a blob of a module's, None for its bytes."""
+    stands_in = module and _spills.get() and blob.size >= _SPILLED_FROM
+    return BlobBytes(blob) if stands_in and store.intact([blob.digest]) else None
