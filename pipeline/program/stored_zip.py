@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import struct
 import zipfile
-from mmap import ACCESS_COPY, mmap
+from mmap import mmap
 from typing import IO
 
+from pipeline.program.mapped_files import map_file
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 
@@ -83,7 +84,7 @@ class StoredZip:
         if begin % _ALIGNMENT or begin + info.file_size > end:
             return None
         if self._mapped is None:
-            self._mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)
+            self._mapped = map_file(file)
         return self._mapped, begin
 
     def hash(self, name: str) -> Digest:

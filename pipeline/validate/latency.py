@@ -20,6 +20,7 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
+from pipeline.program.mapped_files import release_pages
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
 from pipeline.report.records import LATENCY, LatencyRecord, SpreadRecord
@@ -72,6 +73,7 @@ def measure_latency(
     values = flatten(program, inputs)
     loads: list[float] = []
     firsts: list[float] = []
+    release_pages()
     try:
         until = time.perf_counter() + seconds / 3
         while not loads or (time.perf_counter() < until and len(loads) < _MOST_LOADS):

@@ -21,6 +21,7 @@ from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
+from pipeline.program.mapped_files import release_pages
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.report.records import ALL, FailureSubject
@@ -110,9 +111,10 @@ class MethodValidator:
                 call()
 
     def finish(self) -> None:
-        """Make all other calls, as long as the budget lasts."""
+        """Make all other calls, as long as the budget lasts, and let go of what was loaded."""
         with self._failing():
             self._go_on()
+        self.package = Session(self.files)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -160,6 +162,7 @@ class MethodValidator:
             if self._declares_the_same():
                 self._keep_expected(examples)
             return
+        release_pages()  # which the sources of other methods have read
         self.package.load(self.result.method)
         if not self._declares_the_same():
             return

@@ -5,6 +5,7 @@ The record of it is kept in the store, and installed by `prove/validate.py` alon
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -86,6 +87,7 @@ def _measure(
             running = budget.share(1 - OF_LOCATING)
             validation = _run(subject, crash_log, suites, running)
         opened = PackageFiles.of(subject.pte, subject.ptds)
+        gc.collect()  # packages that were loaded, whose backends have weights of their own
         with stages.stage("time"):
             left = running if validation.failures else budget
             times = measure_latencies(
