@@ -1,4 +1,4 @@
-"""Weights that a backend puts into named data leave memory for the store as they come.
+"""Weights leave memory for the store as a backend names them, or as they are emitted.
 
 ExecuTorch keeps them as bytes until the program is written. Here a blob stands in for each large
 one, as it does when objects are linked, so lowering needs no second copy of the weights.
@@ -6,13 +6,15 @@ one, as it does when objects are linked, so lowering needs no second copy of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
 
 from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.emit import _emitter
+from executorch.exir.schema import Buffer
 
 from pipeline.compile.objects import Blob, BlobBytes, put_blob
 from pipeline.program.patching import replaced
@@ -46,11 +48,28 @@ def spilled_data(module: str, store: Store | None) -> Iterator[None]:
 def _spill_to(store: Store) -> type[NamedDataStore]:
     class Spilling(NamedDataStore):
         def add_named_data(self, key: str, data: Any, *args: Any, **given: Any) -> None:
-            large = type(data) is bytes and len(data) >= _SPILLED_FROM
-            data = BlobBytes(put_blob(store, data)) if large else data
-            super().add_named_data(key, data, *args, **given)
+            super().add_named_data(key, _spill(data, store), *args, **given)
 
     return Spilling
+
+
+@contextmanager
+def spilled_constants(store: Store | None) -> Iterator[None]:
+    """Let large constants that are emitted go to a store, within `spilling`."""
+    if store is None or not _spills.get():
+        yield
+        return
+
+    def make_buffer(original: type[Buffer]) -> Callable[..., Buffer]:
+        return lambda storage: original(storage=_spill(storage, store))
+
+    with replaced(_emitter, "Buffer", make_buffer):
+        yield
+
+
+def _spill(data: Any, store: Store) -> Any:
+    large = type(data) is bytes and len(data) >= _SPILLED_FROM
+    return BlobBytes(put_blob(store, data)) if large else data
 
 
 def stand_in(blob: Blob, module: str, store: Store) -> BlobBytes | None:

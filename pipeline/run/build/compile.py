@@ -27,6 +27,7 @@ from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.name_lists import ListedName
 from pipeline.compile.objects import MethodObject, make_object, parse_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
+from pipeline.compile.preprocess.spill import spilled_constants
 from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
 from pipeline.compile.steps import timed_steps
 from pipeline.config.edge import PassSpec
@@ -195,7 +196,7 @@ def _emit(
         }
         named = {name: collect_named_data(lowered.exported_program(name)) for name in methods}
         sizes = {name: InputSizes(lowered.exported_program(name)) for name in methods}
-    with stages.stage("emit"):
+    with stages.stage("emit"), spilled_constants(store):
         emitted, emission = emit_methods(lowered, inputs.emit, inputs.configs, root)
         plans = {plan.name: plan for plan in emitted.executorch_program.execution_plan}
         libraries = _library_inputs(action.key, root)
