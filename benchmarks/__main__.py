@@ -31,6 +31,7 @@ CASES = {
     "tracking": ("tracking", "tracking"),
     "miss-overhead": ("overhead", "miss_overhead"),
     "hashing": ("hashing", "hashing"),
+    "memory": ("memory", "memory"),
 }
 HEADINGS = ("case", "measured", "to reach", "verdict")
 

@@ -64,6 +64,7 @@ class Sizes:
     export_repeats: int = 7
     megabytes: int = 512  # of the file that is hashed
     wide_megabytes: int = 64  # of weights in the method that has little else
+    weights: tuple[int, ...] = (512, 1024, 2048)  # MiB of methods that are weighed
 
 
 QUICK = Sizes(
@@ -81,6 +82,7 @@ QUICK = Sizes(
     export_repeats=1,
     megabytes=64,
     wide_megabytes=16,
+    weights=(128,),
 )
 
 

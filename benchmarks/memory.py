@@ -1,0 +1,107 @@
+"""Memory and disk of methods that are little but weights, against the plain script.
+
+Each size is a workspace of its own: one method of linears for XNNPACK, compiled, linked and validated
+by one worker. Peaks are those of the worker in each action, mapped files included.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Result, run
+from benchmarks.shipped import PLAIN
+from benchmarks.workspaces import Checkout, Sizes, new_checkout, write_config
+
+MIB = 1 << 20
+BASE = 460 * MIB  # what torch and ExecuTorch take
+COPIES = {"compile": 1.5, "validate": 1.2}  # of the weights, beside that
+DISK = 1.1  # copies of the weights in the store
+_LAYER = 4096  # inputs and outputs of a linear: 64 MiB
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What one size of weights took: peaks by action, and of the plain script, in bytes; and the
+    bytes of the store."""
+
+    weights: int
+    peaks: dict[str, int]
+    plain: int
+    store: int
+
+    def copies(self, action: str) -> float:
+        """How many times the weights an action held, beside the libraries."""
+        return (self.peaks[action] - BASE) / self.weights
+
+    @property
+    def ok(self) -> bool:
+        return all(self.copies(action) <= most for action, most in COPIES.items()) and (
+            self.store <= DISK * self.weights
+        )
+
+    def __str__(self) -> str:
+        peaks = ", ".join(f"{name} {peak >> 20} MiB" for name, peak in sorted(self.peaks.items()))
+        return (
+            f"{self.weights >> 20} MiB: {peaks}, plain script {self.plain >> 20} MiB, "
+            f"store {self.store / self.weights:.2f} copies"
+        )
+
+
+def memory(folder: Path, sizes: Sizes) -> Result:
+    found = [_weigh(folder / f"weights{size}", size) for size in sizes.weights]
+    worst = {name: max(each.copies(name) for each in found) for name in COPIES}
+    copies = max(each.store / each.weights for each in found)
+    told = [f"{name} {most:.2f} x weights" for name, most in worst.items()]
+    limits = [f"{name} {most:g}" for name, most in COPIES.items()]
+    return Result(
+        case="memory",
+        ratio=max(worst.values()),
+        limit=max(COPIES.values()),
+        ok=all(each.ok for each in found),
+        measured=f"beside {BASE >> 20} MiB: {', '.join(told)}; {copies:.2f} copies in the store",
+        to_reach=f"<= {', '.join(limits)}; {DISK:g} copies",
+        note="; ".join(map(str, found)),
+        figures={str(each.weights >> 20): _figures(each) for each in found},
+    )
+
+
+def _weigh(root: Path, megabytes: int) -> Weighed:
+    checkout = new_checkout(root)
+    name = f"weights{megabytes}"
+    archive = root / "models" / f"{name}.pt2"
+    # In a process of its own: this one would keep what it took.
+    code = f"from benchmarks.memory import export; export({str(archive)!r}, {megabytes})"
+    run([sys.executable, "-c", code], root, checkout.environment)
+    write_config(checkout, name, name, ["forward"])
+    folders = [str(checkout.root / each) for each in ("models", "partition_configs")]
+    out = str(root / "plain")
+    plain = run([sys.executable, str(PLAIN), *folders, out, name], root, checkout.environment)
+    checkout.doit("-n", "1")
+    stored = sum(path.stat().st_blocks * 512 for path in checkout.store.rglob("*"))
+    return Weighed(megabytes * MIB, _peaks(checkout), plain.peak, stored)
+
+
+def export(archive: str, megabytes: int) -> None:
+    """Write an archive of a method with so many MiB of weights."""
+    from torch import nn
+
+    from benchmarks.models import exported, write_archive
+
+    count = megabytes * MIB // (4 * _LAYER * _LAYER)
+    linears = (nn.Linear(_LAYER, _LAYER, bias=False) for _ in range(count))
+    model = nn.Sequential(*(each for linear in linears for each in (linear, nn.ReLU())))
+    write_archive(Path(archive), {"forward": exported(model, 1, _LAYER)})
+
+
+def _peaks(checkout: Checkout) -> dict[str, int]:
+    """The peak of each kind of action of the last run."""
+    actions = json.loads((checkout.root / "build" / "run.json").read_text())["actions"]
+    return {each["kind"]: each["peak_bytes"] for each in actions if each["peak_bytes"]}
+
+
+def _figures(each: Weighed) -> dict[str, Any]:
+    return {"peaks": each.peaks, "plain_peak": each.plain, "store_bytes": each.store}
