@@ -1,7 +1,7 @@
 """Memory and disk of methods that are little but weights, against the plain script.
 
-Each size is a workspace of its own: one method of linears for XNNPACK, compiled, linked and validated
-by one worker. Peaks are those of the worker in each action, mapped files included.
+Each size is a workspace of its own: one method of linears for XNNPACK, compiled, linked and
+validated by one worker. Peaks are those of the worker in each action, mapped files included.
 """
 
 from __future__ import annotations
