@@ -22,6 +22,7 @@ from benchmarks.workspaces import QUICK, REPOSITORY, Sizes
 # Case to module and function, in the order in which they run.
 CASES = {
     "noop": ("noop", "noop"),
+    "scale": ("scale", "scale"),
     "one-method": ("changes", "one_method"),
     "one-partition": ("changes", "one_partition"),
     "fresh-checkout": ("shipped", "fresh_checkout"),

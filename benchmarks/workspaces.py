@@ -40,6 +40,7 @@ class Sizes:
 
     packages: int = 100
     methods: int = 20
+    scale: tuple[int, int] = (1000, 10)  # packages and methods
     turns: int = 7  # of what takes less than a second
     repeats: int = 3  # of what takes some
     changed_of: int = 6  # methods, of which one is changed
@@ -70,6 +71,7 @@ class Sizes:
 QUICK = Sizes(
     packages=10,
     methods=4,
+    scale=(30, 4),
     turns=3,
     repeats=1,
     changed_of=3,

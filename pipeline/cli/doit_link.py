@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import Signature
 from typing import Any
 
-from doit import cmd_info, cmd_run
+from doit import cmd_info, cmd_run, loader
 
 from pipeline.cli.doit_states import mend_states
+from pipeline.cli.selection import Selection, find_selection
 from pipeline.plan.kinds import ActionTask
+from pipeline.plan.status import Status
 from pipeline.store.errors import PipelineError
 
 
 class UpToDate:
     """doit's `uptodate` callable; `doit info` shows its `reason`."""
 
+    __signature__ = Signature()  # which doit asks for at each call
+
     def __init__(self, task: ActionTask) -> None:
         self.task = task
         self.reason = ""
+        self._found: Status | None = None
 
     def __call__(self) -> bool:
         try:
-            status = self.task.status()
+            status = self._found or self.status()
         except PipelineError as error:
             self.reason = str(error)
             return False
+        self._found = None
         self.reason = status.reason
         return status.current
+
+    def status(self) -> Status:
+        """Return the task's status, by which doit's next question is answered too. Raises
+        PipelineError."""
+        self._found = self.task.status()
+        return self._found
+
+
+def up_to_date(task: Any) -> UpToDate | None:
+    """Return the check of a doit task of ours; None for any other."""
+    checks = (check for check, _, _ in task.uptodate)
+    return next((check for check in checks if isinstance(check, UpToDate)), None)
 
 
 def action_task(task: Any) -> ActionTask | None:
     """Return what a doit task stands for; None for a task that is not ours."""
-    checks = (check for check, _, _ in task.uptodate)
-    return next((check.task for check in checks if isinstance(check, UpToDate)), None)
+    check = up_to_date(task)
+    return check.task if check else None
 
 
 def is_foreign(task: Any) -> bool:
@@ -40,8 +60,12 @@ def is_foreign(task: Any) -> bool:
     return bool(task.actions) and not is_verb and action_task(task) is None
 
 
-def install_into_doit(runner: Any) -> None:
-    """Give doit our runner, and our reasons in `doit info`, for this process.
+def install_into_doit(
+    runner: Any, select: Callable[[Selection], None], remember: Callable[[], None]
+) -> None:
+    """Give doit our runner, and our reasons in `doit info`, for this process; `select` is told what
+    a command line asks for, before tasks are made, and `remember` is called after, where none of
+    them will run.
 
     doit lets a dodo file choose its reporter but not its runner, and a `run` command registered as
     a plugin would replace that of every doit project beside which this package is installed. So the
@@ -51,6 +75,19 @@ def install_into_doit(runner: Any) -> None:
     for name in ("Runner", "MRunner", "MThreadRunner"):
         setattr(cmd_run, name, runner)
     runner.available = staticmethod(lambda: True)
+    make = getattr(loader.load_tasks, "original", loader.load_tasks)
+
+    def load_tasks(
+        namespace: Any, names: Any = (), allow_delayed: bool = False, args: Any = (), **more: Any
+    ) -> Any:
+        select(find_selection(namespace, allow_delayed, args))
+        made = make(namespace, names, allow_delayed=allow_delayed, args=args, **more)
+        if not allow_delayed:
+            remember()
+        return made
+
+    load_tasks.original = make  # type: ignore[attr-defined]
+    loader.load_tasks = load_tasks
     original = cmd_info.Info.get_reasons
     if getattr(original, "ours", False):
         return

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
 
-from pipeline.cli.doit_link import action_task, is_foreign
+from pipeline.cli.doit_link import action_task, is_foreign, up_to_date
 from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_record import RunRecord
 from pipeline.cli.terminal import as_it_is
@@ -138,8 +138,10 @@ class BatchRunner(Runner):
         a method compiled, so that it need not be quantized."""
         if not task.traits.subsumes or node.run_status is not None or self.always_execute:
             return False
+        check = up_to_date(node.task)
+        assert check is not None
         try:
-            status = task.status()
+            status = check.status()
             action = task.action() if status.state == "hit" else None
         except PipelineError:  # shown when the task's turn comes
             return False

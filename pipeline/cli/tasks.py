@@ -9,8 +9,9 @@ which this package is installed.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,7 @@ from doit.exceptions import InvalidDodoFile, TaskFailed
 from pipeline.cli.console import Reporter
 from pipeline.cli.doit_link import UpToDate, install_into_doit
 from pipeline.cli.runner import BatchRunner
+from pipeline.cli.selection import ALL, VERBS, Selection
 from pipeline.cli.terminal import guard_standard_streams
 from pipeline.plan.actions import unit_name
 from pipeline.plan.kinds import ActionTask
@@ -41,7 +43,17 @@ DOIT_CONFIG = {
     "verbosity": 2,
 }
 
-install_into_doit(BatchRunner)
+# Tasks live to the end of doit; looking through thousands of them takes a fifth of a no-op run.
+gc.set_threshold(200_000)
+_selection = ALL
+
+
+def _select(selection: Selection) -> None:
+    global _selection
+    _selection = selection
+
+
+install_into_doit(BatchRunner, _select, lambda: _plan().remember())
 guard_standard_streams()
 
 
@@ -55,14 +67,17 @@ def _plan_at(root: Path) -> Plan:
     except OSError as error:
         needed = "it must be a folder that can be written"
         raise InvalidDodoFile(f"build/: {error.strerror}; {needed}") from error
-    plan = Plan(workspace)
-    ask_for_exports(plan)
-    return plan
+    return Plan(workspace)
 
 
 def _plan() -> Plan:
     """Return the plan of the workspace in which doit runs; doit has changed to its folder."""
     return _plan_at(Path.cwd())
+
+
+def _packages(plan: Plan) -> list[str]:
+    """Return the packages that the command line asks for."""
+    return _selection.choose({_quoted(package): package for package in plan.packages})
 
 
 def _needs_our_runner() -> None:
@@ -91,49 +106,50 @@ def _task(task: ActionTask, doc: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _method_task(plan: Plan, kind: str, package: str, unit: Sequence[str], **more: Any) -> Any:
-    """Return the task of a compile unit, or of the one method that is quantized."""
-    task = ActionTask(plan, kind, plan.model(package), package, tuple(unit))
-    exporter = plan.exporter(package)
-    first = [f"export:{_quoted(exporter)}"] if exporter else []
-    return _task(task, f"{kind} {task.method} of {package}", task_dep=first, **more)
+def _method_tasks(kind: str, doc: str) -> Iterator[dict[str, Any]]:
+    """Yield the tasks of compile units, or of the methods that are quantized."""
+    plan = _plan()
+    yield _group(doc)
+    for package in _packages(plan):
+        if plan.problems(package):
+            continue
+        model, exporter, name = plan.model(package), plan.exporter(package), _quoted(package)
+        quantized = plan.quantized(package)
+        first = [f"export:{_quoted(exporter)}"] if exporter else []
+        for unit in plan.units(package) if kind == "compile" else [(each,) for each in quantized]:
+            task = ActionTask(plan, kind, model, package, unit)
+            own = [each for each in unit if each in quantized] if kind == "compile" else []
+            setup = [f"quantize:{name}/{each}" for each in own]
+            yield _task(task, f"{kind} {task.method} of {package}", task_dep=first, setup=setup)
 
 
 def task_export() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("export the models whose source is a Python file")
-    for model in plan.exporters:
+    packages = _packages(plan)
+    ask_for_exports(plan, packages)
+    for model in sorted({model for model in map(plan.exporter, packages) if model}):
         yield _task(ActionTask(plan, "export", model), f"export the methods of {model}")
 
 
 def task_quantize() -> Iterator[dict[str, Any]]:
-    plan = _plan()
-    yield _group("quantize methods, calibrated where that is asked for")
-    for package in plan.packages:
-        for method in () if plan.problems(package) else plan.quantized(package):
-            yield _method_task(plan, "quantize", package, (method,))
+    yield from _method_tasks("quantize", "quantize methods, calibrated where that is asked for")
 
 
 def task_compile() -> Iterator[dict[str, Any]]:
-    plan = _plan()
-    yield _group("compile methods to objects")
-    for package in plan.packages:
-        for unit in () if plan.problems(package) else plan.units(package):
-            own = [method for method in unit if method in plan.quantized(package)]
-            setup = [f"quantize:{_quoted(package)}/{method}" for method in own]
-            yield _method_task(plan, "compile", package, unit, setup=setup)
+    yield from _method_tasks("compile", "compile methods to objects")
 
 
 def task_lower() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("lower packages: export, compile and link what is stale")
-    for package in plan.packages:
+    for package in _packages(plan):
         model = plan.model(package)
         units = () if plan.problems(package) else plan.units(package)
         yield _task(
             ActionTask(plan, "link", model, package),
             f"lower {package}" + (f" to {model}.pte" if model else ""),
-            setup=[f"compile:{package}/{unit_name(unit)}" for unit in units],
+            setup=[f"compile:{_quoted(package)}/{unit_name(unit)}" for unit in units],
             targets=[f"build/{package}/{model}.pte"] if model else [],
             clean=[(remove_what_was_built, (plan, package))],
         )
@@ -147,32 +163,13 @@ def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
 def task_validate() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("validate packages against their source programs")
-    for package in plan.packages:
+    for package in _packages(plan):
         task = ActionTask(plan, "validate", plan.model(package), package)
         yield _task(task, f"validate {package}", task_dep=[f"lower:{_quoted(package)}"])
 
 
-# The verbs: what each does, and the help of its flags (`--name`), which may stand anywhere.
-_VERBS: dict[str, tuple[str, dict[str, str]]] = {
-    "plan": (
-        "what a run would do, and why: plan [--resolved] [package ...]",
-        {"resolved": "print what each method finally gets instead, and where that was written"},
-    ),
-    "explain": ("why an action is current or not: explain <package>[/<method>] ...", {}),
-    "backends": ("the backends that methods can be lowered to: backends [name ...]", {}),
-    "baseline": ("accept the present figures of packages: baseline [package ...]", {}),
-    "diff": (
-        "what tells builds apart: diff [--markdown] [<revision or manifest>] [package ...]",
-        {"markdown": "write Markdown, for a pull request"},
-    ),
-    "rebuild": ("compile again without any cache, and compare bytes: rebuild [package ...]", {}),
-    "report": ("render the reports of the last validation again: report [package ...]", {}),
-    "cache": ("the store: cache stats | verify | gc", {}),
-}
-
-
 def task_verbs() -> Iterator[dict[str, Any]]:
-    for name, (doc, flags) in _VERBS.items():
+    for name, (doc, flags) in VERBS.items():
         params = [
             {"name": flag, "long": flag, "type": bool, "default": False, "help": text}
             for flag, text in flags.items()
@@ -190,9 +187,10 @@ def task_verbs() -> Iterator[dict[str, Any]]:
 
 def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
     run = import_module(f"pipeline.cli.verbs.{name}").run  # much that other tasks do without
-    flags = {f"--{flag}": flag for flag in _VERBS[name][1]}
+    flags = {f"--{flag}": flag for flag in VERBS[name][1]}
     said = {flag: given[flag] or word in words for word, flag in flags.items()}
     plan = _plan()
+    ask_for_exports(plan, plan.packages)
     if name not in ("plan", "explain"):  # which say what a run would do
         plan.trust_last_exports()
     try:
@@ -202,6 +200,8 @@ def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
         return TaskFailed(f"{name}: {error}")
     except BrokenPipeError:  # whoever reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    finally:
+        plan.remember()
     return None
 
 

@@ -228,10 +228,11 @@ class _Reader:
 
     def _partitioner(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         name, written = _named(data)
-        known = did_you_mean(_word(name), BACKENDS)
         if not isinstance(name, str):
+            known = did_you_mean("", BACKENDS)
             mistakes.add(f"is {shown(data)}, must be a name or one `name: {{options}}`", known)
         elif name not in BACKENDS:
+            known = did_you_mean(name, BACKENDS)
             for plugin, why in PLUGIN_PROBLEMS.items():
                 known += f"; plugin {plugin} cannot be used: {why}"
             mistakes.add(f"unknown partitioner {shown(name)}", known)

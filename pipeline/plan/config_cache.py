@@ -62,11 +62,6 @@ class ConfigSummary:
         known = BACKENDS.keys() & self.backends  # without those of plugins that fail by now
         return {name: BACKENDS[name].machine for name in sorted(known)}
 
-    @property
-    def environment(self) -> list[Any]:
-        """The facts that count beside the config: versions, this machine, and its plugins' code."""
-        return [toolchain(self.distributions), self.machine]
-
 
 class ConfigCache:
     """The configs of a workspace, as its files stand when they are first looked at."""
@@ -77,6 +72,18 @@ class ConfigCache:
         self._digests: dict[str, Digest | None] = {}
         self._parsed: dict[str, Parsed] = {}
         self._summaries: dict[str, ConfigSummary | None] = {}
+        self._toolchains: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def toolchain(self, summary: ConfigSummary) -> dict[str, str]:
+        """Return the versions that count for what a config asks for, looked up once."""
+        distributions = summary.distributions
+        if distributions not in self._toolchains:
+            self._toolchains[distributions] = toolchain(distributions)
+        return self._toolchains[distributions]
+
+    def _environment(self, summary: ConfigSummary) -> list[Any]:
+        """Return what counts beside the config: versions, this machine, and its plugins' code."""
+        return [self.toolchain(summary), summary.machine]
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
@@ -172,11 +179,7 @@ class ConfigCache:
             known = None
             with suppress(OSError):  # a file that can't be read; `parsed` says why
                 known = self._cached_summary(package)
-            self._summaries[package] = (
-                ConfigSummary(**{name: _frozen(value) for name, value in known.items()})
-                if known
-                else None
-            )
+            self._summaries[package] = _parse(known) if known else None
         return self._summaries[package]
 
     def _cached_summary(self, package: str) -> dict[str, Any] | None:
@@ -190,10 +193,10 @@ class ConfigCache:
 
         def compute(path: Path) -> dict[str, Any] | None:
             summary = self._summarize(package)
-            return summary and {"for": ConfigSummary(**summary).environment, "summary": summary}
+            return summary and {"for": self._environment(_parse(summary)), "summary": summary}
 
         def is_valid(known: Mapping[str, Any]) -> bool:
-            return bool(known["for"] == ConfigSummary(**known["summary"]).environment)
+            return bool(known["for"] == self._environment(_parse(known["summary"])))
 
         digests = self.workspace.file_digests
         known = digests.cached(path, f"summary {package}", compute, given, is_valid)
@@ -244,6 +247,10 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
         "quantized": config.quantized,
         "files": sorted(set(named)),
     }
+
+
+def _parse(fields: Mapping[str, Any]) -> ConfigSummary:
+    return ConfigSummary(**{name: _frozen(value) for name, value in fields.items()})
 
 
 def _frozen(value: Any) -> Any:

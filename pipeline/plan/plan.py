@@ -22,7 +22,7 @@ from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, Problem, SourceError
-from pipeline.store.toolchain import host, toolchain
+from pipeline.store.toolchain import host
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class Plan:
             return None
         root, settings = self.workspace.root, self.workspace.operators
         may = [may_load(each, root, settings) for each in summary.operators]
-        inputs = [toolchain(summary.distributions), passes, libraries, may]
+        inputs = [self.configs.toolchain(summary), passes, libraries, may]
         return self._derived(package, what, methods or {}, inputs, compute)
 
     def validate(self, package: str) -> Action | None:
@@ -323,7 +323,7 @@ class Plan:
         if methods is None or summary is None or not files:
             return None
         quotable = self.models.quotable(summary.export)
-        given = [files, toolchain(summary.distributions), self._baseline(package), quotable]
+        given = [files, self.configs.toolchain(summary), self._baseline(package), quotable]
         inputs = [*given, self._libraries(package)]
         found: Digest | None = self._derived(
             package,

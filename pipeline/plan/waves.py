@@ -18,12 +18,13 @@ from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import PipelineError
 
 
-def ask_for_exports(plan: Plan) -> None:
-    """Fetch the records by which the exports of all packages are known."""
+def ask_for_exports(plan: Plan, packages: Sequence[str]) -> None:
+    """Fetch the records by which the exports of packages are known."""
     store, digests = plan.workspace.store, plan.workspace.file_digests
     if store.remote is None:
         return
-    sources = {each: plan.models.source(each).path for each in plan.exporters}
+    exports = dict.fromkeys(each for each in map(plan.exporter, packages) if each)
+    sources = {each: plan.models.source(each).path for each in exports}
     contents = {each: digests.find(path) for each, path in sources.items()}
     store.ask(hash_json(keys.reads_key(each, found)) for each, found in contents.items() if found)
     candidates: list[Digest] = []
@@ -32,7 +33,7 @@ def ask_for_exports(plan: Plan) -> None:
             candidates += (each.digest for each in plan.models.candidates(export))
     store.ask(candidates)
     programs: dict[Digest, None] = {}
-    for package in plan.packages:
+    for package in packages:
         if plan.exporter(package) in sources and not plan.workspace.state(package):
             with suppress(PipelineError):
                 methods = plan.methods(package) or {}

@@ -36,7 +36,7 @@ def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> 
         raise PipelineError(f"{package}: {shown(bad[0])} is no name of a file in a package")
     if not are_distinct(files):
         raise PipelineError(f"{package}: two of its files have one name where case does not count")
-    state = workspace.state(package)
+    state = dict(workspace.state(package))
     earlier = state.pop(section, {}).get("files", {})
     workspace.write_state(package, state)
     folder = workspace.package(package)

@@ -64,7 +64,7 @@ class FileDigests:
                 return known
         value = compute(path)
         unchanged = read_stamp(path) == before
-        if value is not None and unchanged and now - max(before[1:3]) > RACY_NS:
+        if value is not None and unchanged and is_settled(before, now):
             entry = self._entries.get(str(path))
             if entry is None or entry["stat"] != before:
                 self._new.add(str(path))
@@ -101,3 +101,9 @@ def read_stamp(path: Path) -> list[int]:
     """Return size, mtime in ns, ctime in ns and inode of a file. Raises OSError."""
     stat = stat_file(path)
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def is_settled(stamp: list[int], now: int) -> bool:
+    """Tell whether a file of this stamp can't change any more without getting another one; `now` is
+    from before it was read."""
+    return now - max(stamp[1:3]) > RACY_NS

@@ -142,7 +142,11 @@ def cpu_fields() -> dict[str, str]:
 def host() -> dict[str, object]:
     """Return what of this machine can change the last bits of a computation in eager mode."""
     fields = cpu_fields()
-    flags = set(fields.get("flags", fields.get("Features", "")).split())
-    isa = sorted(flag for flag in flags if flag.startswith(_ISA))
+    isa = list(_instruction_sets(fields.get("flags", fields.get("Features", ""))))
     maker = fields.get("vendor_id", fields.get("CPU implementer", ""))  # MKL asks for it
     return {"machine": platform.machine(), "maker": maker, "isa": isa}
+
+
+@cache
+def _instruction_sets(flags: str) -> tuple[str, ...]:
+    return tuple(sorted({flag for flag in flags.split() if flag.startswith(_ISA)}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.file_digests import FileDigests
+from pipeline.store.file_digests import FileDigests, is_settled, read_stamp
 from pipeline.store.files import (
     inside,
     own_record_bytes,
@@ -81,10 +82,26 @@ class Workspace:
         unsigned = "-unsigned" if self.store.believes_all else ""
         return FileDigests(self.build / f".files{unsigned}.json")
 
-    def state(self, package: str) -> dict[str, Any]:
-        """Read what the last build of a package recorded; empty if nothing can be trusted."""
-        found = read_own_record(self._state_path(package))
-        return found if fits(found, PackageState) else {}
+    def state(self, package: str) -> Mapping[str, Any]:
+        """Read what the last build of a package recorded; empty if nothing can be trusted. It is
+        read again when its file has another stamp."""
+        path = self._state_path(package)
+        known, now = self._states.get(package), time.time_ns()
+        try:
+            stamp = read_stamp(path)
+        except OSError:
+            return {}
+        if known and known[0] == stamp:
+            return known[1]
+        found = read_own_record(path)
+        state = found if fits(found, PackageState) else {}
+        if is_settled(stamp, now):
+            self._states[package] = stamp, state
+        return state
+
+    @cached_property
+    def _states(self) -> dict[str, tuple[list[int], Mapping[str, Any]]]:
+        return {}
 
     def write_state(self, package: str, state: Mapping[str, Any]) -> None:
         write_atomically(self._state_path(package), own_record_bytes(state), self.build)

@@ -58,9 +58,9 @@ def explain(plan: Plan, target: str) -> Iterator[str]:
 def _find_timed(plan: Plan, each: Expected) -> ActionEntry | None:
     """Return the entry of an action that was done, if it says how long its stages took. That of a
     link counts what it joins, so it says nothing of its own."""
-    if each.action is None or each.kind == "link":
+    if each.kind == "link" or (action := each.action) is None:
         return None
-    entry = plan.workspace.store.get(each.action.digest)
+    entry = plan.workspace.store.get(action.digest)
     return entry if entry is not None and entry.stages else None
 
 
@@ -72,14 +72,15 @@ def _describe_time(entry: ActionEntry) -> str:
 
 
 def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:
-    known = each.kind == "export" and each.action and plan.workspace.store.get(each.action.digest)
-    if each.status.current or each.action is None or known:
+    action = each.action
+    known = each.kind == "export" and action and plan.workspace.store.get(action.digest)
+    if each.status.current or action is None or known:
         yield each.status.reason
         return
-    since, old = _nearest_key(plan, each.action, each.previous)
+    since, old = _nearest_key(plan, action, each.previous)
     if old is None:
         yield f"{each.status.reason}; nothing of the kind was done before"
-    elif changes := list(describe_changes(plan, old, each.action)):
+    elif changes := list(describe_changes(plan, old, action)):
         yield f"compared with {since}:"
         yield from (f"- {line}" for line in changes)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from pipeline.cli.columns import columns
@@ -18,6 +18,9 @@ from pipeline.store.errors import ConfigErrors, Problem, format_new_problems
 
 VERDICTS = {"up-to-date": "current", "hit": "in the store", "stale": "to do", "waiting": "waits"}
 _NOT_THERE = ("stale", "waiting")
+_LINKED = Status("up-to-date", "its package is lowered")
+_COMPILED = Status("up-to-date", "its method is compiled")
+_UNLINKED = Status("waiting", "the package is to be linked first")
 
 
 def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[str]:
@@ -48,49 +51,56 @@ def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Expected:
-    """An action that a run would look at, and what it would find; `action` is None where that
-    can't be known before another one has run."""
+    """An action that a run would look at, and what it would find."""
 
+    plan: Plan
     kind: str
-    title: str
+    package: str
+    unit: tuple[str, ...]
     status: Status
-    action: Action | None
-    previous: Digest | None = None
+
+    @property
+    def title(self) -> str:
+        return "/".join(filter(None, [self.package, unit_name(self.unit)]))
+
+    @property
+    def action(self) -> Action | None:
+        """The action, or None where it can't be known before another one has run."""
+        waits = self.status.state == "waiting"
+        return None if waits else KINDS[self.kind].action(self.plan, self.package, self.unit)
+
+    @property
+    def previous(self) -> Digest | None:
+        """The digest of the action that was last done in this workspace."""
+        return KINDS[self.kind].last(self.plan.workspace.state(self.package), self.unit)
 
 
 def expected(plan: Plan, package: str) -> Iterator[Expected]:
     """Yield the actions of a package without problems, in the order of a run."""
     if (model := plan.exporter(package)) is not None:
         yield _expect(plan, "export", model)
+    link = _expect(plan, "link", package)
     for unit in plan.units(package):
-        compile_ = _expect(plan, "compile", package, unit)
+        if link.status.current:  # a run doesn't look at them, whatever the store has
+            compile_ = Expected(plan, "compile", package, unit, _LINKED)
+        else:
+            compile_ = _expect(plan, "compile", package, unit)
         for method in unit:
             if method in plan.quantized(package):
-                quantize = _expect(plan, "quantize", package, (method,))
-                if compile_.status.state not in _NOT_THERE:  # a run does not look at it
-                    status = Status("up-to-date", "its method is compiled")
-                    quantize = replace(quantize, status=status)
-                yield quantize
+                if compile_.status.state in _NOT_THERE:
+                    yield _expect(plan, "quantize", package, (method,))
+                else:
+                    yield Expected(plan, "quantize", package, (method,), _COMPILED)
         yield compile_
-    link = _expect(plan, "link", package)
     yield link
     if link.status.state in _NOT_THERE:
-        status = Status("waiting", "the package is to be linked first")
-        previous = KINDS["validate"].last(plan.workspace.state(package), ())
-        yield Expected("validate", package, status, None, previous)
+        yield Expected(plan, "validate", package, (), _UNLINKED)
     else:
         yield _expect(plan, "validate", package)
 
 
-def _expect(plan: Plan, name: str, package: str, unit: Sequence[str] = ()) -> Expected:
-    kind = KINDS[name]
-    return Expected(
-        name,
-        "/".join(filter(None, [package, unit_name(unit)])),
-        kind.status(plan, package, unit),
-        kind.action(plan, package, unit),
-        kind.last(plan.workspace.state(package), unit),
-    )
+def _expect(plan: Plan, kind: str, package: str, unit: tuple[str, ...] = ()) -> Expected:
+    return Expected(plan, kind, package, unit, KINDS[kind].status(plan, package, unit))
 
 
 def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
@@ -117,8 +127,8 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
             if each.status.current:
                 continue
             reason = each.status.reason
-            if each.action is not None and each.status.state == "stale":
-                first = seen.setdefault(each.action.digest, each.title)
+            if each.status.state == "stale" and (action := each.action) is not None:
+                first = seen.setdefault(action.digest, each.title)
                 reason += f"; the same as {first}" if first != each.title else ""
             rows.append((each.kind, each.title, VERDICTS[each.status.state], reason))
             if each.kind == "compile":
