@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
+from pipeline.compile.refit.watch import note_described
 from pipeline.program.constant_tags import iter_constants
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.module_paths import innermost_module
@@ -99,6 +100,7 @@ def _add(known: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
         return None
     tensor = tensor.detach().cpu()
     base = _digest(tensor)
+    note_described(tensor, base)
     if base not in known:
         dtype = str(tensor.dtype).removeprefix("torch.")
         forms = {_digest(form) for form in _forms(tensor)} - {base}
