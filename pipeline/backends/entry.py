@@ -126,6 +126,9 @@ class Preprocessing:
         make_cache_scope: returns what of a partition the function depends on.
         names_count: whether what it makes of a method can depend on the names of its values, or of
             modules' classes but for torch's own.
+        weights_apart: whether its payloads hold no weights, but name them by the SHA-256 of their
+            bytes, as named data, and depend on their values in no other way. New weights are then
+            put into what was lowered.
         unreproducible: why its bytes differ from run to run all the same, or "".
         keeps_constants: whether it is known to write to no constant in place, so that it may be
             given those of the program, and not copies.
@@ -139,6 +142,7 @@ class Preprocessing:
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     make_cache_scope: Callable[[], CacheScope] = CacheScope
     names_count: bool = True
+    weights_apart: bool = False
     unreproducible: str = ""
     keeps_constants: bool = False
     names_data: str = ""

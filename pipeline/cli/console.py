@@ -64,7 +64,7 @@ class Reporter(ConsoleReporter):
             rows = [tuple(row.values()) for row in _rows(plan, events)]
             table = columns([HEADINGS, *rows], right=range(4, len(HEADINGS)), rule=True)
             counts = Counter[str](event.outcome for event in events)
-            known = ("built", "hit", "up-to-date", "failed", "not-run")
+            known = ("built", "refit", "hit", "up-to-date", "failed", "not-run")
             counted = ", ".join(f"{counts[each]} {each}" for each in known if counts[each])
             lines = ["", *table, *_manifest_lines(plan, events), *_left_out_lines(plan, events)]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
@@ -136,7 +136,7 @@ def _show_calibrations(
                 progress.update(bar, visible=False)
 
 
-_DONE = ("built", "hit", "up-to-date")
+_DONE = ("built", "refit", "hit", "up-to-date")
 HEADINGS = (
     "package", "method", "lower", "validate", "delegated", "size", "max error", "limit", "seconds",
 )  # fmt: skip

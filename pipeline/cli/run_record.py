@@ -59,7 +59,7 @@ class RunRecord:
         for report in self.reports:
             event = report.event
             usages += report.usage.items()
-            if event.outcome == "built":
+            if event.outcome in ("built", "refit"):
                 usages.append((event.kind, Usage(misses=1, spent=event.seconds)))
         for kind, each in usages:
             self.count(kind, each)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, TypeAlias
 
 from executorch.exir import ExecutorchBackendConfig
@@ -49,6 +49,7 @@ from pipeline.compile.objects import (
     mutable_name,
     program_from_bytes,
 )
+from pipeline.compile.pieces import Piece, join_pieces, make_piece
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.training import trained_method
 from pipeline.store.errors import PipelineError
@@ -57,10 +58,15 @@ from pipeline.store.store import Store
 
 @dataclass(frozen=True)
 class LinkedFiles:
-    """The files of a package as blobs: the `.pte`, and `.ptd` files by their stem."""
+    """The files of a package as blobs: the `.pte`, and `.ptd` files by their stem.
+
+    `pieces` are the blobs that each file is put together of, by its name's ending or its stem:
+    those of objects, and what stands between them.
+    """
 
     pte: Blob
     ptds: Mapping[str, Blob]
+    pieces: Mapping[str, Sequence[Piece]] = field(default_factory=dict)
 
 
 def link(
@@ -92,10 +98,10 @@ def link(
     check_file_names((*(output.external_constant_map or ()), *named.external_data))
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
-    return LinkedFiles(
-        pte=_stream(pte, store),
-        ptds={tag.removesuffix(".ptd"): _stream(cord, store) for tag, cord in sorted(ptds.items())},
-    )
+    cords = {"": pte, **{tag.removesuffix(".ptd"): cord for tag, cord in sorted(ptds.items())}}
+    pieces = {stem: list(_find_pieces(cord, store)) for stem, cord in cords.items()}
+    files = {stem: Blob(*join_pieces(own, store)) for stem, own in pieces.items()}
+    return LinkedFiles(files.pop(""), files, pieces)
 
 
 _Table: TypeAlias = dict[Blob, int]  # indices, in the order of first use
@@ -263,13 +269,11 @@ def _iter_named_data(objects: Sequence[MethodObject], order: Sequence[str]) -> I
             yield from next(singles).tagged()
 
 
-def _stream(cord: Cord, store: Store) -> Blob:
-    """Write a laid-out file to the store, reading each blob, verified, as its turn comes."""
-    with store.writer() as file:
-        for piece in cord._buffers:
-            if isinstance(piece, BlobBytes):
-                for chunk in store.stream(piece.blob.digest):
-                    file.write(chunk)
-            else:
-                file.write(piece)
-    return Blob(file.digest, file.size)
+def _find_pieces(cord: Cord, store: Store) -> Iterator[Piece]:
+    """Yield what a laid-out file is put together of: blobs, and what the serializer wrote itself,
+    which becomes a blob where it is long."""
+    for is_blob, pieces in groupby(cord._buffers, lambda piece: isinstance(piece, BlobBytes)):
+        if is_blob:
+            yield from (("blob", piece.blob.digest) for piece in pieces)
+        else:
+            yield make_piece(b"".join(pieces), store)

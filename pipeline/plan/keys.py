@@ -171,6 +171,20 @@ def compile_action(
     return Action("compile", config.model, config.package, unit_name(unit), key, inputs)
 
 
+def refit_key(compiled: Mapping[str, Any], structures: Mapping[str, Mapping[str, Any]]) -> Key:
+    """Name the record of what a unit is but for the contents of its constants.
+
+    Args:
+        compiled: the key of its compile action.
+        structures: by method, what stands in the place of its program and its quantization.
+    """
+    methods = {
+        name: {**own, "program": structures[name], "quantize": None}
+        for name, own in compiled["methods"].items()
+    }
+    return {**compiled, "kind": "refit", "methods": methods}
+
+
 def link_action(
     config: PackageConfig,
     compiles: Sequence[Action[CompileInputs]],

@@ -210,13 +210,27 @@ def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
     return ArchiveFacts(content, facts)
 
 
-def identify_program(path: Path, entry: str) -> tuple[Digest, Digest]:
-    """Return the digests of a program in an archive and of its names, as `describe_archive` does.
+@dataclass(frozen=True)
+class ProgramIdentity:
+    """The digests of a program, of its names, and of its structure: of the program without the
+    contents of its weights and constants, but with which of them share storage."""
+
+    program: Digest
+    names: Digest
+    structure: Digest
+
+
+def identify_program(path: Path, entry: str) -> ProgramIdentity:
+    """Return the digests of a program in an archive, those of `describe_archive` among them.
     Raises SourceError."""
     with open_archive(path) as archive:
         canonical = canonical_program(archive.program(entry))
         tensors = _tensor_digests(archive, entry)
-    return _digest_program(canonical, tensors), digest.hash_json(canonical.names)
+    program, names = _digest_program(canonical, tensors), digest.hash_json(canonical.names)
+    for own in tensors.values():
+        for record in own.values():
+            record["path_name"] = record["path_name"][0]
+    return ProgramIdentity(program, names, _digest_program(canonical, tensors))
 
 
 def _describe_entry(archive: ArchiveReader, entry: str) -> ProgramFacts:

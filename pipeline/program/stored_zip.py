@@ -72,19 +72,24 @@ class StoredZip:
                 view[done : done + len(piece)] = piece
                 done += len(piece)
 
-    def map(self, name: str) -> tuple[mmap, int] | None:
-        """Map the file, privately, and return with it the place at which a member's bytes begin;
-        None where they are not aligned as memory is. What is mapped is not looked at: not even a
-        checksum is, and it changes with the file."""
+    def place(self, name: str) -> int | None:
+        """Return where the bytes of a member begin in the file; None where they are not in it."""
         info, file = self._infos[name], self._zip.fp
         assert file is not None  # it is open
         file.seek(info.header_offset + _LENGTHS_AT)  # of its name, and of what pads it
         begin = info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", file.read(4)))
-        end = file.seek(0, os.SEEK_END)
-        if begin % _ALIGNMENT or begin + info.file_size > end:
+        return begin if begin + info.file_size <= file.seek(0, os.SEEK_END) else None
+
+    def map(self, name: str) -> tuple[mmap, int] | None:
+        """Map the file, privately, and return with it the place at which a member's bytes begin;
+        None where they are not aligned as memory is. What is mapped is not looked at: not even a
+        checksum is, and it changes with the file."""
+        begin = self.place(name)
+        if begin is None or begin % _ALIGNMENT:
             return None
         if self._mapped is None:
-            self._mapped = map_file(file)
+            assert self._zip.fp is not None  # it is open
+            self._mapped = map_file(self._zip.fp)
         return self._mapped, begin
 
     def hash(self, name: str) -> Digest:

@@ -16,7 +16,7 @@ from pipeline.store.workspace import Workspace
 
 RUN, TIMELINE = "run.json", "timeline.json"
 STAGE = "stage"  # the category of a trace event that is a stage of an action
-Outcome = Literal["built", "hit", "up-to-date", "failed", "not-run", "lost"]
+Outcome = Literal["built", "refit", "hit", "up-to-date", "failed", "not-run", "lost"]
 
 _PROCESS = 1  # Trace events belong to processes and their threads: here the run, and its lanes.
 _STORE = 0  # the lane of results found in the store; workers have lanes from 1

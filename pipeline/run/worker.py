@@ -158,11 +158,15 @@ def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool)
     from pipeline.run.trace.isolated import ChildError, run_isolated  # no matter of a no-op run
 
     try:
+        if not always and (found := _refit(action, workspace, stages)) is not None:
+            return found
         with stages.stage(IMPORT):
+            _prepare()
             if workspace.fast_lowering:
                 import_executorch()
             from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
             from pipeline.run.perform import runs_user_code
+        gc.freeze()
         if not runs_user_code(action):
             return _perform_here(action, workspace, stages, always)
         # Whatever else loads libraries of operators, a compile of the same ones is watched.
@@ -188,6 +192,22 @@ def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool)
         return _Done("failed", describe_error(problem))
     outcome, error, usage, _, result, _ = apart
     return _Done(outcome, error, {kind: Usage(**each) for kind, each in usage.items()}, result)
+
+
+def _refit(action: Action, workspace: Workspace, stages: Stages) -> _Done | None:
+    """Put new weights into what an action made before, if that is known to give what it makes; None
+    where it is not. Imports no torch."""
+    delivered: list[Mapping[str, Any]] = []
+    done = False
+    if action.kind == "compile":
+        from pipeline.run.build.refit import refit_unit
+
+        done = refit_unit(action, workspace, stages)
+    elif action.kind == "link":
+        from pipeline.run.build.link import relink_package
+
+        done = relink_package(action, workspace, stages, delivered.append)
+    return _Done("refit", "", {}, delivered[-1] if delivered else None) if done else None
 
 
 def _asked(workspace: Workspace) -> list[Any]:
@@ -245,7 +265,6 @@ def _worker_process(collects: bool) -> Iterator[None]:
     what the action made is looked at: torch's own 400,000 objects stay frozen, unless the process
     has grown so large that something may hide among them.
     """
-    _prepare()
     gc.freeze()
     if not collects:
         gc.disable()

@@ -65,6 +65,10 @@ def _agrees_compile(key: Json, result: Json) -> bool:
     )
 
 
+def _agrees_refit(key: Json, result: Json) -> bool:
+    return bool(result["proven"] == (result["recipe"] is not None))
+
+
 def _agrees_preprocess(key: Json, result: Json) -> bool:
     named = [each for own in result["results"] for _, each in own["named"] or ()]
     return all(map(_is_placeable, named))
@@ -99,6 +103,7 @@ _AGREEMENTS: Mapping[str, Callable[[Json, Json], bool]] = {
     "export": _agrees_export,
     "quantize": _agrees_quantize,
     "compile": _agrees_compile,
+    "refit": _agrees_refit,
     "preprocess": _agrees_preprocess,
     "link": _agrees_link,
     "measure": _agrees_measure,

@@ -271,6 +271,31 @@ class _Compile(TypedDict):
     blobs: list[Digest]
 
 
+class _Guard(TypedDict):
+    view: dict[str, Any]
+    digest: Digest
+    where: str
+
+
+class _Recipe(TypedDict):
+    steps: list[dict[str, Any]]
+    guards: list[_Guard]
+    blobs: dict[Digest, list[Count | None]]
+    described: dict[Digest, list[dict[str, Any] | None]]
+
+
+class _Refit(TypedDict):
+    base: Digest
+    proven: bool
+    why: str
+    recipe: _Recipe | None
+
+
+class _Relink(TypedDict):
+    compiles: dict[str, Digest]
+    pieces: dict[str, list[tuple[Literal["blob", "bytes"], str]]]
+
+
 class _Preprocessed(TypedDict):
     handles: list[Count]
     processed_bytes: Digest
@@ -330,6 +355,8 @@ FORMS: Mapping[str, type] = {
     "quantize": _Quantize,
     "compile": _Compile,
     "preprocess": _Preprocess,
+    "refit": _Refit,
+    "relink": _Relink,
     "link": _Link,
     "measure": _Measure,
     "validate": _Validate,

@@ -156,6 +156,7 @@ ENTRIES = (
             names_count=False,
             keeps_constants=True,
             names_data="executorch.backends.xnnpack.xnnpack_preprocess",
+            weights_apart=True,
         ),
     ),
 )

@@ -15,14 +15,15 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
-from pipeline.compile.refit.watch import note_described
+from pipeline.compile.refit.arrays import logical_bytes, look
+from pipeline.compile.refit.forms import find_forms
+from pipeline.compile.refit.watch import note_described, storage_bytes, view_of
 from pipeline.program.constant_tags import iter_constants
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name
 from pipeline.store.digest import Digest, hash_bytes
 
-_SMALL = 64  # bytes; in smaller ones only the plain form is looked for
 # Between a quantized weight and the operator that computes with it.
 _BETWEEN = ("quantized_decomposed", "torchao")
 _LAYOUTS = ("_to_copy", "clone", "permute", "t", "to", "transpose", "view")
@@ -98,39 +99,15 @@ def _add(known: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
     if not plain or tensor.device.type == "meta":
         return None
-    tensor = tensor.detach().cpu()
-    base = _digest(tensor)
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    view = view_of(tensor)
+    values = look(storage_bytes(tensor), view)
+    base = hash_bytes(logical_bytes(values))
     note_described(tensor, base)
     if base not in known:
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        forms = {_digest(form) for form in _forms(tensor)} - {base}
-        known[base] = _Tensor(set(), dtype, list(tensor.shape), tensor.nbytes, forms)
+        forms = find_forms(values, view) - {base}
+        known[base] = _Tensor(set(), view.dtype, list(tensor.shape), tensor.nbytes, forms)
     return base
-
-
-def _digest(tensor: torch.Tensor) -> Digest:
-    flat = tensor.contiguous().reshape(-1)
-    return hash_bytes(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-
-
-def _forms(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield a tensor as backends and ExecuTorch's emitter lay it out, in logical order."""
-    plain = tensor.contiguous()
-    if plain.nbytes < _SMALL:
-        return
-    if not tensor.is_contiguous() and tensor.ndim:  # in the order of its strides, as it is emitted
-        order = sorted(range(tensor.ndim), key=lambda d: (-tensor.stride(d), d))
-        yield tensor.permute(order)
-    if plain.is_floating_point() and plain.dtype != torch.float32:  # XNNPACK computes in float32
-        plain = plain.to(torch.float32)
-        yield plain
-    if plain.ndim == 4:  # weights of convolutions, of depthwise and of transposed ones
-        yield plain.permute(0, 2, 3, 1)
-        yield plain.permute(1, 2, 3, 0)
-    if plain.dtype == torch.int8 and plain.ndim == 2 and -8 <= plain.min() <= plain.max() <= 7:
-        # Four-bit values, two to a byte, the first one low, raised by 8 (XNNPACK's qc4w).
-        raised = torch.nn.functional.pad(plain, (0, plain.shape[1] % 2)).to(torch.uint8) + 8
-        yield raised[:, 1::2] << 4 | raised[:, ::2]
 
 
 def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:

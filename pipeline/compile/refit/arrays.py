@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,14 +17,15 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _WIDTHS = {
     **dict.fromkeys(("bool", "uint8", "int8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
+    "float8_e8m0fnu": 1,
+    "complex32": 4,
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
     **dict.fromkeys(("int32", "uint32", "float32"), 4),
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
     "complex128": 16,
 }
-NUMPY = frozenset(
-    "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
-)
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+NUMPY = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
 
 
 class UnknownValueError(ValueError):
@@ -109,12 +111,53 @@ def cast(values: Array, old: str, new: str) -> Array:
         return cast((values.astype(np.uint32) << 16).view(np.float32), "float32", new)
     if new == "bfloat16" and old == "float32":
         return _round_to_bfloat16(values)
+    if old in _FLOAT8 and new == "float32":
+        return _float8_values(old)[values]
     floats = {"float16", "float32", "float64"}
     exact = old in NUMPY and new in NUMPY and (old not in floats or new in floats)
     if not exact or new == "bool":
         raise UnknownValueError(f"{old} as {new}")
     with np.errstate(over="ignore"):
         return values.astype(new)
+
+
+def can_cast(old: str, new: str) -> bool:
+    """Return whether `cast` knows the values that torch gives."""
+    try:
+        cast(np.empty(0, old if old in NUMPY else f"uint{8 * width(old)}"), old, new)
+    except (UnknownValueError, TypeError):
+        return old == new and old in _WIDTHS
+    return True
+
+
+# Bits of mantissa and bias of the exponent of floats of eight bits; `fnuz` have no infinity and one
+# NaN in the place of minus zero, and `fn` no infinity (https://arxiv.org/abs/2209.05433).
+_FLOAT8 = {
+    "float8_e4m3fn": (3, 7),
+    "float8_e5m2": (2, 15),
+    "float8_e4m3fnuz": (3, 8),
+    "float8_e5m2fnuz": (2, 16),
+    "float8_e8m0fnu": (0, 127),
+}
+
+
+@cache
+def _float8_values(dtype: str) -> Array:
+    """Return the values of all 256 numbers of a dtype."""
+    bits = np.arange(256)
+    if dtype == "float8_e8m0fnu":
+        return np.where(bits < 255, np.ldexp(1.0, bits - 127), np.nan).astype(np.float32)
+    mantissa, bias = _FLOAT8[dtype]
+    exponent, rest = (bits & 127) >> mantissa, bits & ((1 << mantissa) - 1)
+    whole = np.where(exponent > 0, rest + (1 << mantissa), rest)
+    values = np.ldexp(whole.astype(np.float64), np.maximum(exponent, 1) - bias - mantissa)
+    if dtype.endswith("fnuz"):
+        values[128] = np.nan
+    elif dtype.endswith("fn"):
+        values[(bits & 127) == 127] = np.nan
+    else:
+        values[exponent == 31] = np.where(rest[exponent == 31] == 0, np.inf, np.nan)
+    return np.where(bits < 128, values, -values).astype(np.float32)
 
 
 def _round_to_bfloat16(values: Array) -> Array:

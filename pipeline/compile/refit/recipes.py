@@ -8,46 +8,41 @@ so that the bytes are torch's; what is none of them is not repeated, and its con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pipeline.compile.refit.arrays import (
-    NUMPY,
-    Array,
-    UnknownValueError,
-    View,
-    cast,
-    lay_out,
-    look,
-    width,
-)
+from pipeline.compile.refit.arrays import Array, UnknownValueError, View, can_cast, cast, lay_out
+from pipeline.compile.refit.arrays import look as look_at
 
 Json = Mapping[str, Any]
 SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"
 
 
-def _shift_left(values: Array, by: int) -> Array:
-    return np.left_shift(values, values.dtype.type(by))
+def _shift_left(values: Array, by: Any) -> Array:
+    return np.left_shift(values, by)
 
 
-# What computes one value from the values of the same place, all of the result's dtype.
-_ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
+# They compute a value from the values of the same place, in the dtype of all of these.
+_COMPUTING: Mapping[str, Callable[..., Array]] = {
     "aten.add.Tensor": np.add,
     "aten.sub.Tensor": np.subtract,
     "aten.mul.Tensor": np.multiply,
     "aten.div.Tensor": np.divide,
     "aten.neg.default": np.negative,
+    "aten.abs.default": np.abs,
     "aten.sqrt.default": np.sqrt,
     "aten.rsqrt.default": lambda x: x.dtype.type(1) / np.sqrt(x),
     "aten.reciprocal.default": lambda x: x.dtype.type(1) / x,
     "aten.bitwise_or.Tensor": np.bitwise_or,
-    "aten.bitwise_and.Scalar": np.bitwise_and,
+    "aten.bitwise_and.Tensor": np.bitwise_and,
     "aten.__lshift__.Scalar": _shift_left,
     "aten.bitwise_left_shift.Tensor_Scalar": _shift_left,
+    "aten.min.default": np.min,
+    "aten.max.default": np.max,
 }
-# What tells something of values, in bools.
+# They say something of values, in bools.
 _COMPARING: Mapping[str, Callable[..., Array]] = {
     "aten.lt.Scalar": np.less,
     "aten.le.Scalar": np.less_equal,
@@ -62,30 +57,34 @@ _COMPARING: Mapping[str, Callable[..., Array]] = {
     "aten.any.default": np.any,
     "aten.all.default": np.all,
 }
-# What chooses one of the values.
-_CHOOSING: Mapping[str, Callable[..., Array]] = {
-    "aten.min.default": np.min,
-    "aten.max.default": np.max,
-}
 _COPYING = frozenset({"aten.clone.default", "aten._to_copy.default", "aten.copy_.default"})
-_PAD = "aten.constant_pad_nd.default"
-KNOWN = frozenset({*_ELEMENTWISE, *_COMPARING, *_CHOOSING, *_COPYING, _PAD})
+_PADDING = "aten.constant_pad_nd.default"
 _FLOATS = frozenset({"float32", "float64"})
 _INTEGERS = frozenset({"int8", "uint8", "int16", "int32", "int64"})
+# Torch computes with halves as floats, and rounds at another place.
+_COMPUTED = _FLOATS | _INTEGERS | {"bool"}
+_OF_FLOATS = frozenset(
+    f"aten.{name}" for name in ("div.Tensor", "sqrt.default", "rsqrt.default", "reciprocal.default")
+)
 
 
 def is_repeatable(step: Json) -> bool:
-    """Return whether numpy gives the bytes that torch gives for a step, as far as dtypes tell."""
-    if step["op"] in (SOURCE, LITERAL):
+    """Return whether numpy gives the bytes that torch gives for a step, as far as its operator,
+    its dtypes and the kinds of its arguments tell."""
+    op = step["op"]
+    if op in (SOURCE, LITERAL):
         return True
-    given = [each["dtype"] for each in views_of(step)]
-    computing = step["op"] in _ELEMENTWISE
-    known = _FLOATS | _INTEGERS
-    if computing:  # halves are computed as floats by torch, and rounded at another place
-        return step["dtype"] in known and set(given) == {step["dtype"]}
-    if step["op"] in _COMPARING or step["op"] in _CHOOSING:
-        return set(given) <= known | {"bool"}
-    return step["op"] in KNOWN
+    args, taken = step.get("args", ()), [each["dtype"] for each in views_of(step)]
+    if not taken or any(isinstance(each, str) for each in args):
+        return False
+    if op in _COPYING:
+        return len(args) == 1 and can_cast(taken[0], step["dtype"])
+    if op == _PADDING:
+        return set(taken) == {step["dtype"]} and step["dtype"] in _COMPUTED
+    if op in _COMPARING:
+        return set(taken) <= _COMPUTED and len(set(taken)) == 1
+    kinds = _FLOATS if op in _OF_FLOATS else _COMPUTED
+    return op in _COMPUTING and {*taken, step["dtype"]} == {step["dtype"]} <= kinds
 
 
 def views_of(step: Json) -> list[Any]:
@@ -93,32 +92,58 @@ def views_of(step: Json) -> list[Any]:
     return [each for each in step.get("args", ()) if isinstance(each, Mapping)]
 
 
+def taken_steps(step: Json) -> list[int]:
+    """Return the numbers of the steps that a step takes something of."""
+    return list(step.get("of", ())) + [each["step"] for each in views_of(step)]
+
+
+def find_sources(steps: Sequence[Json], number: int) -> list[int]:
+    """Return the source steps that a step rests on, in their order."""
+    found, left = set(), [number]
+    while left:
+        if (each := left.pop()) not in found:
+            found.add(each)
+            left += taken_steps(steps[each])
+    return sorted(each for each in found if steps[each]["op"] == SOURCE)
+
+
+def rests_on_unknown(steps: Sequence[Json]) -> list[bool]:
+    """Return of each step whether it, or one that it rests on, can't be repeated."""
+    unknown: list[bool] = []
+    for step in steps:
+        unknown.append(not is_repeatable(step) or any(unknown[n] for n in taken_steps(step)))
+    return unknown
+
+
 class Evaluation:
-    """Repeats steps with the storages of other weights.
+    """Repeats steps with the storages of other weights; keeps nothing.
 
     Args:
         sources: returns the bytes of a source step's storage.
+
+    Raises UnknownValueError for steps that no watch writes, and for one that can't be repeated.
     """
 
     def __init__(self, steps: Sequence[Json], sources: Callable[[Json], Array]) -> None:
         self._steps = steps
         self._sources = sources
+        for number, step in enumerate(steps):
+            if any(not 0 <= each < number for each in taken_steps(step)):
+                raise UnknownValueError("a step that takes a later one")
 
     def values(self, view: View) -> Array:
-        """Return the values of a view. Raises UnknownValueError."""
-        return look(self.storage(view.step), view)
+        """Return the values of a view."""
+        return look_at(self.storage(view.step), view)
 
     def storage(self, number: int) -> Array:
-        """Return the bytes that a step makes. Raises UnknownValueError."""
+        """Return the bytes that a step makes."""
         step = self._steps[number]
         if step["op"] == SOURCE:
             return self._sources(step)
         if step["op"] == LITERAL:
             return np.frombuffer(bytes.fromhex(step["bytes"]) * step["count"], np.uint8)
         if not is_repeatable(step):
-            raise UnknownValueError(f"{step['op']}")
-        if any(not 0 <= each["step"] < number for each in views_of(step)):
-            raise UnknownValueError("a step that takes a later one")
+            raise UnknownValueError(str(step.get("what", step["op"])))
         return lay_out(self._compute(step), step["sizes"], step["strides"])
 
     def _compute(self, step: Json) -> Array:
@@ -126,37 +151,25 @@ class Evaluation:
         op, dtype = step["op"], step["dtype"]
         views = [View.from_json(each) for each in views_of(step)]
         if op in _COPYING:
-            (view,) = views
-            values = cast(self.values(view), view.dtype, dtype)
+            values = cast(self.values(views[0]), views[0].dtype, dtype)
             return np.broadcast_to(values, step["sizes"])
-        kind = np.dtype(views[0].dtype if op in _COMPARING else dtype)
-        left = iter(map(self.values, views))
-        args = [
-            next(left) if isinstance(each, Mapping) else _scalar(each, kind)
-            for each in step["args"]
-        ]
-        if op == _PAD:
-            values, pads, filling = args[0], step["args"][1], args[2] if len(args) > 2 else 0
-            pairs = [tuple(pads[place : place + 2]) for place in range(0, len(pads), 2)]
-            widths = [*[(0, 0)] * (values.ndim - len(pairs)), *reversed(pairs)]
-            return np.pad(values, widths, constant_values=filling)
-        function = {**_ELEMENTWISE, **_COMPARING, **_CHOOSING}[op]
+        args = list(self._arguments(step, np.dtype(views[0].dtype)))
         with np.errstate(all="ignore"):
-            return np.asarray(function(*args), dtype)
+            if op == _PADDING:
+                return _pad(*args)
+            return np.asarray((_COMPUTING.get(op) or _COMPARING[op])(*args), dtype)
+
+    def _arguments(self, step: Json, kind: np.dtype[Any]) -> Iterator[Any]:
+        """Yield arguments, numbers as torch's kernels take them: of the dtype of the values."""
+        for each in step["args"]:
+            if isinstance(each, Mapping):
+                yield self.values(View.from_json(each))
+            else:
+                yield each if isinstance(each, list) else kind.type(each)
 
 
-def _scalar(value: Any, kind: np.dtype[Any]) -> Any:
-    """Return a number as torch's kernels take it: of the dtype that they compute in."""
-    return value if isinstance(value, list | bool) else kind.type(value)
-
-
-def check_steps(steps: Sequence[Json]) -> None:
-    """Raise UnknownValueError for a list of steps that no watch writes."""
-    for number, step in enumerate(steps):
-        if any(each["step"] >= number for each in views_of(step)):
-            raise UnknownValueError(f"step {number} takes a later one")
-        if "dtype" in step:
-            width(step["dtype"])
-
-
-__all__ = ["KNOWN", "LITERAL", "NUMPY", "SOURCE", "UNKNOWN", "Evaluation", "is_repeatable"]
+def _pad(values: Array, pads: Sequence[int], filling: Any = 0) -> Array:
+    """Pad as `torch.nn.functional.pad` does, whose pairs begin at the last dimension."""
+    pairs = [tuple(pads[place : place + 2]) for place in range(0, len(pads), 2)]
+    widths = [*[(0, 0)] * (values.ndim - len(pairs)), *reversed(pairs)]
+    return np.pad(values, widths, constant_values=filling)

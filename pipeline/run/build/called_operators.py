@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from executorch.extension.pybindings import _portable_lib
-
 from pipeline.program.operator_libraries import find_library
 from pipeline.store.digest import hash_json
 from pipeline.store.toolchain import version_of
@@ -32,6 +30,8 @@ def describe_libraries(plan: Any, operator_inputs: Mapping[str, Json]) -> list[d
     """
     called = {".".join(filter(None, (each.name, each.overload))) for each in plan.operators}
     foreign = sorted(name for name in called if name.partition("::")[0] not in _OF_THE_RUNTIME)
+    from executorch.extension.pybindings import _portable_lib  # and torch; linking does without
+
     # The libraries that lowering has loaded for the operators register kernels too.
     kernels = set(_portable_lib._get_operator_names()) if foreign else ()
     by_library: dict[str, list[str]] = defaultdict(list)

@@ -3,6 +3,7 @@ result, which linking and the manifest take from there."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -25,10 +26,11 @@ from pipeline.compile.inspect.delegation import describe_delegation, find_debug_
 from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.name_lists import ListedName
-from pipeline.compile.objects import MethodObject, make_object, parse_object
+from pipeline.compile.objects import MethodObject, make_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.preprocess.spill import spilled_constants
 from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
+from pipeline.compile.refit.watch import watched
 from pipeline.compile.steps import timed_steps
 from pipeline.config.edge import PassSpec
 from pipeline.config.emission import EmitConfig
@@ -41,9 +43,11 @@ from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.called_operators import describe_libraries
-from pipeline.run.build.load import guard_files, guard_sources, load_method, load_quantized
+from pipeline.run.build.load import guard_files, load_method, load_quantized
+from pipeline.run.build.planned import guard_sources
+from pipeline.run.build.refit import Lesson
 from pipeline.run.stages import Stages
-from pipeline.store.digest import Digest
+from pipeline.store.digest import Digest, canonical_json
 from pipeline.store.errors import SourceError, listed
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -80,13 +84,6 @@ class CompiledMethod:
     listed: Sequence[Json] = ()
     operators: Sequence[Json] = ()
 
-    def manifest(self) -> dict[str, Any]:
-        """Return what a manifest says of the method; libraries of operators are the package's."""
-        apart = ("constants", "operators")
-        facts = {name: value for name, value in vars(self).items() if name not in apart}
-        optional = ("debug_handles", "left_float", "narrowed", "listed")
-        return {name: each for name, each in facts.items() if each or name not in optional}
-
 
 @dataclass(frozen=True)
 class CompiledUnit:
@@ -105,11 +102,6 @@ class CompiledUnit:
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "blobs": self.blobs}
-
-    @classmethod
-    def from_json(cls, data: Json) -> CompiledUnit:
-        methods = {name: CompiledMethod(**each) for name, each in data["methods"].items()}
-        return cls(parse_object(data["object"]), methods, data["etrecord"])
 
 
 @dataclass(frozen=True)
@@ -135,15 +127,26 @@ def compile_unit(
     store's `put_result`. Raises SourceError for a program that can't be read, or is not the one
     that was planned.
     """
-    with guard_sources(list(action.inputs.sources.values()), workspace.store):
-        result = _compile(action, workspace, stages, None if always else workspace.store).to_json()
+    store = workspace.store
+    with guard_sources(list(action.inputs.sources.values()), store):
+        lesson = Lesson.begin(action, store) if keep is None and not always else None
+        # Of a payload that was found nothing could be learnt.
+        kept = None if always or (lesson and lesson.watch) else store
+        result = _compile(action, workspace, stages, kept, lesson).to_json()
     with stages.stage("store"):
-        put = keep or workspace.store.put_result
+        put = keep or store.put_result
         put(action.key, result, stages.total, stages.seconds(), stages.peak)
+    if lesson:
+        with stages.stage("learn"):
+            lesson.end(json.loads(canonical_json(result)), stages.peak)
 
 
 def _compile(
-    action: Action[CompileInputs], workspace: Workspace, stages: Stages, kept: Store | None
+    action: Action[CompileInputs],
+    workspace: Workspace,
+    stages: Stages,
+    kept: Store | None,
+    lesson: Lesson | None,
 ) -> CompiledUnit:
     """Compile the methods of an action; `kept` has results of preprocessing."""
     inputs, store, root = action.inputs, workspace.store, workspace.root
@@ -155,7 +158,13 @@ def _compile(
             forget_lines(program)  # the key doesn't hold them, and code that we don't know may look
     loaded = {n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key}
     keep_ranges = _keeps_ranges(inputs.configs)
-    with keyed_preprocess(loaded), watch_ranges(programs, keep=keep_ranges) as ranges:
+    if lesson:
+        lesson.add_sources(programs)
+    with (
+        keyed_preprocess(loaded),
+        watch_ranges(programs, keep=keep_ranges) as ranges,
+        watched(lesson.watch) if lesson and lesson.watch else nullcontext(),
+    ):
         emitted, named, described = _emit(action, methods, ranges, kept, root, stages)
         _check_passes(action.key.get("passes", {}), workspace)
     with stages.stage("store"):

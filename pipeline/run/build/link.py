@@ -3,23 +3,31 @@ package and what it was made from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
 
-from pipeline.compile import etrecord
 from pipeline.compile.inspect.contents import describe_contents
-from pipeline.compile.link import link
+from pipeline.compile.pieces import (
+    Piece,
+    exchange_pieces,
+    hash_shape,
+    join_pieces,
+    pair_objects,
+)
 from pipeline.plan.actions import Action, LinkInputs
 from pipeline.plan.patterns import find_unfitting
+from pipeline.program.constant_values import find_blobs
 from pipeline.run.build.called_operators import join_libraries
-from pipeline.run.build.compile import CompiledUnit
 from pipeline.run.stages import Stages
-from pipeline.store.digest import hash_json
+from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import CONTENTS, MANIFEST, record_bytes
+from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, record_bytes
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 
+Json = Mapping[str, Any]
+Units: TypeAlias = Mapping[str, Json]  # results of compile actions
 _FORMAT = 1  # of the manifest
 
 
@@ -30,46 +38,142 @@ def link_package(
     deliver: Callable[[Mapping[str, Any]], object],
 ) -> None:
     """Link the objects of a package, and deliver the result with its files."""
+    from pipeline.compile.link import link
+    from pipeline.compile.objects import parse_object
+
     store = workspace.store
-    compiled, spent = _load_units(action, store)
-    constants, order = dict(action.key["constant_methods"]), action.key["order"]
-    unit_of = {method: name for name, unit in compiled.items() for method in unit.methods}
+    units, spent = _load_units(action, store)
+    order, layout = action.key["order"], action.key["layout"]
     with stages.stage("link"):
-        _check_patterns(action, compiled)
-        objects = [compiled[name].object for name in dict.fromkeys(map(unit_of.__getitem__, order))]
-        linked = link(objects, constants, store, order, action.key["layout"])
+        _check_patterns(action, units)
+        objects = [parse_object(each) for each in _in_order(units, order)]
+        linked = link(objects, dict(action.key["constant_methods"]), store, order, layout)
     with stages.stage("store"):
-        blobs = {f"{action.model}.pte": linked.pte}
-        blobs |= {f"{stem}.ptd": blob for stem, blob in linked.ptds.items()}
-        files = {name: blob.digest for name, blob in blobs.items()}
-        contents = describe_contents(
-            {name: store.verified_path(blob, once=True) for name, blob in files.items()},
-            {name: compiled[unit].methods[name].constants for name, unit in unit_of.items()},
-            {name: compiled[unit].object.named_keys(name) for name, unit in unit_of.items()},
-        )
-        sizes = {name: {"digest": blob.digest, "size": blob.size} for name, blob in blobs.items()}
-        manifest = _make_manifest(action, compiled, sizes)
-        if entries := [unit.etrecord for unit in compiled.values() if unit.etrecord]:
-            joined = etrecord.join_etrecords(entries, order, store)
-            files[etrecord.FILE] = joined.digest
-            manifest["etrecord"] = {"digest": joined.digest, "size": joined.size}
-        files[MANIFEST] = store.put(record_bytes(manifest))
-        files[CONTENTS] = store.put(record_bytes(contents))
-        # Who finds a package spares its methods too.
-        store.put_result(
-            action.key, {"files": files}, stages.total + spent, stages.seconds(), stages.peak
-        )
-        deliver({"files": files})
+        blobs = {"": linked.pte, **linked.ptds}
+        files = {stem: (blob.digest, blob.size) for stem, blob in blobs.items()}
+        _finish(action, store, stages, units, files, spent, deliver)
+        if _is_relinked(action, units):
+            known = {"compiles": dict(action.inputs.compiles), "pieces": dict(linked.pieces)}
+            store.put_result(_shape_key(action, units), known)
 
 
-def _check_patterns(action: Action[LinkInputs], compiled: Mapping[str, CompiledUnit]) -> None:
+def relink_package(
+    action: Action[LinkInputs],
+    workspace: Workspace,
+    stages: Stages,
+    deliver: Callable[[Mapping[str, Any]], object],
+) -> bool:
+    """Put other blobs into the files that were linked of objects like these, if there are such, and
+    deliver the result. Return whether it was done. Imports no torch."""
+    store = workspace.store
+    with suppress(MissingBlobError), store.lock(action.digest):
+        if store.get(action.digest) is not None:
+            return False  # somebody made it meanwhile
+        with stages.stage("load"):
+            units, spent = _load_units(action, store)
+            if not _is_relinked(action, units):
+                return False
+            record = store.get_by_key(_shape_key(action, units))
+        if record is None:
+            return False
+        with stages.stage("relink"):
+            _check_patterns(action, units)
+            pieces = _exchange(record.result, units, store)
+            files = {stem: join_pieces(own, store) for stem, own in pieces.items()}
+        with stages.stage("store"):
+            _finish(action, store, stages, units, files, spent, deliver)
+        return True
+    return False
+
+
+def _in_order(units: Units, order: Sequence[str]) -> list[Json]:
+    """Return the objects of units in the order of the model's methods."""
+    unit_of = {method: name for name, unit in units.items() for method in unit["methods"]}
+    return [units[name]["object"] for name in dict.fromkeys(map(unit_of.__getitem__, order))]
+
+
+def _finish(
+    action: Action[LinkInputs],
+    store: Store,
+    stages: Stages,
+    units: Units,
+    linked: Mapping[str, tuple[Digest, int]],
+    spent: float,
+    deliver: Callable[[Mapping[str, Any]], object],
+) -> None:
+    """Record a package of linked files, by their stems, and deliver it."""
+    named = {f"{stem}.ptd" if stem else f"{action.model}.pte": f for stem, f in linked.items()}
+    files = {name: digest for name, (digest, _) in named.items()}
+    unit_of = {method: unit for unit in units.values() for method in unit["methods"]}
+    contents = describe_contents(
+        {name: store.verified_path(blob, once=True) for name, blob in files.items()},
+        {name: unit["methods"][name]["constants"] for name, unit in unit_of.items()},
+        {name: _named_keys(unit["object"], name) for name, unit in unit_of.items()},
+    )
+    sizes = {name: {"digest": digest, "size": size} for name, (digest, size) in named.items()}
+    manifest = _make_manifest(action, units, sizes)
+    if entries := [unit["etrecord"] for unit in units.values() if unit["etrecord"]]:
+        from pipeline.compile.etrecord import join_etrecords
+
+        joined = join_etrecords(entries, action.key["order"], store)
+        files[ETRECORD] = joined.digest
+        manifest["etrecord"] = {"digest": joined.digest, "size": joined.size}
+    files[MANIFEST] = store.put(record_bytes(manifest))
+    files[CONTENTS] = store.put(record_bytes(contents))
+    # Who finds a package spares its methods too.
+    store.put_result(
+        action.key, {"files": files}, stages.total + spent, stages.seconds(), stages.peak
+    )
+    deliver({"files": files})
+
+
+def _named_keys(made: Json, method: str) -> list[str]:
+    """Return the keys of the named data that a method's delegates use, sorted."""
+    every = [*made["named"], *(each for own in made["named_external"].values() for each in own)]
+    return sorted(made["keys"][method] if made["keys"] else {each["key"] for each in every})
+
+
+# The same files with other blobs
+
+
+def _is_relinked(action: Action[LinkInputs], units: Units) -> bool:
+    """Return whether files are laid out by nothing but sizes of blobs and which of them are one."""
+    constants = any(find_blobs(value) for _, value in action.key["constant_methods"])
+    inline = action.key["layout"].get("extract_delegate_segments") is False
+    return not (constants or inline or any(unit["etrecord"] for unit in units.values()))
+
+
+def _shape_key(action: Action[LinkInputs], units: Units) -> dict[str, Any]:
+    objects = [unit["object"] for unit in units.values()]
+    key = {name: value for name, value in action.key.items() if name != "compiles"}
+    return {**key, "kind": "relink", "units": list(units), "shape": hash_shape(objects)}
+
+
+def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]]:
+    """Return the pieces of the files that a record describes, with the blobs of these units.
+
+    Raises MissingBlobError.
+    """
+    bases = []
+    for name in units:
+        if (entry := store.get(record["compiles"][name])) is None:
+            raise MissingBlobError(f"the object of {name} that was linked is not in the store")
+        bases.append(entry.result["object"])
+    blobs, keys = pair_objects(bases, [unit["object"] for unit in units.values()])
+    return {
+        stem: list(exchange_pieces(own, blobs, keys, store))
+        for stem, own in record["pieces"].items()
+    }
+
+
+def _check_patterns(action: Action[LinkInputs], units: Units) -> None:
     """Raise PipelineError for patterns of weights that fit none: planning does not know the names
     of constants that quantizing and passes make."""
     names = {
         name
-        for unit in compiled.values()
-        for method in unit.methods.values()
-        for tensor in method.constants["tensors"].values()
+        for unit in units.values()
+        for method in unit["methods"].values()
+        for tensor in method["constants"]["tensors"].values()
         for name in tensor["names"]
     }
     modules = {name.rpartition(".")[0] for name in names}
@@ -78,19 +182,19 @@ def _check_patterns(action: Action[LinkInputs], compiled: Mapping[str, CompiledU
         raise PipelineError(*lines)
 
 
-def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, CompiledUnit], float]:
-    """Return the compile units by name, and the seconds that they took."""
-    compiled, spent = {}, 0.0
+def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, Json], float]:
+    """Return the results of the compile actions by unit, and the seconds that they took."""
+    units, spent = {}, 0.0
     for unit, compile_digest in action.inputs.compiles.items():
         if (entry := store.get(compile_digest)) is None:
             raise MissingBlobError(f"the object of {action.package}/{unit} is not in the store")
-        compiled[unit] = CompiledUnit.from_json(entry.result)
+        units[unit] = entry.result
         spent += entry.seconds
-    return compiled, spent
+    return units, spent
 
 
 def _make_manifest(
-    action: Action[LinkInputs], compiled: Mapping[str, CompiledUnit], files: Mapping[str, Any]
+    action: Action[LinkInputs], units: Units, files: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the manifest, which holds neither times nor paths nor names of machines; of the files
     it is given digests and sizes in bytes."""
@@ -101,17 +205,16 @@ def _make_manifest(
             "unit": unit,
             "lowering": inputs.lowering[name],
             "quantized": inputs.quantizes.get(name),
-            **method.manifest(),
+            **_manifest_facts(method),
         }
-        for unit, result in compiled.items()
-        for name, method in result.methods.items()
+        for unit, result in units.items()
+        for name, method in result["methods"].items()
     }
     objects = {}
-    for unit, result in compiled.items():
-        parts = result.object.to_json()
-        compile_digest = inputs.compiles[unit]
-        objects[unit] = {"action": compile_digest, "object": hash_json(parts), "parts": parts}
-    libraries = {n: m.operators for result in compiled.values() for n, m in result.methods.items()}
+    for unit, result in units.items():
+        parts, compiled = result["object"], inputs.compiles[unit]
+        objects[unit] = {"action": compiled, "object": hash_json(parts), "parts": parts}
+    libraries = {n: m["operators"] for each in units.values() for n, m in each["methods"].items()}
     return {
         "format": _FORMAT,
         "package": action.package,
@@ -128,3 +231,11 @@ def _make_manifest(
         "objects": objects,
         "files": files,
     }
+
+
+def _manifest_facts(method: Json) -> dict[str, Any]:
+    """Return what a manifest says of a method; libraries of operators are the package's."""
+    apart = ("constants", "operators")
+    optional = ("debug_handles", "left_float", "narrowed", "listed")
+    facts = {name: value for name, value in method.items() if name not in apart}
+    return {name: each for name, each in facts.items() if each or name not in optional}

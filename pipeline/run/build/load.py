@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +16,12 @@ from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.archive import load_example_inputs, load_program
 from pipeline.program.input_files import check_file
 from pipeline.program.inputs import InputSet, as_input_sets, load_inputs
-from pipeline.program.sources import MethodSource, identify_program
-from pipeline.store import digest
+from pipeline.program.sources import MethodSource
+from pipeline.run.build.planned import QUANTIZED_ENTRY, identify_source
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.file_digests import read_stamp
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
-
-QUANTIZED_ENTRY = "forward"  # what the archive of a quantized program calls it
 
 
 class Quantized(NamedTuple):
@@ -38,17 +35,9 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
     """Load the program of a method, with large weights mapped: `guard_sources` is around all that
     uses it.
 
-    Raises SourceError for a user's file that can't be read, or where a result that says which
-    program this is, and may come of a remote, is wrong; and MissingBlobError for an exporter's
-    archive that is no longer whole.
+    Raises as `identify_source` does.
     """
-    archive = source.archive
-    if source.exported:
-        assert source.content is not None  # the archive is a blob of the store
-        archive = store.verified_path(source.content)
-    if identify_program(archive, source.entry) != (source.program, source.names):
-        what = f"{source.entry}: the store or its remote says that another program stands here"
-        raise SourceError(f"{archive.name}: {what}; `doit -a` believes neither")
+    archive, _ = identify_source(source, store)
     return load_program(archive, source.entry, own=source.exported, mapped=True)
 
 
@@ -66,34 +55,6 @@ def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
         return load_inputs(store.read(source.examples)) if source.examples else []
     inputs = load_example_inputs(source.archive, source.entry)
     return as_input_sets([inputs], "example") if inputs else []
-
-
-@contextmanager
-def guard_sources(sources: Sequence[MethodSource], store: Store) -> Iterator[None]:
-    """Make sure that archives are what was planned while their programs are used, whose weights are
-    mapped. Raises SourceError where a user's is another file by now, and MissingBlobError where one
-    of the store is."""
-    contents = {source.archive: source.content for source in sources if not source.exported}
-    blobs = {source.content for source in sources if source.exported and source.content}
-    before = {path: path.exists() and read_stamp(path) for path in contents}
-    places = {blob: _find_inode(store.blob_path(blob)) for blob in blobs}
-    try:
-        yield
-    finally:  # whatever went wrong, this is why
-        for path, content in contents.items():
-            # The stamp tells a file that was exchanged and put back while it was read.
-            unchanged = path.exists() and before[path] == read_stamp(path)
-            if not unchanged or digest.hash_file(path) != content:
-                raise SourceError(f"{path.name}: changed while the build ran; run again")
-        for blob, inode in places.items():  # whose times change when somebody else uses it
-            if not inode or inode != _find_inode(store.verified_path(blob)):
-                raise MissingBlobError(f"the exported program {blob} is another file by now")
-
-
-def _find_inode(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_ino
-    return 0
 
 
 def check_libraries(action: Action, workspace: Workspace) -> None:

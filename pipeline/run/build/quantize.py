@@ -17,13 +17,8 @@ from pipeline.program.archive import save_programs
 from pipeline.program.graphs import find_origins
 from pipeline.program.input_files import read_planned
 from pipeline.program.inputs import InputSet, load_inputs
-from pipeline.run.build.load import (
-    QUANTIZED_ENTRY,
-    guard_files,
-    guard_sources,
-    load_examples,
-    load_method,
-)
+from pipeline.run.build.load import guard_files, load_examples, load_method
+from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest
 from pipeline.store.store import Store

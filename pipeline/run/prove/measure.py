@@ -19,7 +19,7 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.program.constant_values import decode_constant
-from pipeline.run.build.load import guard_sources
+from pipeline.run.build.planned import guard_sources
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
 from pipeline.store import digest
