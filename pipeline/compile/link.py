@@ -49,7 +49,7 @@ from pipeline.compile.objects import (
     mutable_name,
     program_from_bytes,
 )
-from pipeline.compile.pieces import Piece, join_pieces, make_piece
+from pipeline.compile.pieces import Piece, make_piece
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.training import trained_method
 from pipeline.store.errors import PipelineError
@@ -99,8 +99,8 @@ def link(
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
     cords = {"": pte, **{tag.removesuffix(".ptd"): cord for tag, cord in sorted(ptds.items())}}
+    files = {stem: _stream(cord, store) for stem, cord in cords.items()}
     pieces = {stem: list(_find_pieces(cord, store)) for stem, cord in cords.items()}
-    files = {stem: Blob(*join_pieces(own, store)) for stem, own in pieces.items()}
     return LinkedFiles(files.pop(""), files, pieces)
 
 
@@ -267,6 +267,18 @@ def _iter_named_data(objects: Sequence[MethodObject], order: Sequence[str]) -> I
             yield from (by_key[key] for key in owners[method].keys[method])
         else:
             yield from next(singles).tagged()
+
+
+def _stream(cord: Cord, store: Store) -> Blob:
+    """Write a laid-out file to the store, reading each blob, verified, as its turn comes."""
+    with store.writer() as file:
+        for piece in cord._buffers:
+            if isinstance(piece, BlobBytes):
+                for chunk in store.stream(piece.blob.digest):
+                    file.write(chunk)
+            else:
+                file.write(piece)
+    return Blob(file.digest, file.size)
 
 
 def _find_pieces(cord: Cord, store: Store) -> Iterator[Piece]:

@@ -19,6 +19,7 @@ from pipeline.compile.refit.recipes import (
     Evaluation,
     find_sources,
     rests_on_unknown,
+    taken_steps,
 )
 from pipeline.store.digest import Digest, hash_bytes, hash_json
 
@@ -322,47 +323,73 @@ def make_recipe(
     result: Json,
     sources: Callable[[Json], Array],
 ) -> Recipe:
-    """Make the recipe of a result from what was seen while it was compiled.
+    """Make the recipe of a result from what was seen while it was compiled (`watch.Watch`).
 
     What rests on a step that can't be repeated is taken to be as it is as long as the constants
     that went into it are the same.
     """
     unknown = rests_on_unknown(steps)
-    more: list[Json] = []
+    known = [guard for guard in guards if not unknown[guard["view"]["step"]]]
+    pins = [(g["view"]["step"], g["where"]) for g in guards if unknown[g["view"]["step"]]]
 
-    def pin(number: int, where: str) -> None:
-        for each in find_sources(steps, number):
-            data = sources(steps[each])
-            view = View(each, "uint8", (len(data),), (1,))
-            more.append({"view": view.to_json(), "digest": hash_bytes(data.data), "where": where})
+    def repeatable(number: int | None) -> bool:
+        if number is None or not unknown[number]:
+            return number is not None
+        pins.append((number, _explain_unknown(steps, number)))
+        return False
 
-    def place(number: int) -> str:
-        rest = [n for n in range(number + 1) if steps[n]["op"] == UNKNOWN and n <= number]
-        last = steps[number] if steps[number]["op"] == UNKNOWN else steps[rest[-1]]
-        return f"{last['where']} ({last['what']})"
+    blobs = {}
+    for digest in _blob_digests(result["object"]):
+        makers = [maker if repeatable(maker) else None for maker in stored.get(digest, ())]
+        if makers and makers != [None]:
+            blobs[digest] = list(dict.fromkeys(makers))
+    tensors = {}
+    for digest in (d for own in result["methods"].values() for d in own["constants"]["tensors"]):
+        views = described.get(digest, ())
+        tensors[digest] = [v if v and repeatable(v["step"]) else None for v in views]
+    pinned = dict.fromkeys((n, where) for step, where in pins for n in find_sources(steps, step))
+    for number, where in pinned:
+        data = sources(steps[number])
+        view = View(number, "uint8", (len(data),), (1,)).to_json()
+        known.append({"view": view, "digest": hash_bytes(data.data), "where": where})
+    return _without_unused(Recipe(steps, known, blobs, tensors))
 
-    kept = []
-    for guard in guards:
-        if unknown[guard["view"]["step"]]:
-            pin(guard["view"]["step"], guard["where"])
-        else:
-            kept.append(guard)
-    blobs: dict[Digest, list[int | None]] = {}
-    for blob in _iter_blobs(result["object"]):
-        makers = stored.get(blob["digest"], ())
-        for maker in makers:
-            if maker is not None and unknown[maker]:
-                pin(maker, place(maker))
-        known = [None if m is None or unknown[m] else m for m in makers]
-        if any(each is not None for each in known):
-            blobs[blob["digest"]] = list(dict.fromkeys(known))
-    tensors: dict[Digest, list[Json | None]] = {}
-    wanted = {d for own in result["methods"].values() for d in own["constants"]["tensors"]}
-    for base, views in described.items():
-        for view in views if base in wanted else ():
-            if view is not None and unknown[view["step"]]:
-                pin(view["step"], place(view["step"]))
-        tensors[base] = [None if v is None or unknown[v["step"]] else v for v in views]
-    used = {digest: own for digest, own in tensors.items() if digest in wanted}
-    distinct = {repr(guard["view"]) + guard["digest"]: guard for guard in [*kept, *more]}
-    return Recipe(steps, list(distinct.values()), blobs, used)
+
+def _explain_unknown(steps: Sequence[Json], number: int) -> str:
+    """Return where a step that can't be repeated was made, or the one that a step rests on."""
+    left = [number]
+    while (step := steps[left.pop()])["op"] != UNKNOWN:
+        left += taken_steps(step)
+    return f"{step['where']} ({step['what']})"
+
+
+def _without_unused(recipe: Recipe) -> Recipe:
+    """Return a recipe with only the steps that something rests on, and each guard once."""
+    views = [v for own in recipe.described.values() for v in own if v]
+    views += [guard["view"] for guard in recipe.guards]
+    used: set[int] = set()
+    left = [n for own in recipe.blobs.values() for n in own if n is not None]
+    left += [view["step"] for view in views]
+    while left:
+        if (number := left.pop()) not in used:
+            used.add(number)
+            left += taken_steps(recipe.steps[number])
+    numbers = {old: new for new, old in enumerate(sorted(used))}
+
+    def renumber(view: Any) -> Any:
+        return {**view, "step": numbers[view["step"]]} if isinstance(view, Mapping) else view
+
+    steps = [
+        {**step, "args": list(map(renumber, step["args"]))} if "args" in step else step
+        for step in (recipe.steps[number] for number in sorted(used))
+    ]
+    guards = {
+        hash_json([guard["view"], guard["digest"]]): {**guard, "view": renumber(guard["view"])}
+        for guard in recipe.guards
+    }
+    blobs = {
+        digest: [None if number is None else numbers[number] for number in own]
+        for digest, own in recipe.blobs.items()
+    }
+    described = {d: list(map(renumber, own)) for d, own in recipe.described.items()}
+    return Recipe(steps, list(guards.values()), blobs, described)
