@@ -3,7 +3,8 @@
 A step makes a storage: from an archive, or by one operator of ATen from views of earlier storages.
 Which steps there were is recorded while torch runs them (`watch.py`); here numpy repeats them with
 other weights, without torch. The operators are few, each of them rounds once, as IEEE 754 has it,
-so that the bytes are torch's; what is none of them is not repeated, and its constants must stay.
+so that the bytes are torch's; only a square root, which MKL rounds otherwise, is torch's own. What
+is none of them is not repeated, and its constants must stay.
 """
 
 from __future__ import annotations
@@ -20,8 +21,15 @@ Json = Mapping[str, Any]
 SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"
 
 
-def _shift_left(values: Array, by: Any) -> Array:
-    return np.left_shift(values, by)
+def _sqrt(values: Array) -> Array:
+    """Compute as torch does, by MKL, of which not every result is the nearest number."""
+    import torch
+
+    torch.set_num_threads(1)
+    given = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name))  # aligned as then
+    given.numpy()[...] = values
+    found: Array = torch.sqrt(given).numpy()
+    return found
 
 
 # They compute a value from the values of the same place, in the dtype of all of these.
@@ -32,13 +40,13 @@ _COMPUTING: Mapping[str, Callable[..., Array]] = {
     "aten.div.Tensor": np.divide,
     "aten.neg.default": np.negative,
     "aten.abs.default": np.abs,
-    "aten.sqrt.default": np.sqrt,
+    "aten.sqrt.default": _sqrt,
     "aten.rsqrt.default": lambda x: x.dtype.type(1) / np.sqrt(x),
     "aten.reciprocal.default": lambda x: x.dtype.type(1) / x,
     "aten.bitwise_or.Tensor": np.bitwise_or,
     "aten.bitwise_and.Tensor": np.bitwise_and,
-    "aten.__lshift__.Scalar": _shift_left,
-    "aten.bitwise_left_shift.Tensor_Scalar": _shift_left,
+    "aten.__lshift__.Scalar": np.left_shift,
+    "aten.bitwise_left_shift.Tensor_Scalar": np.left_shift,
     "aten.min.default": np.min,
     "aten.max.default": np.max,
 }
@@ -83,8 +91,9 @@ def is_repeatable(step: Json) -> bool:
         return set(taken) == {step["dtype"]} and step["dtype"] in _COMPUTED
     if op in _COMPARING:
         return set(taken) <= _COMPUTED and len(set(taken)) == 1
-    kinds = _FLOATS if op in _OF_FLOATS else _COMPUTED
-    return op in _COMPUTING and {*taken, step["dtype"]} == {step["dtype"]} <= kinds
+    dtype, kinds = step["dtype"], _FLOATS if op in _OF_FLOATS else _COMPUTED
+    exact = {dtype, "float32"} if dtype == "float64" else {dtype}  # a float is a double too
+    return op in _COMPUTING and dtype in kinds and set(taken) <= exact
 
 
 def views_of(step: Json) -> list[Any]:
@@ -153,17 +162,19 @@ class Evaluation:
         if op in _COPYING:
             values = cast(self.values(views[0]), views[0].dtype, dtype)
             return np.broadcast_to(values, step["sizes"])
-        args = list(self._arguments(step, np.dtype(views[0].dtype)))
+        args = list(self._arguments(step, views[0].dtype if op in _COMPARING else dtype))
         with np.errstate(all="ignore"):
             if op == _PADDING:
                 return _pad(*args)
             return np.asarray((_COMPUTING.get(op) or _COMPARING[op])(*args), dtype)
 
-    def _arguments(self, step: Json, kind: np.dtype[Any]) -> Iterator[Any]:
-        """Yield arguments, numbers as torch's kernels take them: of the dtype of the values."""
+    def _arguments(self, step: Json, dtype: str) -> Iterator[Any]:
+        """Yield arguments as torch's kernels take them: numbers, too, of the dtype in which they
+        compute."""
+        kind = np.dtype(dtype)
         for each in step["args"]:
             if isinstance(each, Mapping):
-                yield self.values(View.from_json(each))
+                yield self.values(View.from_json(each)).astype(kind, copy=False)
             else:
                 yield each if isinstance(each, list) else kind.type(each)
 

@@ -91,6 +91,18 @@ def test_batch_norm_is_folded_bit_for_bit(seed, channels, part):
     same(lambda *all: fold(*all)[part].detach(), weight, bias, mean, variance, scale, shift)
 
 
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1 << 30), part=st.sampled_from([0, 1]))
+def test_batch_norm_alone_is_decomposed_bit_for_bit(seed, part):
+    """In doubles, to which a float is added (XNNPACK's `DecomposeBatchNorm`)."""
+    from executorch.backends.xnnpack._passes.decompose_batch_norm import DecomposeBatchNorm
+
+    torch.manual_seed(seed)
+    given = torch.randn(9), torch.rand(9) * 10 ** float(torch.randn(()) * 4), torch.randn(9)
+    decompose = DecomposeBatchNorm.compute_w_and_b
+    same(lambda *all: decompose(1e-5, *all)[part], *given, torch.randn(9))
+
+
 UNARY = ["neg", "abs", "sqrt", "rsqrt", "reciprocal"]
 
 

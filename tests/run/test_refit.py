@@ -1,0 +1,156 @@
+"""New weights without lowering, through doit: what is built so, and what must not be."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+from torch.export.pt2_archive._package import package_pt2
+
+from tests.support.bench import Bench
+
+XNNPACK, PORTABLE = {"partitioners": ["xnnpack"]}, {"partitioners": []}
+
+
+class Small(nn.Module):
+    """Folded batch norm, a portable gather, a layer norm and two linear layers."""
+
+    def __init__(self, tied=False):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.table, self.scale = nn.Embedding(5, 4), nn.LayerNorm(4)
+        self.head, self.tail = nn.Linear(4, 4), nn.Linear(4, 4)
+        if tied:
+            self.tail.weight = self.head.weight
+
+    def forward(self, x, i):
+        y = torch.relu(self.norm(self.conv(x))).mean((2, 3))
+        return self.tail(self.head(self.scale(y + self.table(i))))
+
+
+def example():
+    return torch.randn(1, 3, 6, 6), torch.tensor([1])
+
+
+def write(bench, seed, change=lambda model: None, tied=False):
+    """Write the model's archive with weights of a seed."""
+    torch.manual_seed(seed)
+    model = Small(tied).eval().requires_grad_(False)
+    for tensor in [*model.parameters(), model.norm.running_mean, model.norm.running_var]:
+        tensor.uniform_(0.1, 1.0)
+    change(model)
+    program = export(model, example())
+    (bench.root / "models").mkdir(exist_ok=True)
+    path = bench.root / "models" / "small.pt2"
+    package_pt2(str(path), exported_programs={"run": program, "again": program})
+
+
+def start(root, methods, **config):
+    bench = Bench(root)
+    (root / "partition_configs").mkdir(parents=True)
+    (root / "dodo.py").write_text("from pipeline.tasks import *\n")
+    document = {"model": "small", "methods": methods, **config}
+    (root / "partition_configs" / "small.yaml").write_text(json.dumps(document))
+    return bench
+
+
+def lower(bench):
+    """Return the outcome of each action."""
+    assert bench.doit("lower") == 0, bench.output
+    run = json.loads((bench.root / "build" / "run.json").read_text())
+    return {each["method"] or each["kind"]: each["outcome"] for each in run["actions"]}
+
+
+def built_apart(bench, tmp_path):
+    """Return the files of a build that knows nothing of an earlier one."""
+    code = bench.doit("rebuild")
+    assert code == 0, bench.output
+
+
+BUILT = {"run": "built", "again": "built", "link": "built"}
+REFIT = dict.fromkeys(BUILT, "refit")
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory):
+    """A package whose recipes are proven."""
+    bench = start(tmp_path_factory.mktemp("refit") / "w", {"run": XNNPACK, "again": PORTABLE})
+    for seed in (1, 2):
+        write(bench, seed)
+        assert lower(bench) == BUILT
+    return bench
+
+
+def test_third_weights_are_exchanged_and_a_rebuild_gives_the_same(learnt):
+    write(learnt, 3)
+    assert learnt.doit("explain", "small") == 0
+    assert "only weights changed: they are exchanged without lowering" in learnt.output
+    assert lower(learnt) == REFIT
+    assert "refit" in learnt.output
+    timeline = (learnt.root / "build" / "timeline.json").read_text()
+    assert '"refit"' in timeline
+    assert learnt.doit("rebuild") == 0, learnt.output
+
+
+CHANCE = {
+    "two are equal now": lambda model: model.tail.bias.copy_(model.head.bias),
+    "a weight is its own transpose": lambda model: model.head.weight.fill_(0.5),
+}
+
+
+def test_chance_equality_is_a_miss_that_says_so(learnt):
+    write(learnt, 4, CHANCE["two are equal now"])
+    assert learnt.doit("explain", "small") == 0
+    assert "is lowered, since two stored tensors that differed are equal now" in learnt.output
+    assert lower(learnt) == BUILT
+    assert learnt.doit("rebuild") == 0, learnt.output
+    write(learnt, 5)  # and back: nothing is proven of what differs in more than weights
+    assert lower(learnt)["run"] == "built"
+    write(learnt, 6)
+    assert lower(learnt)["run"] == "built"
+    write(learnt, 7)
+    assert lower(learnt) == REFIT
+
+
+def test_values_that_are_their_own_transposes(learnt):
+    write(learnt, 8, CHANCE["a weight is its own transpose"])
+    lower(learnt)
+    assert learnt.doit("rebuild") == 0, learnt.output
+
+
+def test_other_graph_is_no_new_weights(learnt):
+    """Tied weights are another graph, though all shapes are the same."""
+    write(learnt, 9, tied=True)
+    assert lower(learnt) == BUILT
+
+
+UNKNOWN = {
+    "another backend": ({"partitioners": ["vulkan"]}, {}, "payloads of vulkan hold weights"),
+    "lines": (PORTABLE, {"emit": {"emit_stacktrace": True}}, "lines of its source"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_known_is_lowered(tmp_path, name):
+    method, config, why = UNKNOWN[name]
+    bench = start(tmp_path / "w", {"run": method, "again": method}, **config)
+    for seed in (1, 2, 3):
+        write(bench, seed)
+        if seed == 3:
+            assert bench.doit("explain", "small/run") == 0
+            assert why in bench.output
+        assert lower(bench)["run"] == "built"
+
+
+READING_PASS = """
+import torch
+
+
+def sign(program):
+    for name, tensor in program.state_dict.items():
+        if name.startswith("head") and tensor.min() >= 0:
+            print("all of", name, "is positive")
+    return program
+"""
