@@ -29,6 +29,7 @@ CASES = {
     "exported-again": ("shipped", "exported_again"),
     "remote": ("remote", "remote"),
     "cold": ("cold", "cold"),
+    "weights": ("weights", "weights"),
     "tracking": ("tracking", "tracking"),
     "miss-overhead": ("overhead", "miss_overhead"),
     "hashing": ("hashing", "hashing"),

@@ -56,7 +56,7 @@ def cold(folder: Path, sizes: Sizes) -> Result:
 
 def _measure(folder: Path, package: str, sizes: Sizes) -> Sides:
     folder.mkdir()
-    checkout = _checkout(folder / "workspace", package)
+    checkout = new_package(folder / "workspace", package)
     written: list[dict[str, bytes]] = []
 
     def plain(repeat: int) -> Run:
@@ -69,10 +69,7 @@ def _measure(folder: Path, package: str, sizes: Sizes) -> Sides:
         return done
 
     def ours(repeat: int) -> Run:
-        for left in (checkout.root / "build", checkout.store):
-            shutil.rmtree(left, ignore_errors=True)
-        for left in checkout.root.glob(".doit.sqlite3*"):
-            left.unlink()
+        forget_builds(checkout)
         done = checkout.doit("-n", "1", "lower")
         written.append(checkout.files())
         return done
@@ -83,7 +80,15 @@ def _measure(folder: Path, package: str, sizes: Sizes) -> Sides:
     return sides
 
 
-def _checkout(root: Path, package: str) -> Checkout:
+def forget_builds(checkout: Checkout) -> None:
+    for left in (checkout.root / "build", checkout.store):
+        shutil.rmtree(left, ignore_errors=True)
+    for left in checkout.root.glob(".doit.sqlite3*"):
+        left.unlink()
+
+
+def new_package(root: Path, package: str) -> Checkout:
+    """A workspace with the archive and the config of one package, whose store is its own."""
     if package != WHISPER:
         return shipped_archives(root, (package,), root / ".store")
     from benchmarks.models import write_archive

@@ -158,7 +158,8 @@ def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool)
     from pipeline.run.trace.isolated import ChildError, run_isolated  # no matter of a no-op run
 
     try:
-        if not always and (found := _refit(action, workspace, stages)) is not None:
+        wanted = workspace.refit and not always
+        if wanted and (found := _refit(action, workspace, stages)) is not None:
             return found
         with stages.stage(IMPORT):
             _prepare()

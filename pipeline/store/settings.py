@@ -69,7 +69,8 @@ class OperatorSettings:
 class WorkspaceSettings:
     """`jobs` is the number of worker processes, `cap` the greatest size of the store in bytes;
     `data` are folders outside of the workspace to which links in it may lead. `fast_lowering` is
-    whether time is saved inside ExecuTorch's calls, which changes no byte and so is in no key.
+    whether time is saved inside ExecuTorch's calls, and `refit` whether new weights are put into
+    what was lowered before; both change no byte and so are in no key.
     `executor` is where actions run: "" for this machine, "dask" for a cluster that is started on
     it, or the address of a scheduler."""
 
@@ -82,6 +83,7 @@ class WorkspaceSettings:
     operators: OperatorSettings
     fast_lowering: bool
     executor: str = ""
+    refit: bool = True
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
@@ -123,6 +125,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
         operators=OperatorSettings(get("operators", ()), not untrusted),
         fast_lowering=get("fast_lowering", True),
         executor=get("executor", ""),
+        refit=get("refit", True),
     )
 
 
@@ -234,6 +237,7 @@ _SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "secrets": (_parse_names, "a list of names of variables"),
     "data": (_parse_paths, "a path or a list of paths"),
     "fast_lowering": (_parse_bool, "true or false"),
+    "refit": (_parse_bool, "true or false"),
     "executor": (
         lambda value, _: _checked(value, bool(_EXECUTOR.fullmatch(_parse_text(value)))),
         "dask, for a cluster on this machine, or the address of a scheduler: dask://host:8786",

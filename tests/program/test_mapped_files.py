@@ -7,7 +7,8 @@ from torch.export import export
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.sources import MethodSource, describe_archive
-from pipeline.run.build.load import guard_sources, load_method
+from pipeline.run.build.load import load_method
+from pipeline.run.build.planned import guard_sources
 from pipeline.store.errors import SourceError
 from pipeline.store.store import MissingBlobError, Store
 

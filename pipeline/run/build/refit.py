@@ -179,7 +179,7 @@ def _open_sources(action: Action[CompileInputs], store: Store) -> Iterator[Sourc
         except ValueError as error:
             raise CannotRefitError(str(error)) from error
 
-    with guard_sources(action.inputs.sources.values()):
+    with guard_sources(list(action.inputs.sources.values()), store):
         opened = {path: ArchiveStorages(path) for path, _ in places.values()}
         yield read
 

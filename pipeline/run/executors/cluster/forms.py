@@ -52,6 +52,7 @@ class Parcel(TypedDict):
     crashes: dict[str, str]
     always: bool
     fast_lowering: bool
+    refit: bool
 
 
 class _Event(TypedDict):

@@ -68,6 +68,7 @@ class Packer:
             "crashes": CrashLog(workspace.logs, package).crashes(),
             "always": self._always,
             "fast_lowering": workspace.fast_lowering,
+            "refit": workspace.refit,
         }
         before = list(self._before(action))
         blobs = [*parcel["files"].values(), *self._blobs(sources, constants, before)]

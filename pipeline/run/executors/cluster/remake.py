@@ -70,6 +70,7 @@ def _open_workspace(parcel: Parcel, folder: Path) -> Workspace:
         jobs=1,
         operators=OperatorSettings(tuple(parcel["operators"][0]), parcel["operators"][1]),
         fast_lowering=parcel["fast_lowering"],
+        refit=parcel["refit"],
     )
 
 
