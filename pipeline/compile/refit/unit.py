@@ -105,9 +105,11 @@ def refit(
         _make_blobs(recipe, evaluation, base["object"], changes)
         _make_payloads(base["object"], read, changes)
         tensors = _describe_tensors(recipe, evaluation, base, changes)
+        return exchange(base, changes.blobs, changes.keys, tensors)
     except UnknownValueError as error:
         raise CannotRefitError(f"numpy does not repeat {error}") from error
-    return exchange(base, changes.blobs, changes.keys, tensors)
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise CannotRefitError("its recipe, of a store or a remote, is no good") from error
 
 
 def _check_guards(recipe: Recipe, evaluation: Evaluation) -> None:

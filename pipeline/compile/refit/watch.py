@@ -69,6 +69,7 @@ class Watch:
     stored: dict[Digest, list[int | None]] = field(default_factory=dict)
     described: dict[Digest, list[View | None]] = field(default_factory=dict)
     _known: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)
+    _literals: dict[tuple[bytes, int], int] = field(default_factory=dict)
 
     def add_source(self, tensor: torch.Tensor, method: str, kind: str, name: str) -> None:
         """Note that a tensor's storage holds a constant of a method's source."""
@@ -110,8 +111,10 @@ class Watch:
         if not uniform and len(data) > _LONGEST_LITERAL:
             return None
         unit, count = (data[:item], len(data) // item) if uniform else (data, 1)
-        self.steps.append({"op": LITERAL, "bytes": unit.hex(), "count": count})
-        return view_of(tensor, len(self.steps) - 1)
+        if (number := self._literals.get((unit, count))) is None:
+            self.steps.append({"op": LITERAL, "bytes": unit.hex(), "count": count})
+            number = self._literals[unit, count] = len(self.steps) - 1
+        return view_of(tensor, number)
 
     def note_result(self, name: str, args: list[Any], out: Any) -> None:
         """Note what an operator made of known storages, given the arguments of its step."""

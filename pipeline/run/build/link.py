@@ -78,7 +78,8 @@ def relink_package(
             return False
         with stages.stage("relink"):
             _check_patterns(action, units)
-            pieces = _exchange(record.result, units, store)
+            if (pieces := _exchange(record.result, units, store)) is None:
+                return False
             files = {stem: join_pieces(own, store) for stem, own in pieces.items()}
         with stages.stage("store"):
             _finish(action, store, stages, units, files, spent, deliver)
@@ -149,17 +150,23 @@ def _shape_key(action: Action[LinkInputs], units: Units) -> dict[str, Any]:
     return {**key, "kind": "relink", "units": list(units), "shape": hash_shape(objects)}
 
 
-def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]]:
-    """Return the pieces of the files that a record describes, with the blobs of these units.
+def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]] | None:
+    """Return the pieces of the files that a record describes, with the blobs of these units; None
+    where it does not fit them, as one of a remote may not.
 
     Raises MissingBlobError.
     """
+    if record["compiles"].keys() != units.keys():
+        return None
     bases = []
     for name in units:
         if (entry := store.get(record["compiles"][name])) is None:
             raise MissingBlobError(f"the object of {name} that was linked is not in the store")
         bases.append(entry.result["object"])
-    blobs, keys = pair_objects(bases, [unit["object"] for unit in units.values()])
+    objects = [unit["object"] for unit in units.values()]
+    if hash_shape(bases) != hash_shape(objects):
+        return None
+    blobs, keys = pair_objects(bases, objects)
     return {
         stem: list(exchange_pieces(own, blobs, keys, store))
         for stem, own in record["pieces"].items()

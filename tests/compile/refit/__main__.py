@@ -156,6 +156,8 @@ def run(root: Path, package: str, most: int | None, folder: Path) -> Counter:
     trial = Trial(root, package, folder)
     original = {path: path.read_bytes() for path in trial.archives}
     actions = trial.plan().compiles(package)
+    if not constants_of(trial.archives):
+        return Counter()
     if never := {a.method: why for a in actions if (why := why_never(a))}:
         print(package, never, flush=True)
     for seed in (1, 2):  # by the second it is learnt
