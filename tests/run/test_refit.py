@@ -1,6 +1,8 @@
 """New weights without lowering, through doit: what is built so, and what must not be."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 from torch.export import export
 from torch.export.pt2_archive._package import package_pt2
 
-from tests.support.bench import Bench
+from tests.support.bench import REPOSITORY, Bench
 
 XNNPACK, PORTABLE = {"partitioners": ["xnnpack"]}, {"partitioners": []}
 
@@ -86,6 +88,35 @@ def test_third_weights_are_exchanged_and_a_rebuild_gives_the_same(learnt):
     timeline = (learnt.root / "build" / "timeline.json").read_text()
     assert '"refit"' in timeline
     assert learnt.doit("rebuild") == 0, learnt.output
+
+
+WITHOUT_TORCH = """
+import sys
+from pathlib import Path
+
+from pipeline.plan.plan import Plan
+from pipeline.run.worker import run
+from pipeline.store.workspace import open_workspace
+
+plan = Plan(open_workspace(Path.cwd()))
+for action in plan.compiles("small"):
+    print(run(action, plan.workspace, False).event.outcome)
+print(run(plan.link("small"), plan.workspace, False).event.outcome)
+print({"torch", "executorch"} & sys.modules.keys())
+"""
+
+
+def test_nothing_of_it_imports_torch(learnt):
+    write(learnt, 30)
+    environment = {**learnt.environment, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        cwd=learnt.root,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["refit"] * 3 + ["set()"], done.stderr
 
 
 CHANCE = {
