@@ -22,7 +22,7 @@ def weights(folder: Path, sizes: Sizes) -> Result:
 
     Raises BenchmarkError where they don't, or where a method was lowered again.
     """
-    sides = {package: _measure(folder / package, package, sizes) for package in sizes.weights}
+    sides = {package: _measure(folder / package, package, sizes) for package in sizes.retrained}
     shares = {package: _share(sides, package, "cpu") for package in sides}
     limits = {name: WHISPER_LIMIT if name == WHISPER else LIMIT for name in sides}
     worst = max(shares, key=lambda name: shares[name] / limits[name])
@@ -61,7 +61,7 @@ def _measure(folder: Path, package: str, sizes: Sizes) -> tuple[list[Run], list[
         change_weights(first, cold.root / "models" / archive.name, 3 + repeat)
         return cold.doit("-n", "1", "lower")
 
-    sides = in_turns(sizes.weights_repeats, ours, whole)
+    sides = in_turns(sizes.retrained_repeats, ours, whole)
     if not warm.files() or warm.files() != cold.files():
         raise BenchmarkError(f"{package}: new weights give other bytes than a cold build")
     return sides[0], sides[1]

@@ -60,7 +60,7 @@ class Sizes:
     )
     cold: tuple[str, ...] = ("vision", "seq2seq", "whisper_tiny")
     cold_repeats: int = 3
-    weights: tuple[str, ...] = (
+    retrained: tuple[str, ...] = (
         "language_model",
         "router",
         "seq2seq",
@@ -70,7 +70,7 @@ class Sizes:
         "vision-portable",
         "whisper_tiny",
     )
-    weights_repeats: int = 3
+    retrained_repeats: int = 3
     overhead: tuple[str, ...] = ("vision",)  # shipped too, and without two equal partitions
     overhead_repeats: int = 4
     export_repeats: int = 7
@@ -90,8 +90,8 @@ QUICK = Sizes(
     shipped=("router", "vision"),
     cold=("vision",),
     cold_repeats=1,
-    weights=("vision",),
-    weights_repeats=1,
+    retrained=("vision",),
+    retrained_repeats=1,
     overhead=(),
     overhead_repeats=3,
     export_repeats=1,

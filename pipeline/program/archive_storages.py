@@ -38,9 +38,10 @@ class ArchiveStorages:
 
     def _find(self, entry: str, kind: str) -> dict[str, tuple[int, int]]:
         """Return where the storage of each tensor begins in the file, and its bytes."""
+        found: dict[str, tuple[int, int]] = {}
         with open_archive(self._path) as reader:
-            return {
-                name: reader.members.place(f"data/{kind}/{record['path_name']}")
-                for name, record in reader.payloads(kind, entry).items()
-                if not record["use_pickle"]
-            }
+            for name, record in reader.payloads(kind, entry).items():
+                member = f"data/{kind}/{record['path_name']}"
+                if not record["use_pickle"] and (begin := reader.members.place(member)) is not None:
+                    found[name] = begin, reader.members.size(member)
+        return found
