@@ -85,7 +85,7 @@ def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:
         yield from (f"- {line}" for line in changes)
     else:
         yield each.status.reason
-    if each.kind == "compile" and each.status.state == "stale":
+    if each.action is not None and each.kind == "compile" and each.status.state == "stale":
         from pipeline.run.build.refit import explain_refit  # numpy, which little else needs
 
         yield from filter(None, [explain_refit(each.action, plan.workspace.store)])
