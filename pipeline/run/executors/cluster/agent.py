@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import tempfile
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -19,9 +20,10 @@ from distributed import Status, WorkerPlugin, get_worker
 
 from pipeline.plan.actions import Action
 from pipeline.run.executors import WorkerLostError
-from pipeline.run.executors.cluster.forms import RESOURCE, TOPIC, Answer, Said
+from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, Said
 from pipeline.run.executors.cluster.remake import perform_parcel
 from pipeline.run.executors.processes import WorkerProcesses
+from pipeline.run.executors.system import available_memory
 from pipeline.run.executors.tags import offered_tags
 from pipeline.run.worker import log_path, progress_path, read_status
 from pipeline.store.forms import Count
@@ -33,16 +35,27 @@ _LOOK = 0.2  # seconds between two looks at a process
 _MANY = 1_000_000  # of a tag; what a worker has is never used up
 
 
-class Tags(WorkerPlugin):
-    """Says of each worker for which backends it has all that they require, as resources."""
+class Resources(WorkerPlugin):
+    """Says of each worker how much memory it has for actions, and for which backends it has all
+    that they require."""
 
     name = TOPIC
 
     async def setup(self, worker: Any) -> None:
-        found = {f"{RESOURCE}{tag}": _MANY for tag in offered_tags()}
-        if not found.items() <= worker.state.total_resources.items():
+        if MEMORY not in worker.state.total_resources:  # dask forgets what is in use
+            found = {f"{RESOURCE}{tag}": _MANY for tag in offered_tags()}
+            found[MEMORY] = _memory_of(worker)
             await worker.set_resources(**found)
             worker.log_event(TOPIC, {"joined": worker.address})
+
+
+def _memory_of(worker: Any) -> int:
+    """Return the bytes that a worker may use: those that dask was told, or its share of what this
+    machine has, by its threads."""
+    if limit := worker.memory_manager.memory_limit:
+        return int(limit)
+    share = min(1.0, worker.state.nthreads / len(os.sched_getaffinity(0)))
+    return int(share * min(available_memory(), 1 << 50))
 
 
 @cache

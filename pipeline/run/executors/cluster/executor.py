@@ -22,8 +22,8 @@ from distributed import Client, LocalCluster
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.executors import ExecutorLostError, Needs, WorkerLostError
-from pipeline.run.executors.cluster.agent import Tags, perform
-from pipeline.run.executors.cluster.forms import RESOURCE, TOPIC, Answer, Done, Said
+from pipeline.run.executors.cluster.agent import Resources, perform
+from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, Done, Said
 from pipeline.run.executors.cluster.pack import Packer
 from pipeline.run.executors.local import LocalExecutor
 from pipeline.run.stored import find_wrong_result
@@ -96,7 +96,9 @@ class ClusterExecutor:
         self._looked = 0.0
         self._busy_here = 0
         self._cluster: LocalCluster | None = None
+        self._width, self._most_memory = 0, 0.0
         self._client = self._connect(jobs)
+        self._look_for_workers()
 
     @property
     def slots(self) -> int:
@@ -117,7 +119,7 @@ class ClusterExecutor:
                         silence_logs=logging.CRITICAL,
                     )
                 client = Client(where, timeout=_CONNECT, set_as_default=False)
-            client.register_plugin(Tags(), name=TOPIC)
+            client.register_plugin(Resources(), name=TOPIC)
         except (OSError, TimeoutError) as error:
             what = f"no scheduler answers at {where}: {first_line(error)}"
             raise ExecutorLostError(what) from None
@@ -126,7 +128,6 @@ class ClusterExecutor:
             raise ExecutorLostError(what) from None
         client.subscribe_topic(TOPIC, self._hear)
         client.subscribe_topic("all", self._hear_of_workers)
-        self._width = sum(client.nthreads().values())
         return client
 
     # What goes there
@@ -151,6 +152,9 @@ class ClusterExecutor:
         workers = None
         if shipment.refused:
             workers = [each for each in self._workers() if each not in shipment.refused]
+        resources: dict[str, float] = {f"{RESOURCE}{tag}": 1 for tag in shipment.needs.tags}
+        if self._most_memory:  # one that is expected to take more has a worker for itself
+            resources[MEMORY] = min(shipment.needs.memory, self._most_memory)
         with self._lock:
             if self._lost:
                 raise ExecutorLostError(self._lost)
@@ -162,7 +166,7 @@ class ClusterExecutor:
                 key=key,
                 pure=False,
                 workers=workers,
-                resources={f"{RESOURCE}{tag}": 1 for tag in shipment.needs.tags},
+                resources=resources,
             )
         shipment.future.add_done_callback(partial(self._settle, key))
 
@@ -382,6 +386,8 @@ class ClusterExecutor:
         """Give up actions that no worker can take, once they have waited long enough."""
         workers = self._workers()
         self._width = sum(each["nthreads"] for each in workers.values())
+        memory = (each["resources"].get(MEMORY, 0) for each in workers.values())
+        self._most_memory = max(memory, default=0)
         with self._lock:
             waiting = {k: s for k, s in self._shipments.items() if s.said is None}
         since = min((each.since for each in waiting.values()), default=time.monotonic())

@@ -8,7 +8,8 @@ from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName
 
 TOPIC = "pte-pipeline"  # of what workers say to all builds
-RESOURCE = "pte-"  # before the name of a tag
+RESOURCE = "pte-"  # before the name of a tag, as dask calls it
+MEMORY = f"{RESOURCE}memory"  # in bytes
 
 
 class Source(TypedDict):

@@ -1,0 +1,178 @@
+"""Builds on a real scheduler of dask with two workers, which share nothing with the driver but a
+remote; and what becomes of them when something is killed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from tests.support.cluster import running_cluster
+from tests.support.processes import descendants, gone, has_open, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def environment(bench, cluster):
+    return {**bench.environment, **cluster.remote, "PTE_PIPELINE_EXECUTOR": cluster.address}
+
+
+def start(bench, cluster, *arguments):
+    return subprocess.Popen(
+        bench.command(*arguments),
+        cwd=bench.root,
+        env=environment(bench, cluster),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def files_of(bench, package):
+    """The files of a package but its reports, which hold times."""
+    names = ("pair.pte", "manifest.json", "contents.json")
+    return {name: bench.bytes_of(package, name) for name in names}
+
+
+def test_a_package_is_built_and_proved_elsewhere_to_the_same_bytes(built, cluster):
+    """By workers that have neither its workspace nor its store."""
+    before = files_of(built, "pair")
+    shutil.rmtree(built.root / "build")
+    shutil.rmtree(built.store)
+    process = start(built, cluster, "validate")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output + cluster.log()
+    assert files_of(built, "pair") == before
+    assert json.loads(built.bytes_of("pair", "report.json"))["ok"]
+    assert "Traceback" not in output + cluster.log()
+    log = built.root / "build" / ".logs" / "pair" / "validate-pair.log"
+    assert log.exists()
+    lanes = (built.root / "build" / "timeline.json").read_text().count("thread_name")
+    assert lanes >= 2  # that of the export here, and those of workers
+
+
+SLOW = """
+import os, signal, time
+from torch.fx.passes.infra.pass_base import PassBase, PassResult
+
+INPUTS = []  # the clock does not count
+
+
+class Waits(PassBase):
+    def __init__(self, seconds=0.0, dies=False):
+        self.seconds, self.dies = seconds, dies
+
+    def call(self, graph_module):
+        time.sleep(self.seconds)
+        if self.dies:
+            os.kill(os.getppid(), signal.SIGKILL)  # the worker, of which this is a fork
+            time.sleep(60)
+        return PassResult(graph_module, False)
+"""
+
+
+@pytest.fixture
+def slow(built):
+    """A package with one method whose lowering takes a while, and one that was not lowered so."""
+    (built.root / "passes").mkdir()
+    (built.root / "passes" / "slow.py").write_text(SLOW)
+    config = built.root / "partition_configs" / "pair.yaml"
+    config.write_text(
+        "model: pair\nmethods:\n"
+        "  encode: {partitioners: [], edge: {passes: ['slow:Waits': {seconds: 5.0}]}}\n"
+        "  decode: {partitioners: [xnnpack: {per_op_mode: true}]}\n"
+    )
+    return built
+
+
+def under_way(cluster, method):
+    """The processes of the workers that lower a method, by the worker that each belongs to."""
+    found = {}
+    for worker in cluster.workers:
+        pattern = f"action-*/build/.logs/*/compile-{method}.log"
+        for log in (cluster.folder / f"worker{cluster.workers.index(worker)}").glob(pattern):
+            for pid in descendants(worker.pid):
+                if has_open(pid, log):
+                    found.setdefault(worker, []).append(pid)
+    return found
+
+
+def wait_until_under_way(cluster, method, but=()):
+    wait_for(lambda: set(under_way(cluster, method)) - set(but))
+    return next(iter(set(under_way(cluster, method)) - set(but)))
+
+
+def test_a_killed_worker_costs_its_own_action_alone(slow, cluster):
+    """Once the process of the action is killed, once dask's worker with it."""
+    process = start(slow, cluster, "lower")
+    worker = wait_until_under_way(cluster, "encode")
+    os.kill(min(under_way(cluster, "encode")[worker]), signal.SIGKILL)
+    wait_for(lambda: not under_way(cluster, "encode").get(worker))
+    worker = wait_until_under_way(cluster, "encode")
+    number = cluster.workers.index(worker)
+    left = descendants(worker.pid)
+    os.kill(worker.pid, signal.SIGKILL)
+    assert gone(left, 10)
+    output, _ = process.communicate(timeout=120)
+    worker.wait()
+    cluster.workers[number] = cluster.start_worker(number)
+    assert process.returncode == 0, output + cluster.log()
+    assert slow.outcomes()["compile pair/encode"] == slow.outcomes()["link pair"] == "built"
+
+
+def test_one_that_ends_its_worker_each_time_fails_with_what_is_known(slow, cluster):
+    slow.edit("partition_configs/pair.yaml", "seconds: 5.0", "dies: true")
+    process = start(slow, cluster, "lower")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    (line,) = [each for each in output.splitlines() if each.startswith("compile:pair/encode ")]
+    assert "failed in stage 'lower'" in line
+    assert "its worker process died (SIGKILL(-9)), 3 times; it held " in line
+    assert slow.outcomes()["compile pair/decode"] == "built"
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_an_ended_driver_ends_what_runs_elsewhere_and_keeps_what_is_done(slow, cluster, end):
+    slow.edit("partition_configs/pair.yaml", "seconds: 5.0", "seconds: 60.0")
+    process = start(slow, cluster, "lower")
+    wait_for(lambda: "built    compile pair/decode" in process.stdout.readline())
+    worker = wait_until_under_way(cluster, "encode")
+    processes = set(under_way(cluster, "encode")[worker])
+    os.killpg(process.pid, end)
+    assert process.wait(15) == (130 if end == signal.SIGINT else -end)
+    assert gone(processes, 15)
+    output = process.stdout.read()
+    assert "Traceback" not in output, output
+    assert not [each for each in (cluster.folder / "remote").rglob("*") if ".tmp" in each.name]
+    if end == signal.SIGINT:
+        assert slow.outcomes()["compile pair/decode"] == "built"
+        assert slow.outcomes()["compile pair/encode"] == "not-run"
+
+
+def test_a_lost_scheduler_ends_the_run_within_seconds(slow, cluster):
+    """It is the last one that has the cluster."""
+    slow.edit("partition_configs/pair.yaml", "seconds: 5.0", "seconds: 60.0")
+    process = start(slow, cluster, "lower")
+    worker = wait_until_under_way(cluster, "encode")
+    processes = set(under_way(cluster, "encode")[worker])
+    cluster.scheduler.kill()
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 1, output
+    assert f"the scheduler {cluster.address} was lost" in output
+    assert "Traceback" not in output
+    assert gone(processes, 40)
+
+
+def test_a_scheduler_that_is_not_there_is_one_line(slow):
+    code = slow.process("lower", PTE_PIPELINE_EXECUTOR="dask://127.0.0.1:1")
+    assert code == 1
+    assert "no scheduler answers at " in slow.output and "Traceback" not in slow.output
