@@ -32,6 +32,7 @@ CASES = {
     "weights": ("weights", "weights"),
     "tracking": ("tracking", "tracking"),
     "miss-overhead": ("overhead", "miss_overhead"),
+    "cluster": ("cluster", "cluster"),
     "hashing": ("hashing", "hashing"),
     "memory": ("memory", "memory"),
 }

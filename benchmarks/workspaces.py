@@ -74,6 +74,8 @@ class Sizes:
     overhead: tuple[str, ...] = ("vision",)  # shipped too, and without two equal partitions
     overhead_repeats: int = 4
     export_repeats: int = 7
+    cluster: tuple[str, ...] = ("router", "vision", "vision-portable")
+    cluster_repeats: int = 5
     megabytes: int = 512  # of the file that is hashed
     wide_megabytes: int = 64  # of weights in the method that has little else
     weights: tuple[int, ...] = (512, 1024, 2048)  # MiB of methods that are weighed
@@ -92,6 +94,8 @@ QUICK = Sizes(
     cold_repeats=1,
     retrained=("vision",),
     retrained_repeats=1,
+    cluster=("router",),
+    cluster_repeats=1,
     overhead=(),
     overhead_repeats=3,
     export_repeats=1,

@@ -214,10 +214,10 @@ def write_atomically(path: Path, data: bytes, root: Path | None = None) -> None:
         file.write(data)
 
 
-def copy_atomically(source: Path, target: Path, root: Path) -> None:
+def copy_atomically(source: Path, target: Path, root: Path, durable: bool = True) -> None:
     """Copy a file, in the kernel where the filesystem can (a reflink where it shares extents);
-    never by a hard link, since a user may edit the copy."""
-    with replacing(target, durable=True, root=root) as file, open(source, "rb") as content:
+    never by a hard link, since a user may edit the copy. `durable` as in `publish`."""
+    with replacing(target, durable=durable, root=root) as file, open(source, "rb") as content:
         try:
             while os.copy_file_range(content.fileno(), file.fileno(), 1 << 30):
                 pass

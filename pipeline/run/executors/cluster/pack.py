@@ -23,7 +23,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.run.executors.cluster.forms import Parcel, Source
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.files import CONTENTS, MANIFEST
+from pipeline.store.files import CONTENTS, MANIFEST, is_plain
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
@@ -119,8 +119,10 @@ class Packer:
     def _file(self, name: str) -> Digest:
         """Put a file of the workspace into the store."""
         workspace = self._workspace
-        content = workspace.find_data(name)
-        if content is None or workspace.store.put_file(workspace.root / name) != content:
+        store, content = workspace.store, workspace.find_data(name)
+        if content is not None and is_plain(store.blob_path(content)):
+            return content
+        if content is None or store.put_file(workspace.root / name) != content:
             raise SourceError(f"{name}: changed while the build ran; run again")
         return content
 

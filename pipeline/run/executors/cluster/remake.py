@@ -81,7 +81,8 @@ def _materialise(parcel: Parcel, workspace: Workspace) -> None:
         path = workspace.root / name
         if os.path.isabs(name) or ".." in path.parts:
             raise PipelineError(f"{name}: is no path in a workspace")
-        copy_atomically(workspace.store.verified_path(content, once=True), path, workspace.root)
+        blob = workspace.store.verified_path(content, once=True)
+        copy_atomically(blob, path, workspace.root, durable=False)  # it goes with the action
     CrashLog(workspace.logs, parcel["package"]).write(parcel["crashes"])
 
 
