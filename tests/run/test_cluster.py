@@ -98,8 +98,8 @@ def under_way(cluster, method):
     """The processes of the workers that lower a method, by the worker that each belongs to."""
     found = {}
     for worker in cluster.workers:
-        pattern = f"action-*/build/.logs/*/compile-{method}.log"
-        for log in (cluster.folder / f"worker{cluster.workers.index(worker)}").glob(pattern):
+        folder = cluster.folder / f"worker{cluster.workers.index(worker)}"
+        for log in folder.rglob(f"action-*/build/.logs/*/compile-{method}.log"):
             for pid in descendants(worker.pid):
                 if has_open(pid, log):
                     found.setdefault(worker, []).append(pid)

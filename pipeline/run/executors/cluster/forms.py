@@ -35,6 +35,8 @@ class Parcel(TypedDict):
         constants: the constant methods of the package.
         link: the inputs of a link.
         files: digests of files of the workspace, by path.
+        before: the actions whose results the action reads.
+        blobs: those that it reads beside the files, as far as the driver knows them.
         operators: the libraries that may be loaded, and whether `operators/` may.
         crashes: the methods that have ended their worker in this run, as `CrashLog` keeps them.
     """
@@ -49,6 +51,8 @@ class Parcel(TypedDict):
     constants: dict[str, Any]
     link: dict[str, Any] | None
     files: dict[str, Digest]
+    before: list[Digest]
+    blobs: list[Digest]
     operators: tuple[list[str], bool]
     crashes: dict[str, str]
     always: bool

@@ -43,17 +43,17 @@ class Packer:
         """Return an action as JSON, after giving what it needs to the store and its remote. Raises
         SourceError for a file that can't be read any more, and OSError."""
         with self._lock:
-            parcel, blobs, before = self._collect(action)
-        self._workspace.store.share(before, blobs)  # which may take long
+            parcel = self._collect(action)
+        blobs = [*parcel["files"].values(), *parcel["blobs"]]
+        self._workspace.store.share(parcel["before"], blobs)  # which may take long
         return json.dumps(parcel, default=_jsonable)
 
-    def _collect(self, action: Action) -> tuple[Parcel, list[Digest], list[Digest]]:
-        """Return the parcel of an action, the blobs that it needs, and the actions whose results it
-        reads."""
+    def _collect(self, action: Action) -> Parcel:
         workspace, inputs, package = self._workspace, action.inputs, str(action.package)
         sources = _sources(inputs)
         constants = _constants(action)
-        parcel: Parcel = {
+        before = list(self._before(action))
+        return {
             "kind": action.kind,  # type: ignore[typeddict-item]  # exports stay with the driver
             "model": action.model,
             "package": package,
@@ -64,15 +64,14 @@ class Packer:
             "constants": constants,
             "link": asdict(inputs) if isinstance(inputs, LinkInputs) else None,
             "files": {name: self._file(name) for name in sorted(self._names(action, sources))},
+            "before": before,
+            "blobs": list(dict.fromkeys(self._blobs(sources, constants, before))),
             "operators": (list(workspace.operators.listed), workspace.operators.folder),
             "crashes": CrashLog(workspace.logs, package).crashes(),
             "always": self._always,
             "fast_lowering": workspace.fast_lowering,
             "refit": workspace.refit,
         }
-        before = list(self._before(action))
-        blobs = [*parcel["files"].values(), *self._blobs(sources, constants, before)]
-        return parcel, blobs, before
 
     def _written(self, package: str) -> Any:
         document = self._configs.parsed(package).document
@@ -139,7 +138,7 @@ class Packer:
         for value in constants.values():
             yield from find_blobs(value)
         store = self._workspace.store
-        for action in before if store.remote is not None else ():
+        for action in before if store.remote is not None else ():  # or both have one store
             if (entry := store.get(action)) is not None:
                 yield from KINDS[entry.key["kind"]].blobs(entry.result)
 
@@ -152,8 +151,7 @@ class Packer:
                 yield from compiles.values()
             case ValidateInputs():
                 state = self._workspace.state(str(action.package))
-                for kind in ("quantize", "compile"):
-                    yield from state.get(kind, {}).values()
+                yield from state.get("quantize", {}).values()
 
 
 def _sources(inputs: Any) -> Mapping[str, MethodSource]:

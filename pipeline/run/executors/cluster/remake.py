@@ -75,8 +75,10 @@ def _open_workspace(parcel: Parcel, folder: Path) -> Workspace:
 
 
 def _materialise(parcel: Parcel, workspace: Workspace) -> None:
-    """Put the files of a parcel into its workspace. Raises MissingBlobError."""
-    workspace.store.fetch(parcel["files"].values())
+    """Put the files of a parcel into its workspace, and what else the action reads into the store:
+    one that runs passes asks no remote. Raises MissingBlobError."""
+    workspace.store.ask(parcel["before"])
+    workspace.store.fetch([*parcel["files"].values(), *parcel["blobs"]])
     for name, content in parcel["files"].items():
         path = workspace.root / name
         if os.path.isabs(name) or ".." in path.parts:
