@@ -44,6 +44,7 @@ _CONNECT = "10s"
 _CLOSE = 5.0  # seconds
 _BETWEEN_LOOKS = 2.0  # seconds between two looks at which workers there are
 _FIRST_LANE = 1 << 32  # above all numbers of processes
+_SILENT = logging.CRITICAL + 1
 _PACKING = 4  # parcels packed at a time: some wait for the remote
 _log = logging.getLogger(__name__)
 
@@ -116,9 +117,10 @@ class ClusterExecutor:
                         threads_per_worker=1,
                         memory_limit=0,
                         dashboard_address=None,
-                        silence_logs=logging.CRITICAL,
+                        silence_logs=_SILENT,
                     )
                 client = Client(where, timeout=_CONNECT, set_as_default=False)
+            _silence()
             client.register_plugin(Resources(), name=TOPIC)
         except (OSError, TimeoutError) as error:
             what = f"no scheduler answers at {where}: {first_line(error)}"
@@ -416,6 +418,13 @@ class ClusterExecutor:
         if self._cluster is not None:
             with suppress(OSError, TimeoutError):
                 self._cluster.close(timeout=_CLOSE)
+
+
+def _silence() -> None:
+    """Keep dask from printing what becomes of its connections: reports say it."""
+    for name in [*logging.root.manager.loggerDict]:
+        if name.startswith("distributed"):
+            logging.getLogger(name).setLevel(_SILENT)
 
 
 def _protocol() -> str:
