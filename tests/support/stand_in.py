@@ -46,7 +46,8 @@ from pipeline.store.workspace import Workspace
 
 root = Path(sys.argv[1])
 jobs = int(sys.argv[3])
-pool = Pool(Workspace(root, Store(root / ".store"), jobs, fast_lowering=False), jobs, False)
+settings = {"fast_lowering": False, "refit": False}
+pool = Pool(Workspace(root, Store(root / ".store"), jobs, **settings), jobs, False)
 told = {}
 actions = []
 for kind, package, where in json.loads(sys.argv[2]):

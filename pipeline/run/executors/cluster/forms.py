@@ -61,7 +61,7 @@ class Parcel(TypedDict):
 
 
 class _Event(TypedDict):
-    outcome: Literal["built", "hit", "failed", "lost"]
+    outcome: Literal["built", "refit", "hit", "failed", "lost"]
     start: float
     seconds: float
     stages: list[tuple[str, float, float]]
