@@ -12,6 +12,7 @@ from pipeline.plan.plan import Plan
 from pipeline.report.events import Event, write_run, write_timeline
 from pipeline.run.expectations import remember
 from pipeline.run.worker import Report
+from pipeline.store.errors import PipelineError
 from pipeline.store.files import sweep
 from pipeline.store.maintenance import evict
 from pipeline.store.usage import Usage, add_usage
@@ -70,7 +71,7 @@ class RunRecord:
         for folder in (workspace.build, workspace.build / ".state", workspace.logs):
             sweep(folder)
         if self.reports and workspace.store.cap is not None:
-            with suppress(OSError):
+            with suppress(OSError, PipelineError):
                 evict(workspace.store, workspace.store.cap)
 
     def _sum_remote(self, plan: Plan) -> dict[str, Any]:

@@ -80,3 +80,8 @@ def find_references(content: bytes) -> list[Digest]:
     Some may name something else; callers pass over what is not in the store.
     """
     return [Digest(name.decode()) for name in dict.fromkeys(_REFERENCE.findall(content))]
+
+
+def find_blobs_of(entry: ActionEntry) -> list[Digest]:
+    """Find what may be blobs in the result of an entry, which needs them; its key does not."""
+    return find_references(digest.canonical_json(entry.result))

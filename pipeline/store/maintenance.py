@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from pipeline.store.digest import Digest, hash_file
-from pipeline.store.entries import find_references
 from pipeline.store.files import clear_place, is_plain, remove, sweep, temporary
+from pipeline.store.index import Index, Row, open_index, subject
 from pipeline.store.store import Store
 from pipeline.store.usage import Usage, read_usage
 
@@ -25,24 +22,19 @@ class _File:
     path: Path
     digest: Digest
     size: int
-    used: float  # seconds since the epoch
 
 
-_use = attrgetter("used")
+_MOST_EARLIER = 1000  # results among which the nearest is looked for
 
 
 def _files(store: Store, folder: str) -> list[_File]:
     """List the files of `blobs` or `actions`; one that vanishes meanwhile is passed over."""
-    now = time.time()
     files = []
     with suppress(OSError):  # a folder may vanish meanwhile
         for path in sorted((store.root / folder).glob("*/*")):
             with suppress(OSError):
-                stat = path.lstat()
-                # A clock that once stood in the future must not keep a file for ever.
-                used = min(stat.st_mtime, now)
                 digest = Digest(path.parent.name + path.stem)
-                files.append(_File(path, digest, stat.st_size, used))
+                files.append(_File(path, digest, path.lstat().st_size))
     return files
 
 
@@ -62,23 +54,26 @@ class Stats:
 
 
 def statistics(store: Store) -> Stats:
-    """Count what a store holds. Reads every result."""
-    blobs = [file.size for file in _files(store, "blobs")]
-    results = _files(store, "actions")
-    kinds: Counter[str] = Counter()
-    for file in results:
-        entry = store.read_entry(file.path, file.digest)
-        kinds[str(entry.key.get("kind")) if entry else "damaged"] += 1
-    sizes = sum(file.size for file in results)
-    return Stats(len(blobs), sum(blobs), kinds, sizes, read_usage(store))
+    """Count what a store holds."""
+    with open_index(store) as index:
+        blobs, results = index.blobs(), index.results()
+    numbers = {kind: each.number for kind, each in results.items()}
+    sizes = sum(each.size for each in results.values())
+    return Stats(blobs.number, int(blobs.size), numbers, sizes, read_usage(store))
 
 
-def earlier_keys(store: Store, kind: str) -> Iterator[tuple[Digest, Mapping[str, Any]]]:
-    """Yield digest and key of all results of a kind, the latest used first."""
-    for file in sorted(_files(store, "actions"), key=_use, reverse=True):
-        entry = store.read_entry(file.path, file.digest)
-        if entry is not None and entry.key.get("kind") == kind:
-            yield file.digest, entry.key
+def earlier_keys(
+    store: Store, kind: str, like: Mapping[str, Any] | None = None
+) -> Iterator[tuple[Digest, Mapping[str, Any]]]:
+    """Yield digest and key of results of a kind, the latest used first; with `like`, of those whose
+    keys can be compared with this one."""
+    about = subject(like) if like is not None else None
+    with open_index(store) as index:
+        found = index.find(kind, about, _MOST_EARLIER)
+    for digest in found:
+        entry = store.read_entry(store.action_path(digest), digest)
+        if entry is not None:
+            yield digest, entry.key
 
 
 # Whether it is sound
@@ -178,48 +173,35 @@ def evict(store: Store, cap: int) -> Evicted:
 
 def _evict(store: Store, cap: int) -> Evicted:
     since = _earliest_lease(store)
-    blobs = {file.digest: file for file in _files(store, "blobs")}
-    results = _files(store, "actions")
-    done = Evicted(left=sum(file.size for file in (*blobs.values(), *results)))
-    if done.left <= cap:
-        return done
-    named = {file.digest: [d for d in _references(file) if d in blobs] for file in results}
-    holders = Counter(blob for names in named.values() for blob in names)
-    unnamed = [file for file in sorted(blobs.values(), key=_use) if not holders[file.digest]]
-    units: list[tuple[_File | None, list[Digest]]] = [(None, [file.digest]) for file in unnamed]
-    units += [(file, named[file.digest]) for file in sorted(results, key=_use)]
-    for result, names in units:
-        if done.left <= cap:
-            break
-        if result is not None and not _drop(result, since, done):
-            continue
-        done.results += result is not None
-        for name in names:
-            holders[name] -= 1
-            if holders[name] <= 0:
-                done.blobs += _drop(blobs[name], since, done)
+    with open_index(store) as index:
+        done = Evicted(left=index.size())
+        while done.left > cap and (row := index.oldest_loose(since)):
+            _drop_blob(store, index, row, done)
+        while done.left > cap and (row := index.oldest(since)):
+            if _drop(store.action_path(row.digest), row, done):
+                done.results += 1
+            index.forget("results", row.digest)
+            while blob := index.oldest_loose(since):  # what only this result named
+                _drop_blob(store, index, blob, done)
+        if done.left > cap:
+            done.in_use = index.used_since(since)
     return done
 
 
-def _drop(file: _File, since: float, done: Evicted) -> bool:
-    """Remove a file that was last used before `since`; tell whether it is gone."""
-    if file.used >= since:
-        done.in_use += file.size
-        return False
+def _drop_blob(store: Store, index: Index, row: Row, done: Evicted) -> None:
+    done.blobs += _drop(store.blob_path(row.digest), row, done)
+    index.forget("blobs", row.digest)
+
+
+def _drop(path: Path, row: Row, done: Evicted) -> bool:
+    """Remove a file; tell whether it is gone."""
     try:
-        remove(file.path)
+        remove(path)
     except OSError:
         return False
-    done.left -= file.size
-    done.size += file.size
+    done.left -= row.size
+    done.size += row.size
     return True
-
-
-def _references(file: _File) -> list[Digest]:
-    try:
-        return find_references(file.path.read_bytes()) if is_plain(file.path) else []
-    except OSError:
-        return []
 
 
 def _earliest_lease(store: Store) -> float:

@@ -49,7 +49,8 @@ It can be deleted at any time; what is needed again is built again.
 _T = TypeVar("_T")
 
 
-_OWN = ("blobs", "actions", "tmp", "locks", "runs", "usage.json", ".gc.lock", "README")
+_FILES = ("README", "costs.json", "usage.json", "index.sqlite3", "index.sqlite3-journal")
+_OWN = ("blobs", "actions", "tmp", "locks", "runs", ".gc.lock", *_FILES)
 
 
 class MissingBlobError(PipelineError):

@@ -101,7 +101,7 @@ def _nearest_key(
         return "the last build in this workspace", old.key
     comparable = [
         key
-        for digest, key in earlier_keys(store, action.kind)
+        for digest, key in earlier_keys(store, action.kind, action.key)
         if digest != action.digest and _comparable(key, action.key)
     ]
     nearest = min(comparable, key=lambda k: sum(1 for _ in diff_json(k, action.key)), default=None)

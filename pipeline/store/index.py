@@ -1,0 +1,286 @@
+"""An index of a store: what its files are, found without reading a million of them.
+
+It is an SQLite file that can be deleted at any time. Builds don't write it: whoever asks brings it
+up to date, by listing the folders whose time has changed and reading the entries that are new. The
+times of last use, which no folder shows, are those of that moment, so they can be too early.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipeline.store.digest import Digest, hash_json
+from pipeline.store.entries import find_blobs_of
+from pipeline.store.errors import PipelineError
+from pipeline.store.file_digests import RACY_NS
+from pipeline.store.files import clear_place, remove
+from pipeline.store.store import Store
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+FILE = "index.sqlite3"
+_VERSION = 1
+_SCHEMA = """
+create table folders (name text primary key, time integer) without rowid;
+create table blobs (digest blob primary key, folder text, size integer, used real, inode integer,
+    named integer) without rowid;
+create table results (id integer primary key, digest blob unique, folder text, size integer,
+    used real, inode integer, kind text, about blob, seconds real, peak integer);
+create table names (blob blob, result integer, primary key (blob, result)) without rowid;
+create index blobs_by_folder on blobs (folder);
+create index blobs_by_size on blobs (size);
+create index loose_blobs on blobs (used) where not named;
+create index results_by_folder on results (folder);
+create index results_by_use on results (used, size);
+create index results_by_subject on results (kind, about, used);
+create index results_by_kind on results (kind, size);
+create index names_by_result on names (result);
+"""
+
+
+class Totals(NamedTuple):
+    """Number and bytes of files."""
+
+    number: int
+    size: int
+
+
+class Row(NamedTuple):
+    """A file of the store; `used` is no later than its last use, in seconds since the epoch."""
+
+    digest: Digest
+    size: int
+    used: float
+
+
+def subject(key: Mapping[str, Any]) -> Digest:
+    """Return what two keys of a kind have in common if one can be compared with the other: the
+    model, and the names of the methods."""
+    named = (key.get(name) for name in ("methods", "programs"))
+    return hash_json([key.get("model"), *(sorted(n) if isinstance(n, dict) else [] for n in named)])
+
+
+@contextmanager
+def open_index(store: Store) -> Iterator[Index]:
+    """Open a store's index, as the store is now. One that is damaged or of another version is made
+    anew; where none can be written, or another process keeps it, in memory.
+
+    Raises PipelineError where the disk gives damage or fails meanwhile.
+    """
+    import sqlite3  # which a no-op run does without
+
+    try:
+        with closing(_open(store)) as connection:
+            yield Index(store, connection)
+    except sqlite3.Error as error:
+        with suppress(OSError):
+            remove(store.root / FILE)
+        what = f"its index was damaged, and is made anew when you run this again ({error})"
+        raise PipelineError(f"store {store.root}: {what}") from error
+
+
+def _open(store: Store) -> Connection:
+    import sqlite3  # which a no-op run does without
+
+    path = store.root / FILE
+    for place in (path, path) if store.root.is_dir() else ():
+        with suppress(sqlite3.Error, OSError):
+            clear_place(path)
+            return _prepare(store, sqlite3.connect(place, timeout=5.0))
+        with suppress(OSError):
+            remove(path)
+    return _prepare(store, sqlite3.connect(":memory:"))
+
+
+def _prepare(store: Store, connection: Connection) -> Connection:
+    """Bring an index up to date. Raises sqlite3.Error."""
+    try:
+        connection.execute("pragma synchronous = off")  # it can be made again
+        (version,) = connection.execute("pragma user_version").fetchone()
+        query = "select name from sqlite_master where type = 'table' order by name"
+        tables = [name for (name,) in connection.execute(query).fetchall()]
+        if version != _VERSION or tables != ["blobs", "folders", "names", "results"]:
+            for name in tables:
+                connection.execute(f'drop table "{name}"')
+            connection.executescript(_SCHEMA)
+            connection.execute(f"pragma user_version = {_VERSION}")
+        Index(store, connection).update()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Index:
+    """The index of a store, over an open connection."""
+
+    def __init__(self, store: Store, connection: Connection) -> None:
+        self._store = store
+        self._sql = connection
+        self._now = time.time()  # a clock that once stood in the future keeps nothing for ever
+
+    # Bringing it up to date
+
+    def update(self) -> None:
+        """Look at the folders whose time has changed."""
+        known = dict(self._sql.execute("select name, time from folders"))
+        with self._sql:
+            self._sql.execute("begin immediate")
+            for top in ("blobs", "actions"):
+                there = set(_folders(self._store.root / top))
+                for name in sorted(there):
+                    folder = f"{top}/{name}"
+                    with suppress(OSError):
+                        self._update_folder(folder, known.get(folder))
+                gone = [
+                    f for f in known if f.startswith(f"{top}/") and f.split("/")[1] not in there
+                ]
+                for folder in gone:
+                    self._replace(folder, {})
+                    self._sql.execute("delete from folders where name = ?", (folder,))
+
+    def _update_folder(self, folder: str, known: int | None) -> None:
+        path = self._store.root / folder
+        now = time.time_ns()  # before the folder is read
+        stamp = os.stat(path).st_mtime_ns
+        if stamp == known:
+            return
+        found = {}
+        with os.scandir(path) as entries:
+            for entry in entries:
+                with suppress(OSError, ValueError):  # a file may vanish meanwhile
+                    digest = bytes.fromhex(path.name + entry.name.removesuffix(".json"))
+                    found[digest] = entry.stat(follow_symlinks=False)
+        self._replace(folder, found)
+        settled = stamp if now - stamp > RACY_NS else 0  # it may change again within its stamp
+        self._sql.execute("insert or replace into folders values (?, ?)", (folder, settled))
+
+    def _replace(self, folder: str, found: Mapping[bytes, os.stat_result]) -> None:
+        """Take what is found in a folder for what is in it."""
+        table = folder.partition("/")[0].replace("actions", "results")
+        query = f"select digest, inode, size from {table} where folder = ?"
+        known = {row[0]: row[1:] for row in self._sql.execute(query, (folder,))}
+        for digest in known.keys() - found.keys():
+            self._drop(table, digest)
+        for digest, stat in found.items():
+            used = min(stat.st_mtime, self._now)
+            if known.get(digest) == (stat.st_ino, stat.st_size):
+                query = f"update {table} set used = ? where digest = ?"
+                self._sql.execute(query, (used, digest))
+                continue
+            if digest in known:
+                self._drop(table, digest)
+            row = (digest, folder, stat.st_size, used, stat.st_ino)
+            if table == "blobs":
+                self._add_blob(row)
+            else:
+                self._add_result(row)
+
+    def _add_blob(self, row: tuple[Any, ...]) -> None:
+        named = "exists (select 1 from names where blob = ?1)"
+        self._sql.execute(f"insert into blobs values (?1, ?2, ?3, ?4, ?5, {named})", row)
+
+    def _add_result(self, row: tuple[Any, ...]) -> None:
+        digest = Digest(row[0].hex())
+        entry = self._store.read_entry(self._store.action_path(digest), digest)
+        key = entry.key if entry else {}
+        facts = (
+            str(key.get("kind")) if entry else "damaged",
+            bytes.fromhex(subject(key)),
+            entry.seconds if entry else 0.0,
+            entry.peak if entry else 0,
+        )
+        columns = "digest, folder, size, used, inode, kind, about, seconds, peak"
+        marks = ", ".join("?" * (len(row) + len(facts)))
+        query = f"insert into results ({columns}) values ({marks})"
+        number = self._sql.execute(query, (*row, *facts)).lastrowid
+        blobs = [bytes.fromhex(blob) for blob in find_blobs_of(entry)] if entry else []
+        self._sql.executemany("insert into names values (?, ?)", ((b, number) for b in blobs))
+        self._sql.executemany("update blobs set named = 1 where digest = ?", ((b,) for b in blobs))
+
+    def _drop(self, table: str, digest: bytes) -> None:
+        if table == "blobs":
+            self._sql.execute("delete from blobs where digest = ?", (digest,))
+            return
+        query = "delete from results where digest = ? returning id"
+        for (number,) in self._sql.execute(query, (digest,)).fetchall():
+            query = "delete from names where result = ? returning blob"
+            blobs = self._sql.execute(query, (number,)).fetchall()
+            loose = "not exists (select 1 from names where blob = ?1)"
+            query = f"update blobs set named = 0 where digest = ?1 and {loose}"
+            self._sql.executemany(query, blobs)
+
+    # What is in it
+
+    def blobs(self) -> Totals:
+        return Totals(*self._sql.execute("select count(*), total(size) from blobs").fetchone())
+
+    def results(self) -> dict[str, Totals]:
+        """Return number and bytes of the results of each kind."""
+        query = "select kind, count(*), total(size) from results group by kind"
+        return {kind: Totals(number, int(size)) for kind, number, size in self._sql.execute(query)}
+
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        return int(self.blobs().size + sum(each.size for each in self.results().values()))
+
+    def find(self, kind: str, about: Digest | None, most: int) -> list[Digest]:
+        """Return results of a kind, and about a subject, the latest used first."""
+        where, values = ("and about = ?", [bytes.fromhex(about)]) if about else ("", [])
+        query = f"select digest from results where kind = ? {where} order by used desc limit ?"
+        return [Digest(row[0].hex()) for row in self._sql.execute(query, [kind, *values, most])]
+
+    # Eviction, which goes by the index and asks each file for its last use
+
+    def oldest(self, before: float) -> Row | None:
+        """Return the result that was not used for longest, if its last use was earlier."""
+        return self._oldest("results", "true", before)
+
+    def oldest_loose(self, before: float) -> Row | None:
+        """Return the same of the blobs that no result names."""
+        return self._oldest("blobs", "not named", before)
+
+    def _oldest(self, table: str, where: str, before: float) -> Row | None:
+        while True:
+            query = f"select digest, folder, size, used from {table} where {where} order by used"
+            row = self._sql.execute(f"{query} limit 1").fetchone()
+            if row is None or row[3] >= before:
+                return None
+            digest, used = Digest(row[0].hex()), row[3]
+            try:
+                latest = min(os.lstat(self._path(table, digest)).st_mtime, self._now)
+            except OSError:
+                self._drop(table, row[0])
+                continue
+            if latest <= used:
+                return Row(digest, row[2], used)
+            query = f"update {table} set used = ? where digest = ?"
+            self._sql.execute(query, (latest, row[0]))
+
+    def _path(self, table: str, digest: Digest) -> Path:
+        paths = {"blobs": self._store.blob_path, "results": self._store.action_path}
+        return paths[table](digest)
+
+    def used_since(self, time: float) -> int:
+        """Return the bytes of the results and loose blobs that were used since then."""
+        results = "select total(size) from results where used >= ?"
+        blobs = "select total(size) from blobs where not named and used >= ?"
+        found = (self._sql.execute(query, (time,)).fetchone()[0] for query in (results, blobs))
+        return int(sum(found))
+
+    def forget(self, table: str, digest: Digest) -> None:
+        """Take out a file that was removed, or could not be. Its folder is listed again."""
+        folder = f"{table.replace('results', 'actions')}/{digest[:2]}"
+        self._drop(table, bytes.fromhex(digest))
+        self._sql.execute("update folders set time = 0 where name = ?", (folder,))
+
+
+def _folders(top: Path) -> Iterator[str]:
+    with suppress(OSError), os.scandir(top) as entries:
+        yield from (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

@@ -1,0 +1,160 @@
+"""The index of a store: what the files say, whatever happened to either."""
+
+import os
+import sqlite3
+from contextlib import closing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.store import index as module
+from pipeline.store.errors import PipelineError
+from pipeline.store.index import FILE, Index, open_index, subject
+from pipeline.store.maintenance import earlier_keys, evict, statistics
+from pipeline.store.store import Store
+from tests.store.test_maintenance import put
+
+
+def seen(index):
+    """All that an index tells of the files, whatever numbers it gives them."""
+    names = "select blob, digest from names join results on id = result"
+    sql = index._sql
+    return (
+        sorted(sql.execute("select digest, size, inode, named from blobs")),
+        sorted(sql.execute("select digest, size, inode, kind, about, seconds from results")),
+        sorted(sql.execute(names)),
+    )
+
+
+def afresh(store):
+    """What an index says that is made now."""
+    with closing(module._prepare(store, sqlite3.connect(":memory:"))) as connection:
+        return seen(Index(store, connection))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+NAMES = st.integers(0, 5)
+STEPS = st.one_of(
+    st.tuples(st.just("put"), NAMES),
+    st.tuples(st.just("share"), NAMES),
+    st.tuples(st.just("drop result"), NAMES),
+    st.tuples(st.just("drop blob"), NAMES),
+    st.tuples(st.just("evict"), NAMES),
+    st.tuples(st.just("look"), NAMES),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(STEPS, max_size=14))
+def test_an_index_follows_its_files(tmp_path_factory, steps):
+    store = Store(tmp_path_factory.mktemp("store"))
+    made = {}
+    for step, number in steps:
+        if step == "put":
+            made[number] = put(store, str(number), 50, number * 100)
+        elif step == "share" and number in made:
+            store.put_result({"k": number}, {"blobs": [made[number][1]]})
+        elif step == "drop result" and number in made:
+            store.action_path(made[number][0]).unlink(missing_ok=True)
+        elif step == "drop blob" and number in made:
+            store.blob_path(made[number][1]).unlink(missing_ok=True)
+        elif step == "evict":
+            evict(store, number * 100)
+        elif step == "look":
+            with open_index(store):
+                pass
+    with open_index(store) as index:
+        assert seen(index) == afresh(store)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no database at all" * 100, "folder", "version", "table"])
+def test_a_damaged_index_is_made_anew(store, damage):
+    put(store, "a", 100, 0)
+    with open_index(store) as index:
+        before = seen(index)
+    path = store.root / FILE
+    if damage == "folder":
+        path.unlink()
+        path.mkdir()
+    elif isinstance(damage, bytes):
+        path.write_bytes(damage)
+    else:
+        words = {"version": "pragma user_version = 99", "table": "drop table names"}
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(words[damage])
+    with open_index(store) as index:
+        assert seen(index) == before == afresh(store)
+
+
+def test_a_folder_that_did_not_change_is_not_listed(store, monkeypatch):
+    for number in range(20):
+        put(store, str(number), 10, 0)
+    for path in store.root.glob("*/*"):
+        os.utime(path, (1e9, 1e9))
+    with open_index(store):
+        pass
+    listed, scandir = [], os.scandir
+    monkeypatch.setattr(module.os, "scandir", lambda path: listed.append(path) or scandir(path))
+    with open_index(store) as index:
+        assert index.blobs().number == 20
+    assert {path.name for path in listed} == {"blobs", "actions"}
+
+
+def test_an_index_that_is_kept_by_another_process_is_done_without(store, monkeypatch):
+    put(store, "a", 100, 0)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda place, timeout=0: connect(place, timeout=0))
+    with open_index(store):
+        pass
+    with closing(connect(store.root / FILE)) as other:
+        other.execute("begin exclusive")
+        with open_index(store) as index:
+            assert index.blobs().number == 1
+
+
+def test_keys_that_can_be_compared_are_found(store):
+    first = {"kind": "compile", "model": "m", "methods": {"a": 1}}
+    alike = {"kind": "compile", "model": "m", "methods": {"a": 2}}
+    others = [
+        {"kind": "link", "model": "m", "methods": {"a": 1}},
+        {"kind": "compile", "model": "m", "methods": {"a": 1, "b": 1}},
+        {"kind": "compile", "model": "n", "methods": {"a": 1}},
+    ]
+    assert subject(first) == subject(alike) not in map(subject, others[1:])
+    digests = {}
+    for age, key in enumerate([first, alike, *others]):
+        key = {**key, "kind": f"k{key['kind']}"}  # whose results have no form
+        digests[age] = store.put_result(key, {})
+        os.utime(store.action_path(digests[age]), (1000 + age, 1000 + age))
+    found = earlier_keys(store, "kcompile", {**first, "kind": "kcompile"})
+    assert [digest for digest, _ in found] == [digests[1], digests[0]]
+
+
+def test_damage_that_shows_late_is_one_line(store):
+    for number in range(300):
+        store.put_result({"k": number}, {"x": str(number) * 50})
+    with open_index(store):
+        pass
+    path = store.root / FILE
+    content = bytearray(path.read_bytes())
+    content[8192:] = bytes(len(content) - 8192)
+    path.write_bytes(content)
+    for folder in store.root.glob("actions/*"):
+        os.utime(folder, (1e9, 1e9))
+    try:
+        statistics(store)
+    except PipelineError as error:
+        assert "run this again" in str(error) and "\n" not in str(error)
+    assert statistics(store).results == {"None": 300}
+
+
+def test_no_store_needs_no_index(tmp_path):
+    store = Store(tmp_path / "none")
+    with open_index(store) as index:
+        assert index.size() == 0 and index.oldest(float("inf")) is None
+    assert not store.root.exists()
