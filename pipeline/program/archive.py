@@ -35,6 +35,7 @@ from pipeline.program.graphs import iter_nodes
 from pipeline.program.operator_libraries import (
     REMEDY,
     find_operators,
+    likely_library,
     register_for_lowering,
     register_operators,
 )
@@ -91,7 +92,9 @@ def _register_operators(document: Any, entry: str) -> None:
     register_for_lowering()
     for name, why in register_operators(find_operators(document)).items():
         what = f"'{entry}' calls the operator {name[:_LONGEST]}, which nothing here registers"
-        raise ValueError(f"{what}: {why}" if why else f"{what}; {REMEDY}")
+        library = likely_library(name)
+        remedy = f"{library} does; {REMEDY}" if library else REMEDY
+        raise ValueError(f"{what}: {why}" if why else f"{what}; {remedy}")
 
 
 def _load_tensors(

@@ -68,6 +68,12 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
         "executorch.backends.arm.ao_ext.ops.mxfp_linear_op",
     ),
 }
+# Of libraries that no build needs, and whose versions stand in no key: `operators` names them.
+ELSEWHERE: Mapping[str, str] = {
+    "torchvision": "torchvision",
+    "transformers": "transformers.integrations.moe",
+    "transformers_msa": "transformers.integrations.msa_attention",
+}
 # What lowering asks for, whichever operators a program calls: the out variants of quantized ones,
 # and those that exir itself puts into programs.
 _OF_LOWERING = (
@@ -102,6 +108,13 @@ def find_library(operator: str) -> str:
     loaded when it was registered, else the one that the table has for it, else ""."""
     known = LIBRARIES.get(operator.partition("::")[0], ("",))
     return _REGISTERED_BY.get(operator, known[0])
+
+
+def likely_library(name: str) -> str:
+    """Return the module that registers an operator, as `llama.update_cache.default`, by its
+    namespace alone, or ""."""
+    namespace = name.partition(".")[0]
+    return next(iter(LIBRARIES.get(namespace, ())), ELSEWHERE.get(namespace, ""))
 
 
 def register_for_lowering() -> None:
@@ -149,8 +162,8 @@ def explain_missing(error: AttributeError) -> str:
         name = f"{asked._qualified_op_name.replace('::', '.')}.{error.name}"
     else:
         return ""
-    modules = LIBRARIES.get(name.partition(".")[0], ())
-    known = f", as {modules[0]}," if modules else ""
+    library = likely_library(name)
+    known = f", as {library}," if library else ""
     return (
         f"calls the operator {name[:_LONGEST]}, which nothing here registers; import the module "
         f"that does{known} in the exporter, or name it in `operators` of [tool.pte-pipeline]"

@@ -14,6 +14,7 @@ from pipeline.program.operator_libraries import (
     find_library,
     find_operators,
     is_registered,
+    likely_library,
     noting_operators,
     register_operators,
 )
@@ -68,6 +69,12 @@ def test_an_exporter_that_asks_for_a_missing_operator_is_told_what_to_import(ope
     with pytest.raises(AttributeError) as caught:
         torch.nothing  # noqa: B018
     assert explain_missing(caught.value) == ""
+
+
+def test_libraries_that_no_build_needs_are_named():
+    assert likely_library("transformers.grouped_mm_fallback.default").startswith("transformers.")
+    assert likely_library("llama.update_cache.default").startswith("executorch.")
+    assert likely_library("team.scale.default") == ""
 
 
 def test_operators_are_those_of_the_library_that_registers_them():
