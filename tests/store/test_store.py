@@ -95,9 +95,16 @@ def test_result_is_found_by_its_key(store):
     assert store.get(action).key == KEY
 
 
-def test_seconds_of_stages_are_kept(store):
-    action = store.put_result(KEY, {"object": 1}, 2.5, {"lower": 1.23456, "to edge": 1})
+def test_seconds_of_stages_and_peaks_are_kept(store):
+    action = store.put_result(KEY, {"object": 1}, 2.5, {"lower": 1.23456, "to edge": 1}, 1 << 33)
     assert store.get(action).stages == {"lower": 1.235, "to edge": 1}
+    assert store.get(action).peak == 1 << 33
+
+
+@pytest.mark.parametrize("peak", ["1", -1, 1.5, True, 1 << 60])
+def test_an_entry_with_another_peak_is_none(peak):
+    entry = ActionEntry(KEY, {"object": 1}, 2.5, peak=peak)
+    assert ActionEntry.from_json(entry.to_json(), digest.hash_json(KEY)) is None
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,8 @@ VALUES = (None, True, -1, 0, 1.5, 10**400, "", "x", "0" * 64, [], {}, [[]], {"":
 
 def check_of(record: dict[str, Any]) -> str:
     """Return the checksum of a record of an action; KeyError for what is none."""
-    stages = record.get("stages", {})
-    entry = ActionEntry(record["key"], record["result"], record["seconds"], stages=stages)
-    return entry.checksum
+    more = {name: record[name] for name in ("stages", "peak") if name in record}
+    return ActionEntry(record["key"], record["result"], record["seconds"], **more).checksum
 
 
 @dataclass
