@@ -44,6 +44,8 @@ _CONNECT = "10s"
 _CLOSE = 5.0  # seconds
 _BETWEEN_LOOKS = 2.0  # seconds between two looks at which workers there are
 _FIRST_LANE = 1 << 32  # above all numbers of processes
+# Ctrl-C in a terminal reaches them too; they are this process's matter.
+_NO_INTERRUPTS = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 _SILENT = logging.CRITICAL + 1
 _PACKING = 4  # parcels packed at a time: some wait for the remote
 _log = logging.getLogger(__name__)
@@ -116,7 +118,8 @@ class ClusterExecutor:
                         n_workers=jobs,
                         threads_per_worker=1,
                         memory_limit=0,
-                        dashboard_address=None,
+                        dashboard_address="127.0.0.1:0",  # a port that nobody has
+                        preload=[_NO_INTERRUPTS],
                         silence_logs=_SILENT,
                     )
                 client = Client(where, timeout=_CONNECT, set_as_default=False)
