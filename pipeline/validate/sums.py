@@ -40,7 +40,10 @@ def find_sum(name: str, args: Sequence[Any]) -> tuple[int, int]:
     if name == "col2im":
         return 0, math.prod(args[2])
     if weighing := [count for prefix, count in _WEIGHING.items() if name.startswith(prefix)]:
-        return 0, max(weighing)
+        # Weights follow from places, which float32 holds to a share of the size: what one neighbour
+        # loses, the other gains. Coarser values are weighed in float32 too.
+        size = 2 * max(first.shape[2:], default=1) if first.dtype is torch.float32 else 1
+        return 0, max(weighing) * size**2
     if name == "scaled_dot_product_attention":
         return 0, first.shape[-1] + args[1].shape[-2]
     if name in ("layer_norm", "rms_norm"):
