@@ -288,6 +288,7 @@ class _Refit(TypedDict):
     base: Digest
     proven: bool
     why: str
+    misses: Count
     recipe: _Recipe | None
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 Sources = Callable[[Json], Array]
 REFIT = "refit"  # the stage
+_MOST_MISSES = 3
 _log = logging.getLogger(__name__)
 
 
@@ -89,7 +90,8 @@ def refit_unit(action: Action[CompileInputs], workspace: Workspace, stages: Stag
                 why = str(reason)
         if result is None:
             _log.warning("%s is compiled, since %s", action.title, why)
-            store.put_result(found.key, {**found.result, "why": why}, peak=found.peak)
+            missed = {"why": why, "misses": found.result["misses"] + 1}
+            store.put_result(found.key, {**found.result, **missed}, peak=found.peak)
             return False
         # Memory is given to the next one as if it had to be compiled.
         store.put_result(action.key, result, stages.total, stages.seconds(), found.peak)
@@ -206,6 +208,8 @@ class Lesson:
             return None
         key = _structure_key(action, store)
         found = store.get_by_key(key)
+        if found is not None and found.result["misses"] >= _MOST_MISSES:
+            return None  # it is the same each time; partitions are found in the store without it
         watch = None
         if found is not None and found.result["base"] != action.digest:
             from pipeline.compile.refit.watch import Watch
@@ -226,17 +230,24 @@ class Lesson:
     def end(self, result: Json, peak: int) -> None:
         """Record what was learnt, once the result is in the store, and the bytes of memory that
         compiling took."""
-        record = {"base": self.action.digest, "proven": False, "why": "", "recipe": None}
+        before = self.found.result if self.found else {"why": "", "misses": 0}
+        record = {
+            "base": self.action.digest,
+            "proven": False,
+            "why": "",
+            "misses": before["misses"],
+            "recipe": None,
+        }
         if self.watch is not None and self.found is not None:
             try:
                 recipe = self._prove(self.watch, self.found.result["base"], result)
                 record |= {
                     "proven": True,
                     "recipe": asdict(recipe),
-                    "why": self.found.result["why"],
+                    "why": before["why"],
                 }
             except CannotRefitError as reason:
-                record["why"] = str(reason)
+                record |= {"why": str(reason), "misses": before["misses"] + 1}
                 _log.warning("%s: its recipe is not kept, since %s", self.action.title, reason)
         self.store.put_result(self.key, record, peak=peak)
 
