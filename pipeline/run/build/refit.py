@@ -93,6 +93,8 @@ def refit_unit(action: Action[CompileInputs], workspace: Workspace, stages: Stag
             missed = {"why": why, "misses": found.result["misses"] + 1}
             store.put_result(found.key, {**found.result, **missed}, peak=found.peak)
             return False
+        if found.result["misses"]:
+            store.put_result(found.key, {**found.result, "misses": 0}, peak=found.peak)
         # Memory is given to the next one as if it had to be compiled.
         store.put_result(action.key, result, stages.total, stages.seconds(), found.peak)
         return True
@@ -230,8 +232,8 @@ class Lesson:
     def end(self, result: Json, peak: int) -> None:
         """Record what was learnt, once the result is in the store, and the bytes of memory that
         compiling took."""
-        before = self.found.result if self.found else {"why": "", "misses": 0}
-        record = {
+        before: Json = self.found.result if self.found else {"why": "", "misses": 0}
+        record: dict[str, Any] = {
             "base": self.action.digest,
             "proven": False,
             "why": "",
@@ -247,7 +249,7 @@ class Lesson:
                     "why": before["why"],
                 }
             except CannotRefitError as reason:
-                record |= {"why": str(reason), "misses": before["misses"] + 1}
+                record["why"] = str(reason)
                 _log.warning("%s: its recipe is not kept, since %s", self.action.title, reason)
         self.store.put_result(self.key, record, peak=peak)
 
