@@ -10,6 +10,8 @@ from torch import nn
 from torch.export import export
 from torch.export.pt2_archive._package import package_pt2
 
+from pipeline.store.maintenance import earlier_keys
+from pipeline.store.store import Store
 from tests.support.bench import REPOSITORY, Bench
 
 XNNPACK, PORTABLE = {"partitioners": ["xnnpack"]}, {"partitioners": []}
@@ -62,6 +64,10 @@ def lower(bench):
     assert bench.doit("lower") == 0, bench.output
     run = json.loads((bench.root / "build" / "run.json").read_text())
     return {each["method"] or each["kind"]: each["outcome"] for each in run["actions"]}
+
+
+def records(store):
+    return [store.get(digest) for digest, _ in earlier_keys(store, "refit")]
 
 
 METHODS = ("run", "again")
@@ -168,3 +174,21 @@ def test_what_is_not_known_is_lowered(tmp_path, name):
             assert bench.doit("explain", "small/run") == 0
             assert why in bench.output
         assert lower(bench)["run"] == "built"
+
+
+def test_a_recipe_that_is_missed_each_time_is_not_learnt_again(tmp_path):
+    """Partitions are then found in the store, as without any recipe."""
+    bench = start(tmp_path / "w", {"run": PORTABLE, "again": PORTABLE})
+    for seed in (1, 2):
+        write(bench, seed)
+        lower(bench)
+    store = Store(bench.store)
+    for entry in records(store):
+        store.put_result(entry.key, {**entry.result, "misses": 3})
+    write(bench, 3, CHANCE["two are equal now"])
+    lower(bench)
+    found = [(each.result["proven"], each.result["misses"]) for each in records(store)]
+    assert found == [(True, 4), (True, 4)]
+    write(bench, 4)
+    assert lower(bench)["run"] == "refit"  # which counts from the beginning
+    assert {each.result["misses"] for each in records(store)} == {0}
