@@ -225,7 +225,7 @@ def identify_program(path: Path, entry: str) -> ProgramIdentity:
     Raises SourceError."""
     with open_archive(path) as archive:
         canonical = canonical_program(archive.program(entry))
-        tensors = _tensor_digests(archive, entry)
+        tensors = _tensor_digests(archive, entry, mapped=True)
     program, names = _digest_program(canonical, tensors), digest.hash_json(canonical.names)
     for own in tensors.values():
         for record in own.values():
@@ -252,9 +252,11 @@ def _digest_program(canonical: Canonical, tensors: Mapping[str, Any]) -> Digest:
     return digest.hash_json({"program": canonical.program, **tensors})
 
 
-def _tensor_digests(archive: ArchiveReader, entry: str) -> dict[str, dict[str, Any]]:
+def _tensor_digests(
+    archive: ArchiveReader, entry: str, mapped: bool = False
+) -> dict[str, dict[str, Any]]:
     """Return the records of all tensors, with the digests of their bytes, and their tags."""
-    tensors = {kind: _payload_digests(archive, kind, entry) for kind in KINDS}
+    tensors = {kind: _payload_digests(archive, kind, entry, mapped) for kind in KINDS}
     for name, tag in archive.tags(entry).items():
         for own in tensors.values():
             if name in own:
@@ -262,13 +264,13 @@ def _tensor_digests(archive: ArchiveReader, entry: str) -> dict[str, dict[str, A
     return tensors
 
 
-def _payload_digests(archive: ArchiveReader, kind: str, entry: str) -> dict[str, Any]:
+def _payload_digests(archive: ArchiveReader, kind: str, entry: str, mapped: bool) -> dict[str, Any]:
     """Return the record of each tensor, with the digest of its member in the place of its name."""
     records = archive.payloads(kind, entry)
     files: dict[str, list[Any]] = {}
     for _, record in sorted(records.items()):
         name = record["path_name"]
         if name not in files:  # the position says which names share one file, that is, alias
-            files[name] = [len(files), archive.members.hash(f"data/{kind}/{name}")]
+            files[name] = [len(files), archive.members.hash(f"data/{kind}/{name}", mapped)]
         record["path_name"] = files[name]
     return records

@@ -20,7 +20,6 @@ def find_forms(values: Array, view: View) -> set[Digest]:
 
 def _forms(values: Array, view: View) -> Iterator[Array]:
     """Yield a tensor as backends and ExecuTorch's emitter lay it out, in logical order."""
-    yield values
     if values.nbytes < _SMALL:
         return
     rank = range(values.ndim)

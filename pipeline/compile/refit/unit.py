@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.compile.refit.arrays import Array, UnknownValueError, View, logical_bytes
+from pipeline.compile.refit.arrays import Array, UnknownValueError, View, logical_bytes, look
 from pipeline.compile.refit.forms import find_forms
 from pipeline.compile.refit.recipes import (
     UNKNOWN,
@@ -67,11 +67,13 @@ class _Changes:
     put: Callable[[Any], Digest]
     blobs: dict[Digest, Digest] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    storages: dict[int, Digest] = field(default_factory=dict)  # of steps
 
-    def exchange(self, old: Digest, data: Any, size: int) -> None:
+    def exchange(self, old: Digest, data: Any, size: int) -> Digest:
         if len(data) != size:
             raise CannotRefitError("a blob would have another size")
         self.blobs[old] = self.put(data)
+        return self.blobs[old]
 
     def check(self, parts: Mapping[Any, Any], what: str) -> None:
         """Raise CannotRefitError where parts that differed are the same now, since tables of a
@@ -136,12 +138,15 @@ def _make_blobs(recipe: Recipe, evaluation: Evaluation, made: Json, changes: _Ch
         makers = recipe.blobs.get(old, ())
         found = set()
         for maker in makers:
-            data = None if maker is None else evaluation.storage(maker).data
-            found.add(old if data is None else hash_bytes(data))
-            if data is not None and len(found) == 1:
-                changes.exchange(old, data, size)
-                if old in named:
-                    keyed[old] = hashlib.sha256(data).hexdigest()
+            if maker is None:
+                found.add(old)
+                continue
+            data = evaluation.storage(maker).data
+            new = hash_bytes(data) if old in changes.blobs else changes.exchange(old, data, size)
+            changes.storages[maker] = new
+            if old in named and not found:
+                keyed[old] = hashlib.sha256(data).hexdigest()
+            found.add(new)
         if len(found) > 1:
             constants = ", ".join(recipe.name_constants(m) for m in makers if m is not None)
             raise CannotRefitError(f"{constants} were equal, and were stored once; they differ now")
@@ -185,8 +190,11 @@ def _describe_tensors(
                     news[old] = tensor["forms"]
                     continue
                 view = View.from_json(record)
-                values = evaluation.values(view)
-                new = hash_bytes(logical_bytes(values))
+                storage = evaluation.storage(view.step)
+                values = look(storage, view)
+                whole = values.flags.c_contiguous and values.nbytes == storage.nbytes
+                new = changes.storages.get(view.step) if whole else None
+                new = new or hash_bytes(logical_bytes(values))
                 if new not in news:
                     news[new] = dict.fromkeys(sorted(find_forms(values, view) - {new}), 1)
             if len(news) > 1:
