@@ -169,3 +169,20 @@ def test_what_a_parcel_needs_is_pushed_once(workspace, tmp_path):
     packer.pack(first)
     assert shared.store.remote.counts.pushed == before
     assert SimpleNamespace(**json.loads(packer.pack(first))).kind == "quantize"
+
+
+def test_only_backends_with_requirements_are_tags(monkeypatch):
+    """What a plain install lowers for asks nothing of a worker."""
+    from pipeline.backends import BACKENDS
+    from pipeline.plan.actions import CompileInputs
+    from pipeline.run.executors import tags
+    from tests.support.configs import parse_config
+
+    methods = {"run": {"partitioners": ["openvino", "xnnpack"]}, "other": {"partitioners": []}}
+    config = parse_config("p", {"model": "m", "methods": methods}, "p.yaml")
+    inputs = CompileInputs({}, {}, config.methods, config.emit)
+    assert tags.needed_tags(SimpleNamespace(inputs=inputs)) == {"openvino"}
+    assert tags.needed_tags(SimpleNamespace(inputs=None)) == frozenset()
+    need = BACKENDS["openvino"].host.requirements[0]
+    monkeypatch.setattr(type(need), "there", property(lambda self: lambda: self is not need), False)
+    assert "openvino" not in tags.offered_tags()
