@@ -12,7 +12,6 @@ import torch
 from executorch.exir.backend import backend_api
 from executorch.exir.backend.backend_api import MethodProgramsPartitionerSpec
 from executorch.exir.backend.partitioner import Partitioner
-from joblib import Parallel, delayed
 from torch.export import ExportedProgram
 
 from pipeline.compile.module_filter import FilteredPartitioner, check_modules
@@ -182,6 +181,8 @@ def _lower_ahead(
     n_jobs: int,
     store: Store,
 ) -> None:
+    from joblib import Parallel, delayed  # which workers do without
+
     global _inherited
     _inherited = (programs, partitioners, units, store)
     try:

@@ -77,9 +77,9 @@ def join(group: int, parent: int) -> None:
 
 
 def _keep_for_ever() -> None:
-    """Keep joblib from ending this worker when it has grown by 300 MB, which it does where psutil
-    is installed (loky 3.6, `_process_worker`): it would import all again. It can go when that is an
+    """Keep loky from ending this worker when it has grown by 300 MB, which it does where psutil is
+    installed (loky 3.7, `_process_worker`): it would import all again. It can go when that is an
     option."""
-    from joblib.externals.loky import process_executor
+    from loky import process_executor
 
     process_executor._USE_PSUTIL = False

@@ -1,7 +1,7 @@
 """Worker processes on this machine.
 
-Each is a pool of one process of joblib's loky, so that one that dies takes nothing else with it. A
-process starts when there is a call for it, and is kept until `close`.
+Each is a pool of one process of loky, as joblib's workers are, so that one that dies takes nothing
+else with it. A process starts when there is a call for it, and is kept until `close`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
-from joblib.externals.loky.process_executor import ShutdownExecutorError
+from loky import BrokenProcessPool, ProcessPoolExecutor
+from loky.process_executor import ShutdownExecutorError
 
 from pipeline.run.executors import WorkerLostError
 from pipeline.run.executors.system import (
