@@ -48,6 +48,7 @@ def workspace(tmp_path, monkeypatch):
     package as if it had been linked."""
     monkeypatch.setenv("LIMIT", "0.5")
     monkeypatch.setenv("LICENSE", "hush")
+    monkeypatch.delenv("PTE_PIPELINE_STORE", raising=False)
     root = tmp_path / "ours"
     files = {
         "pyproject.toml": SETTINGS,
