@@ -12,14 +12,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Wit
 from pipeline.backends.options import MODULE_PATTERN, Distinct, distinct, rule
 from pipeline.program.constant_values import wrong_value
 from pipeline.store.files import BUILD_FILES
-from pipeline.store.names import METHOD_NAME
+from pipeline.store.names import METHOD_NAME, NAME_PATTERN, NAME_RULE
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 
 _WEIGHTS_FILE = "weights"  # the .ptd file of weights without a file named
 LONGEST_NAME = 128  # of a file's 255, for a suffix and what stands before it
 _LONGEST_PATH = 1000  # of a file or module, with the folders that it is in
-NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
-METHOD_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 # Of an operator, or of several: `*` stands for any characters.
 PARAMETER_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 OPERATORS_PATTERN = r"^[A-Za-z_*][A-Za-z0-9_.*]*$"
@@ -32,8 +30,7 @@ _WORD = r"[A-Za-z][A-Za-z0-9_]*"
 REFERENCE_PATTERN = rf"^(executorch(\.(_passes|{_WORD}))+|{_WORD}(\.{_WORD})*):{_WORD}$"
 # What a text that does not match one of these should be.
 RULES = {
-    NAME_PATTERN: "must be letters, digits, '_', '-' and single dots inside",
-    METHOD_PATTERN: "must be letters, digits and '_', and not begin with a digit",
+    NAME_PATTERN: NAME_RULE,
     PARAMETER_PATTERN: "must be letters, digits and '_', and begin with a letter",
     OPERATOR_PATTERN: "must be an operator with its overload, such as aten.linear.default",
     OPERATORS_PATTERN: "must be an operator such as aten.add.Tensor, or a pattern such as aten.*",
@@ -147,7 +144,7 @@ _PATTERNS = {
 _LEAF: list[dict[str, Any]] = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
 _NESTED: dict[str, Any] = {"anyOf": [*_LEAF, {"type": "array"}]}
 Name = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
-MethodName = Annotated[str, Field(pattern=METHOD_PATTERN), AfterValidator(_short)]
+MethodName = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN)]
 Library = Annotated[Label, AfterValidator(_short_path)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

@@ -18,7 +18,7 @@ from pipeline.program.archive_schema import ELEMENT_SIZES, SCHEMA_VERSION, STRID
 from pipeline.program.stored_zip import StoredZip
 from pipeline.store.errors import SourceError
 from pipeline.store.files import stat_file
-from pipeline.store.names import METHOD_NAME
+from pipeline.store.names import METHOD_NAME, METHOD_RULE
 
 KINDS = ("weights", "constants")
 
@@ -191,10 +191,7 @@ def tags_file(entry: str) -> str:
 def check_method_name(name: str) -> None:
     """Raises ValueError for a name that no method can have."""
     if not METHOD_NAME.fullmatch(name):
-        raise ValueError(
-            f"method name {name[:140]!r}; must be letters, digits and underscores, "
-            "at most 128, and not start with a digit"
-        )
+        raise ValueError(f"method name {name[:140]!r}; {METHOD_RULE}")
 
 
 def _refuse(name: str) -> None:

@@ -7,7 +7,12 @@ from collections.abc import Iterable
 
 from pipeline.store.digest import hash_bytes
 
-METHOD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+# Of packages and methods. In ExecuTorch a method can have any name; here it is part of the names of
+# files, tasks and members of archives.
+NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
+NAME_RULE = "must be letters, digits, '_', '-' and single dots inside"
+METHOD_NAME = re.compile(rf"(?!.{{129}}){NAME_PATTERN}")
+METHOD_RULE = f"{NAME_RULE}, at most 128"
 _LONGEST = 200  # bytes; filesystems take 255, and temporary files have longer names
 _LONGEST_STEM = 160
 _FORBIDDEN = frozenset('/\\:*?"<>|')

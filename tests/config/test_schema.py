@@ -123,7 +123,7 @@ def test_valid(document):
         config(methods={}),
         config(methods={"f": None}),
         config(methods={"f": {}}),
-        config(methods={"a-b": {"partitioners": []}}),
+        config(methods={"a b": {"partitioners": []}}),
         config(constant_methods={"a": None}),
         config(constant_methods={"a": {"b": 1}}),
         config(constant_methods={"a b": 1}),

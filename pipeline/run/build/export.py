@@ -45,7 +45,7 @@ from pipeline.run.trace.isolated import has_kernel_view, run_isolated
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.names import METHOD_NAME, are_distinct
+from pipeline.store.names import METHOD_NAME, METHOD_RULE, are_distinct
 from pipeline.store.store import Store
 from pipeline.store.toolchain import CORE
 from pipeline.store.workspace import Workspace
@@ -178,8 +178,7 @@ def _programs(module: ModuleType, parameters: Mapping[str, Any]) -> dict[str, Ex
         what = f"export_methods() returned {_describe(programs)}; must be a dict of method name to "
         what += "torch.export.ExportedProgram"
     elif wrong := [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]:
-        what = f"method names {', '.join(wrong)}; must be letters, digits and underscores, at "
-        what += "most 128, and not start with a digit"
+        what = f"method names {', '.join(wrong)}; {METHOD_RULE}"
     elif not are_distinct(programs):
         what = f"method names {', '.join(sorted(programs))}: two of them differ by case alone; "
         what += "rename one, since archives and some file systems take both for one"
