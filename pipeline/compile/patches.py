@@ -29,7 +29,6 @@ from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from pipeline.compile.preprocess.registry import find_entry
 from pipeline.program.patching import digest_source, lowers_fast, replaced
 
 _log = logging.getLogger(__name__)
@@ -258,6 +257,7 @@ def _make_expression(original: property) -> property:
 def _make_lowering(original: _Function) -> _Function:
     """Let the copies of partitions that a backend may change have the constants of the originals,
     where the backend writes to none: they would double the weights."""
+    from pipeline.compile.preprocess.registry import find_entry  # the catalogue, and its plugins
 
     def lower_all(backend_id: str, *args: Any, **given: Any) -> Any:
         entry = find_entry(backend_id)

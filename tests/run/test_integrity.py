@@ -77,13 +77,13 @@ SWAP = """
 import json
 _validate = validate
 
-def validate(action, workspace, stages, always=False):
+def validate(action, workspace, *arguments, **options):
     path = workspace.package(action.package) / "manifest.json"
     manifest = json.loads(path.read_text())
     methods = manifest["methods"]
     methods["encode"]["program"] = methods["decode"]["program"]
     path.write_text(json.dumps(manifest))
-    _validate(action, workspace, stages, always)
+    _validate(action, workspace, *arguments, **options)
 """
 
 
