@@ -2,7 +2,7 @@
 
 Each wave is known only from the one before it: where exporters looked, the exports, the links and
 what they are linked from, the validations, and the blobs of all these. So a build waits for a few
-round trips, however many packages it has. Without a remote nothing is done.
+rounds, and not for each of its packages. Without a remote nothing is done.
 """
 
 from __future__ import annotations

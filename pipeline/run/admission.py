@@ -1,4 +1,4 @@
-"""Which action starts next: the longest that the memory is there for.
+"""Chooses which action starts next: the longest that the memory is there for.
 
 Longest first keeps workers busy to the end, where the order in which actions became ready may leave
 one worker with the longest. A pure function, whatever runs the actions.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Expected:
-    """What an action will take: seconds of wall time, and bytes of memory at its peak."""
+    """The seconds of wall time, and the bytes at its peak, that an action is expected to take."""
 
     seconds: float
     memory: int

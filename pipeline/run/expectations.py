@@ -1,4 +1,4 @@
-"""What actions are expected to take: what they, or those most like them, took before."""
+"""Expects of actions that they take what they, or those most like them, took before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPEED = 50 << 20  # bytes a second, which only orders actions that nothing is k
 
 
 class Expectations:
-    """What actions will take, by what is remembered in a store; it is read when it is asked for."""
+    """Expectations from what a store remembers, which is read when it is first asked for."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

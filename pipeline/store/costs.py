@@ -1,4 +1,4 @@
-"""What actions took, by their names: seconds and peak bytes of the latest run of each.
+"""Remembers what actions took, by their names: seconds and peak bytes of the latest run of each.
 
 Entries of a store have both, and are found by key alone; this says what an action took under
 another key, before its model or config changed. It is no part of any key, and may be deleted.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FILE = "index.sqlite3"
 _VERSION = 1
+_PATIENCE = 5.0  # seconds for another process that writes it
 _SCHEMA = """
 create table folders (name text primary key, time integer) without rowid;
 create table blobs (digest blob primary key, folder text, size integer, used real, inode integer,
@@ -71,7 +72,7 @@ def open_index(store: Store) -> Iterator[Index]:
     """Open a store's index, as the store is now. One that is damaged or of another version is made
     anew; where none can be written, or another process keeps it, in memory.
 
-    Raises PipelineError where the disk gives damage or fails meanwhile.
+    Raises PipelineError where it turns out to be damaged meanwhile, or another process keeps it.
     """
     import sqlite3  # which a no-op run does without
 
@@ -79,9 +80,10 @@ def open_index(store: Store) -> Iterator[Index]:
         with closing(_open(store)) as connection:
             yield Index(store, connection)
     except sqlite3.Error as error:
-        with suppress(OSError):
-            remove(store.root / FILE)
-        what = f"its index was damaged, and is made anew when you run this again ({error})"
+        what = "its index is in use by another process; run again"
+        if not _is_busy(error):
+            _remove(store)
+            what = f"its index was damaged, and is made anew when you run this again ({error})"
         raise PipelineError(f"store {store.root}: {what}") from error
 
 
@@ -89,13 +91,30 @@ def _open(store: Store) -> Connection:
     import sqlite3  # which a no-op run does without
 
     path = store.root / FILE
-    for place in (path, path) if store.root.is_dir() else ():
-        with suppress(sqlite3.Error, OSError):
+    for _ in range(2 if store.root.is_dir() else 0):
+        try:
             clear_place(path)
-            return _prepare(store, sqlite3.connect(place, timeout=5.0))
-        with suppress(OSError):
-            remove(path)
+            return _prepare(store, sqlite3.connect(path, timeout=_PATIENCE))
+        except (sqlite3.Error, OSError) as error:
+            if _is_busy(error):
+                break
+            _remove(store)
     return _prepare(store, sqlite3.connect(":memory:"))
+
+
+def _remove(store: Store) -> None:
+    """Remove an index, with the journal of whoever was killed while writing it."""
+    for name in (FILE, f"{FILE}-journal"):
+        with suppress(OSError):
+            remove(store.root / name)
+
+
+def _is_busy(error: BaseException) -> bool:
+    """Tell whether another process writes the index, which is whole then, and is to be left."""
+    import sqlite3
+
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _prepare(store: Store, connection: Connection) -> Connection:

@@ -1,4 +1,4 @@
-"""How many values an operator sums for each of its results, by its name and arguments."""
+"""Counts how many values an operator sums for each of its results, by name and arguments."""
 
 from __future__ import annotations
 

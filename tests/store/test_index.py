@@ -113,8 +113,10 @@ def test_an_index_that_is_kept_by_another_process_is_done_without(store, monkeyp
         pass
     with closing(connect(store.root / FILE)) as other:
         other.execute("begin exclusive")
+        inode = (store.root / FILE).stat().st_ino
         with open_index(store) as index:
             assert index.blobs().number == 1
+        assert (store.root / FILE).stat().st_ino == inode  # it was left to the other one
 
 
 def test_keys_that_can_be_compared_are_found(store):

@@ -18,13 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import BACKENDS
 from pipeline.compile.refit.arrays import Array
-from pipeline.compile.refit.unit import (
-    CannotRefitError,
-    Recipe,
-    check_alike,
-    make_recipe,
-    refit,
-)
+from pipeline.compile.refit.learn import check_alike, make_recipe
+from pipeline.compile.refit.unit import CannotRefitError, Recipe, refit
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.program.archive_storages import ArchiveStorages

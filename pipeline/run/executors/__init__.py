@@ -16,7 +16,7 @@ from pipeline.run.worker import Report
 
 @dataclass(frozen=True)
 class Needs:
-    """What an action asks of the worker that takes it.
+    """The demands of an action on the worker that takes it.
 
     Attributes:
         tags: names of backends whose requirements it must have.

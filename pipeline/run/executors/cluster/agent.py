@@ -1,4 +1,4 @@
-"""What dask's worker does with a parcel: it gives it to a process of its own, and watches that.
+"""The side of dask's worker: it gives a parcel to a process of its own, and watches that.
 
 So an action that ends its process ends no worker of dask, and one that is not wanted any more is
 ended at once. dask's worker itself imports no torch, and takes part in nothing but this.

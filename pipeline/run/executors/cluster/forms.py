@@ -112,7 +112,7 @@ class Refused(TypedDict):
 
 
 class Lost(TypedDict):
-    """How the process of an action ended, as `WorkerLostError` says it, and at which step of a
+    """The end of an action's process, as `WorkerLostError` says it, and at which step of a
     validation."""
 
     signals: str
@@ -123,7 +123,7 @@ class Lost(TypedDict):
 
 
 class Answer(TypedDict):
-    """What came of a parcel, one of the first four, and what its process printed."""
+    """An answer to a parcel, one of the first four, and what its process printed."""
 
     done: NotRequired[Done]
     refused: NotRequired[Refused]
@@ -134,7 +134,7 @@ class Answer(TypedDict):
 
 
 class Said(TypedDict):
-    """What a worker says of a parcel under way: that it has it, and how far it is."""
+    """A worker's word of a parcel under way: that it has it, and how far it is."""
 
     parcel: str
     worker: str
