@@ -248,11 +248,11 @@ def test_the_resolved_view_is_printed(composed, words):
 
 
 def test_the_resolved_view_shows_what_it_can(composed):
-    composed.edit("partition_configs/phone.yaml", "decode", "de-code")
+    composed.edit("partition_configs/phone.yaml", "decode", "de code")
     assert composed.doit("plan", "--resolved") == 1
     assert "# many-ios-xnnpack: partition_configs/many.yaml\n" in composed.output
     assert (
-        "plan: partition_configs/phone.yaml:2: methods.de-code: is 'de-code', must be "
+        "plan: partition_configs/phone.yaml:2: methods.'de code': is 'de code', must be "
         in composed.output
     )
     assert composed.doit("plan", "--resolved", "fone") == 1
