@@ -3,7 +3,7 @@
 python -m examples llama vit     these
 python -m examples --part        one of them: the commit's hash says which
 python -m examples --all         all of them, in about half an hour on two cores
-python -m examples --table       writes docs/gallery.md from what was measured
+python -m examples --table       writes docs/guides/gallery.md from what was measured
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes docs/gallery.md's table from the records of builds."""
+"""Writes docs/guides/gallery.md's table from the records of builds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from examples.build import HERE, packages
 
-PAGE = HERE.parent / "docs" / "gallery.md"
+PAGE = HERE.parent / "docs" / "guides" / "gallery.md"
 BEGIN, END = "<!-- python -m examples --table -->\n", "<!-- end of the table -->\n"
 HEADINGS = (
     *("package", "model", "methods", "backends", "nodes delegated", "size", "max error"),
@@ -27,7 +27,7 @@ def table(records: dict[str, Any]) -> str:
 
 def _row(package: str, record: dict[str, Any]) -> tuple[str, ...]:
     return (
-        f"[`{package}`](../examples/partition_configs/{package}.yaml)",
+        f"`{package}`",
         _title(package),
         ", ".join(f"`{name}`" for name in record["methods"]),
         ", ".join(record["backends"]) or "portable",

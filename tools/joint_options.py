@@ -1,4 +1,5 @@
-"""Writes the table of ExecuTorch's parameters and our keys in docs/configs.md.
+"""Writes the table of ExecuTorch's parameters and our keys,
+docs/reference/executorch-parameters.md.
 
 `python -m tools.joint_options` makes it of joint_options.toml, and of what the catalogue says of
 partitioners. Reads no ExecuTorch.
@@ -14,7 +15,7 @@ from pipeline.backends import BACKENDS
 from pipeline.backends.constructors import Constructor, constructors, parameters
 
 FILE = Path(__file__).with_suffix(".toml")
-DOCS = Path(__file__).parents[1] / "docs" / "configs.md"
+DOCS = Path(__file__).parents[1] / "docs" / "reference" / "executorch-parameters.md"
 BEGIN, END = "<!-- made by tools.joint_options -->\n", "<!-- end -->\n"
 NOT_OFFERED = "not offered: "
 

@@ -29,7 +29,9 @@ from pipeline.backends.options import Distinct, Options, rule
 from pipeline.backends.quantize_options import QuantizeConfig, Static
 
 PLUGIN = Requirement(
-    "a plugin that lowers to it", "write one as docs/writing-a-backend.md says", lambda: False
+    "a plugin that lowers to it",
+    "write one as docs/guides/writing-a-backend.md says",
+    lambda: False,
 )
 
 

@@ -1,1 +1,2 @@
-"""Devices: what can run a lowered method, each behind one interface (docs/writing-a-device.md)."""
+"""Devices: what can run a lowered method, each behind one interface
+(docs/guides/writing-a-device.md)."""

@@ -85,7 +85,7 @@ _OF_LOWERING = (
 OWN_NAMESPACES = frozenset(LIBRARIES) | {"aten", "prims", "quantized"}
 REMEDY = (
     "name the module or library that registers it in `operators`: of the config, of "
-    "[tool.pte-pipeline] in pyproject.toml, or of load_package (docs/configs.md#operators)"
+    "[tool.pte-pipeline] in pyproject.toml, or of load_package (docs/guides/configs.md#operators)"
 )
 
 

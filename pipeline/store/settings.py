@@ -146,7 +146,7 @@ def _check_trust(remote: RemoteSettings) -> None:
     if not (remote.signed or remote.unsigned):
         raise PipelineError(
             f"{TABLE}.remote: nothing says whose results are believed; set {both}, which believes "
-            "all who can write there (docs/cache.md)"
+            "all who can write there (docs/concepts/cache.md)"
         )
 
 

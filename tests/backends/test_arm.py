@@ -1,7 +1,7 @@
 """Arm as entries of the catalogue: TOSA, Ethos-U and VGF, lowered through doit; VGF run.
 
 Where an extra is not installed its packages are skipped; what VGF needs to run here,
-docs/backends.md says.
+docs/reference/backends.md says.
 """
 
 import re
@@ -82,7 +82,7 @@ LACKS = {
     )
     for name in ("tosa", "ethos-u", "vgf")
 }
-DOCS = REPOSITORY / "docs" / "backends.md"
+DOCS = REPOSITORY / "docs" / "reference" / "backends.md"
 
 
 def documented(backend):
@@ -136,7 +136,7 @@ def test_npus_are_not_run(bench, package):
 def test_vgf_runs(bench, package):
     if arm_emulation.missing():
         check_not_run(bench, package, arm_emulation.missing())
-        pytest.skip(f"{arm_emulation.missing()}; see docs/backends.md")
+        pytest.skip(f"{arm_emulation.missing()}; see docs/reference/backends.md")
     check_ran(bench, package)
 
 
@@ -198,7 +198,7 @@ def test_control_flow_beside_vgf(name, tmp_path, monkeypatch):
     assert set(counts["partitions"]) == {"VgfBackend"}
     emitted = emit(manager, EmitConfig(remove_view_copy=name != "Scan"))
     if arm_emulation.missing():
-        pytest.skip(f"{arm_emulation.missing()}; see docs/backends.md")
+        pytest.skip(f"{arm_emulation.missing()}; see docs/reference/backends.md")
     check_runs(emitted, module, tmp_path)
 
 

@@ -85,7 +85,7 @@ def test_a_use_is_one_line_that_says_what_is_missing_and_where_to_get_it(tmp_pat
     what, remedy = NEEDS[name]
     assert problems(bench) == [
         f"partition_configs/vendor.yaml:8: methods.{first}.partitioners[0]: {name} needs {what}"
-        f"a plugin that lowers to it; {remedy}write one as docs/writing-a-backend.md says"
+        f"a plugin that lowers to it; {remedy}write one as docs/guides/writing-a-backend.md says"
     ]
 
 

@@ -1,4 +1,4 @@
-"""docs/writing-a-backend.md: its files make a distribution that is lowered to and runs."""
+"""docs/guides/writing-a-backend.md: its files make a distribution that is lowered to and runs."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.support.resident import run_python
 
 pytestmark = pytest.mark.slow
 
-PAGE = (REPOSITORY / "docs" / "writing-a-backend.md").read_text()
+PAGE = (REPOSITORY / "docs" / "guides" / "writing-a-backend.md").read_text()
 # A file: its path in backquotes on a line of its own, then its content.
 FILES = dict(re.findall(r"^`([\w./-]+)`\n\n```\w+\n(.*?)^```$", PAGE, re.M | re.S))
 

@@ -256,7 +256,7 @@ def test_executorch_reads_all_methods(path):
 
 @pytest.mark.slow
 def test_the_wheels_runtime_writes_no_dump(made, tmp_path):
-    """Else `docs/reports.md` should say so."""
+    """Else `docs/reference/reports.md` should say so."""
     from executorch.extension.pybindings import _portable_lib
 
     module = _portable_lib._load_for_executorch_from_buffer(made.pte, None, True, 1 << 20)

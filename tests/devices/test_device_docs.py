@@ -23,7 +23,7 @@ def workspace(tmp_path_factory):
 
 
 def blocks(document):
-    text = (REPOSITORY / "docs" / document).read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "guides" / document).read_text(encoding="utf-8")
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 

@@ -12,7 +12,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["python-api.md"])
+@pytest.mark.parametrize("name", ["reference/python-api.md"])
 def test_examples_run(name, tmp_path):
     text = (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
     blocks = list(_BLOCK.finditer(text))

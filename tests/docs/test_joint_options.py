@@ -1,5 +1,5 @@
-"""The table of ExecuTorch's parameters in docs/configs.md: none of the wheel's is missing, none is
-gone, and each key that it names is one."""
+"""The table of ExecuTorch's parameters in docs/reference/executorch-parameters.md: none of the
+wheel's is missing, none is gone, and each key that it names is one."""
 
 import ast
 import dataclasses

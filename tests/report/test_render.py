@@ -71,9 +71,9 @@ def test_a_report_is_as_it_was(name, rendered):
 def test_the_schema_is_current():
     run = [sys.executable, "-m", "pipeline.report.schema"]
     printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    path = REPOSITORY / "docs" / "report.schema.json"
+    path = REPOSITORY / "docs" / "reference" / "report.schema.json"
     assert path.read_text(encoding="utf-8") == printed.stdout, (
-        "run `python -m pipeline.report.schema > docs/report.schema.json`"
+        "run `python -m pipeline.report.schema > docs/reference/report.schema.json`"
     )
 
 

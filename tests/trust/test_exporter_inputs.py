@@ -1,4 +1,5 @@
-"""Whatever an exporter reads, a change of it exports again: each row of the table in docs/cache.md.
+"""Whatever an exporter reads, a change of it exports again: each row of the table in
+docs/concepts/cache.md.
 
 Each case is an exporter that computes a number from one kind of input, and a change of that input.
 Its export after the change, with the store of the one before, must be what an empty store gives.
@@ -572,11 +573,11 @@ def test_change_is_seen_by_audit_events(site, kind, name):
     check(site, CASES[kind][name], kernel=False)
 
 
-# The table of docs/cache.md
+# The table of docs/concepts/cache.md
 
 
 def test_table_of_the_docs_names_each_kind():
-    text = (REPOSITORY / "docs" / "cache.md").read_text()
+    text = (REPOSITORY / "docs" / "concepts" / "cache.md").read_text()
     table = text.partition("| what an exporter reads |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| ([^|`]+?) \|", table, re.MULTILINE)
     assert set(rows) - {"---"} == {*CASES, *UNFOLLOWED}

@@ -1,5 +1,5 @@
 """Additions and subtractions: the smallest complete backend, which others can be written after.
-docs/writing-a-backend.md goes the same way from nothing."""
+docs/guides/writing-a-backend.md goes the same way from nothing."""
 
 from __future__ import annotations
 

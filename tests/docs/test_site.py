@@ -1,0 +1,26 @@
+"""The site of docs/ builds without a warning, and its pages load nothing from elsewhere."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.bench import REPOSITORY
+
+
+@pytest.mark.slow
+def test_site_is_built_strictly_and_loads_nothing_from_elsewhere(tmp_path):
+    """Strict: links, anchors and the navigation."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 15
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(
+            r'<(?:script|img|iframe)[^>]* src="(https?:[^"]+)|<link[^>]* href="(https?:[^"]+)', text
+        )
+        assert not loaded, page
+        assert 'class="mermaid"' not in text, page  # Material loads what draws it
