@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.store.errors import PipelineError, did_you_mean, shown
 from pipeline.store.files import read_text_file
@@ -215,37 +215,109 @@ def _checked(value: Any, ok: bool) -> Any:
     return value
 
 
-# How the value of each setting is read, in a workspace at a root, and what it must be. A parser
-# raises ValueError.
-_SETTINGS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
-    "jobs": (_parse_jobs, f"a whole number from 1 up to {_MOST_JOBS}"),
-    "store": (_parse_path, "a path"),
-    "store_size": (_parse_size, "a size such as 50GB"),
-    "remote": (
+class Setting(NamedTuple):
+    """How the value of a setting is read, in a workspace at a root; what it must be; what it does;
+    its default in words. The parser raises ValueError."""
+
+    parse: Callable[[Any, Path], Any]
+    wanted: str
+    meaning: str
+    default: str = "not set"
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "jobs": Setting(
+        _parse_jobs,
+        f"a whole number from 1 up to {_MOST_JOBS}",
+        "The number of worker processes; `-n` of doit comes first.",
+        "one per core",
+    ),
+    "store": Setting(
+        _parse_path,
+        "a path",
+        "The folder of the store; any number of builds may share it.",
+        "$XDG_CACHE_HOME/pte-pipeline, or ~/.cache/pte-pipeline",
+    ),
+    "store_size": Setting(
+        _parse_size,
+        "a size such as 50GB",
+        "The greatest size of the store; what was not used for longest goes first.",
+        DEFAULT_CAP,
+    ),
+    "remote": Setting(
         lambda value, _: _checked(value, "://" in _parse_text(value)),
         "an address such as s3://bucket/folder or file:///folder",
+        "A store that a team and its CI share, by any address of fsspec.",
     ),
-    "remote_mode": (
+    "remote_mode": Setting(
         lambda value, _: _checked(value, value in ("read-write", "read-only")),
         "read-write or read-only",
+        "Whether results are pushed to the remote.",
+        "read-write; read-only in an untrusted build",
     ),
-    "remote_trust": (lambda value, _: _checked(value, value == UNSIGNED), UNSIGNED),
-    "remote_timeout": (_parse_seconds, "a number of seconds above 0"),
-    "signing_key": (_parse_path, "a path"),
-    "trusted_keys": (_parse_paths, "a path or a list of paths"),
-    "variables": (_parse_names, "a list of names of variables"),
-    "secrets": (_parse_names, "a list of names of variables"),
-    "data": (_parse_paths, "a path or a list of paths"),
-    "fast_lowering": (_parse_bool, "true or false"),
-    "refit": (_parse_bool, "true or false"),
-    "executor": (
+    "remote_trust": Setting(
+        lambda value, _: _checked(value, value == UNSIGNED),
+        UNSIGNED,
+        "Believe unsigned results, and so all who can write to the remote; in place of keys.",
+    ),
+    "remote_timeout": Setting(
+        _parse_seconds,
+        "a number of seconds above 0",
+        "How long one step of a transfer may take.",
+        "20",
+    ),
+    "remote_options": Setting(
+        lambda value, _: _checked(value, isinstance(value, dict)),
+        "a table",
+        "What fsspec is given beside the address, such as endpoint_url.",
+    ),
+    "signing_key": Setting(
+        _parse_path, "a path", "The private Ed25519 key by which results are signed when pushed."
+    ),
+    "trusted_keys": Setting(
+        _parse_paths,
+        "a path or a list of paths",
+        "The public Ed25519 keys of those whose results are believed.",
+    ),
+    "variables": Setting(
+        _parse_names, "a list of names of variables", "The variables that configs may read."
+    ),
+    "secrets": Setting(
+        _parse_names,
+        "a list of names of variables",
+        "Variables that options of passes may read, and whose values are recorded nowhere.",
+    ),
+    "data": Setting(
+        _parse_paths,
+        "a path or a list of paths",
+        "Folders outside of the workspace to which links in it may lead.",
+    ),
+    "operators": Setting(
+        _parse_texts,
+        "a list of modules and of paths of libraries",
+        "Libraries of operators that every package and every exporter has.",
+    ),
+    "executor": Setting(
         lambda value, _: _checked(value, bool(_EXECUTOR.fullmatch(_parse_text(value)))),
         "dask, for a cluster on this machine, or the address of a scheduler: dask://host:8786",
+        "Where actions run.",
+        "worker processes of this machine",
     ),
-    "operators": (_parse_texts, "a list of modules and of paths of libraries"),
-    "remote_options": (lambda value, _: _checked(value, isinstance(value, dict)), "a table"),
+    "fast_lowering": Setting(
+        _parse_bool,
+        "true or false",
+        "Save time inside of ExecuTorch's calls; changes no byte.",
+        "true",
+    ),
+    "refit": Setting(
+        _parse_bool,
+        "true or false",
+        "Put new weights into what was lowered before, where nothing else changed; changes no "
+        "byte.",
+        "true",
+    ),
 }
-VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in _SETTINGS if name != "remote_options"}
+VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in SETTINGS if name != "remote_options"}
 
 
 def _get(root: Path, table: Mapping[str, Any], name: str, default: Any = None) -> Any:
@@ -254,12 +326,12 @@ def _get(root: Path, table: Mapping[str, Any], name: str, default: Any = None) -
     value = text or table.get(name)
     if value is None:
         return default
-    parse, wanted = _SETTINGS[name]
+    setting = SETTINGS[name]
     try:
-        return parse(value, root)
+        return setting.parse(value, root)
     except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
         where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
-        raise PipelineError(f"{where}: is {shown(value)}; must be {wanted}") from None
+        raise PipelineError(f"{where}: is {shown(value)}; must be {setting.wanted}") from None
 
 
 def _read_table(path: Path) -> Mapping[str, Any]:
@@ -278,7 +350,7 @@ def _read_table(path: Path) -> Mapping[str, Any]:
         settings = settings.get(key, {})
         if not isinstance(settings, dict):
             raise PipelineError(f"{path.name}: {place}: is {shown(settings)}; must be a table")
-    if unknown := [name for name in settings if name not in _SETTINGS]:
-        guess = did_you_mean(unknown[0], _SETTINGS)
+    if unknown := [name for name in settings if name not in SETTINGS]:
+        guess = did_you_mean(unknown[0], SETTINGS)
         raise PipelineError(f"{path.name}: {TABLE}: unknown key {shown(unknown[0])}; {guess}")
     return settings

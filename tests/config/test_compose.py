@@ -769,14 +769,15 @@ def test_the_resolved_view_knows_every_key(write):
 
 
 def test_the_example_of_the_documentation_is_true(write):
-    text, validation = (
+    pages = [
         (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
-        for page in ("guides/configs.md", "concepts/validation.md")
+        for page in ("guides/configs.md", "concepts/validation.md", "reference/gates.md")
+    ]
+    text = pages[0]
+    examples, (inputs,), (gates,) = (
+        re.findall(r"```yaml\n(.*?)```", each, re.DOTALL) for each in pages
     )
-    examples, (inputs,) = (
-        re.findall(r"```yaml\n(.*?)```", each, re.DOTALL) for each in (text, validation)
-    )
-    base, config, matrix, gates, libraries, edge, made, parts, export, weights = examples
+    base, config, matrix, libraries, edge, made, parts, export, weights = examples
     view = re.search(r"```\n(# asr-small-int8.*?)```", text, re.DOTALL)[1].splitlines()
     other = f"extends: _phone\n{METHODS}{matrix}"
     embed = "model: m\nmethods: {embed: {partitioners: []}}\n"

@@ -16,6 +16,7 @@ from pipeline.backends import (
     Requirement,
 )
 from pipeline.cli.columns import columns
+from pipeline.config.value_kinds import definition_of, describe_values, format_yaml
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.toolchain import version_of
@@ -157,59 +158,17 @@ def _properties(
         inner = next((each for each in part.get("anyOf", ()) if "description" in each), part)
         description = part.get("description") or inner.get("description", "")
         default = part.get("default")
-        said = "" if default in (None, {}) or "const" in part else f" = {_yaml(default)}"
+        said = "" if default in (None, {}) or "const" in part else f" = {format_yaml(default)}"
         if name in schema.get("required", ()):
             said = ", required"
         deeper = len(indent) + 4
-        yield from _wrapped(f"{indent}{name}: {_kind(part, definitions)}{said}", deeper)
+        yield from _wrapped(f"{indent}{name}: {describe_values(part, definitions)}{said}", deeper)
         if description:
             yield from _wrapped(" " * deeper + description, deeper)
         for each in (part, *part.get("anyOf", ())):
             if "$ref" in each:
-                inner = _definition(each, definitions)
+                inner = definition_of(each, definitions)
                 yield from _properties(inner, definitions, " " * deeper)
-
-
-def _definition(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    return definitions[part["$ref"].rpartition("/")[2]]
-
-
-def _kind(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """Describe the values of an option, in words of YAML."""
-    if "$ref" in part:
-        return _kind(_definition(part, definitions), definitions)
-    if "anyOf" in part:
-        kinds = [_kind(each, definitions) for each in part["anyOf"] if each.get("type") != "null"]
-        return " or ".join(dict.fromkeys(kinds))
-    if "enum" in part:
-        return " | ".join(map(_yaml, part["enum"]))
-    if "const" in part:
-        return _yaml(part["const"])
-    kind = part.get("type")
-    if kind == "array" and "prefixItems" in part:
-        items = [_kind(each, definitions) for each in part["prefixItems"]]
-        return f"list of {len(items)}: {', '.join(dict.fromkeys(items))}"
-    if kind == "array":
-        return f"list of {_kind(part.get('items', {}), definitions)}"
-    if kind == "object":
-        keys = part.get("propertyNames", {})
-        of = _kind(keys, definitions) if "enum" in keys else "names"
-        overrides = keys or "patternProperties" in part
-        return f"mapping of {of} to options or none" if overrides else "mapping"
-    names = {"boolean": "true | false", "integer": "whole number", "string": "text"}
-    name = names.get(str(kind), str(kind or "any value"))
-    if "exclusiveMinimum" in part:
-        return f"{name} above {part['exclusiveMinimum']}"
-    if "minimum" not in part:
-        return name
-    least, greatest = part["minimum"], part.get("maximum")
-    return f"{name} from {least}" if greatest is None else f"{name} {least}..{greatest}"
-
-
-def _yaml(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_yaml, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _wrapped(text: str, indent: int) -> list[str]:

@@ -1,0 +1,67 @@
+"""What values an option takes, in words: of its part of a JSON schema, for `doit backends` and the
+reference of configs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.backends.quantize_options import NOT
+
+
+def definition_of(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the definition that a part of a schema refers to."""
+    return definitions[part["$ref"].rpartition("/")[2]]
+
+
+def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Describe the values of an option, in words of YAML."""
+    if "$ref" in part:
+        return describe_values(definition_of(part, definitions), definitions)
+    if "anyOf" in part:
+        kinds = [
+            describe_values(each, definitions)
+            for each in part["anyOf"]
+            if each.get("type") != "null"
+        ]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in part:
+        return " | ".join(map(format_yaml, part["enum"]))
+    if "const" in part:
+        return format_yaml(part["const"])
+    kind = part.get("type")
+    if kind == "array" and "prefixItems" in part:
+        items = [describe_values(each, definitions) for each in part["prefixItems"]]
+        return f"list of {len(items)}: {', '.join(dict.fromkeys(items))}"
+    if kind == "array":
+        return f"list of {describe_values(part.get('items', {}), definitions)}"
+    if kind == "object":
+        return _describe_mapping(part, definitions)
+    names = {"boolean": "true | false", "integer": "whole number", "string": "text"}
+    name = names.get(str(kind), str(kind or "any value"))
+    if "exclusiveMinimum" in part:
+        return f"{name} above {part['exclusiveMinimum']}"
+    if "minimum" not in part:
+        return name
+    least, greatest = part["minimum"], part.get("maximum")
+    return f"{name} from {least}" if greatest is None else f"{name} {least}..{greatest}"
+
+
+def _describe_mapping(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    keys = part.get("propertyNames", {})
+    members = [*part.get("patternProperties", {}).values(), part.get("additionalProperties")]
+    inner = next((each for each in members if isinstance(each, Mapping)), None)
+    if inner is None:
+        return "mapping"
+    of = describe_values(keys, definitions) if "enum" in keys else "names"
+    inner = definition_of(inner, definitions) if "$ref" in inner else inner
+    choices = [each.get("const") for each in inner.get("oneOf", ())]
+    to = f"options or {NOT}" if NOT in choices else describe_values(inner, definitions)
+    return f"mapping of {of} to {to}"
+
+
+def format_yaml(value: Any) -> str:
+    """Format a value on one line, in words of YAML."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(format_yaml, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)

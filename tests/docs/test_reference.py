@@ -1,0 +1,62 @@
+"""The parts of docs/ that are made from code are current and complete, and their examples valid."""
+
+import pytest
+import yaml
+
+from pipeline.backends import BACKENDS, QUANTIZERS
+from pipeline.store.errors import ConfigErrors
+from tests.support.configs import parse_config, read_configs
+from tools.reference.config import beside, documents, example, keys, role_options
+from tools.reference.pages import PARTS, with_parts
+
+ROLES = [
+    *((name, "partitioner") for name in BACKENDS),
+    *((name, "quantizer") for name in QUANTIZERS),
+]
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in PARTS}), ids=lambda page: page.name)
+def test_page_is_current(page):
+    text = page.read_text(encoding="utf-8")
+    assert with_parts(page, text) == text, "run `python -m tools.reference`"
+
+
+def test_every_key_has_a_meaning_and_an_example():
+    for path, key in keys().items():
+        assert key.meaning, path
+        assert key.groups or example(path), path
+
+
+def test_a_key_without_an_example_is_an_error():
+    with pytest.raises(KeyError):
+        example("emit.nonsense")
+
+
+def test_the_examples_of_keys_are_valid(tmp_path):
+    phone = "model: m\nmethods: {decode: {}}\n"
+    (tmp_path / "_phone.yaml").write_text(phone, encoding="utf-8")
+    for number, document in enumerate(documents()):
+        path = tmp_path / f"example{number}.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    found = read_configs(tmp_path)
+    assert not found.problems
+    assert {"example0", "example1", "asr-small", "asr-large"} == set(found.configs)
+
+
+@pytest.mark.parametrize(("name", "role"), ROLES)
+def test_the_examples_of_options_are_valid(name, role):
+    model = (BACKENDS if role == "partitioner" else QUANTIZERS)[name].options
+    for option in role_options(name, role, model):
+        assert option.meaning or BACKENDS[name].host.requirements, option.name
+        given = {**beside(name, role, option.name), option.name: option.example}
+        if role == "partitioner":
+            method = {"partitioners": [{name: given}]}
+        else:
+            method = {"partitioners": [], "quantize": {"quantizer": name, **given}}
+        parse_config("p", {"model": "m", "methods": {"f": method}}, "p.yaml")
+
+
+def test_a_wrong_example_is_an_error():
+    method = {"partitioners": [{"xnnpack": {"per_op_mode": "yes"}}]}
+    with pytest.raises(ConfigErrors):
+        parse_config("p", {"model": "m", "methods": {"f": method}}, "p.yaml")

@@ -1,0 +1,287 @@
+"""The keys of package configs, and the options of partitioners and quantizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, Options
+from pipeline.config.models import PackageConfig
+from pipeline.config.schema import json_schema
+from pipeline.config.value_kinds import definition_of, describe_values, format_yaml
+from tools.reference.markdown import plain, row
+
+Json = Mapping[str, Any]
+EXAMPLES = Path(__file__).with_name("examples.yaml")
+OPTION_EXAMPLES = Path(__file__).with_name("option_examples.yaml")
+_UNWRITTEN = ("package", "omitted")  # fields that no file says
+# What is described where its options are.
+_APART = {
+    "PartitionerSpec": "options.md",
+    "QuantizeConfig": "options.md",
+    "PassSpec": "../guides/configs.md#edge-and-emit",
+}
+_GROUPS = ("methods.<method>", "emit", "validate")
+
+
+@dataclass
+class Key:
+    """A key of a config: where it stands, `also` where the same key stands deeper, its part of the
+    schema, and whether its value is a mapping of other keys."""
+
+    path: str
+    part: Json
+    required: bool
+    meaning: str
+    also: list[str] = field(default_factory=list)
+    groups: bool = False
+
+
+@cache
+def _schema() -> Json:
+    return PackageConfig.model_json_schema()
+
+
+@cache
+def keys() -> dict[str, Key]:
+    """Return all keys by their shortest path, in the order of the models."""
+    found: dict[tuple[str, str], Key] = {}
+    for key in (*_file_keys(), *_walk(_schema(), "")):
+        first = found.setdefault((key.path.rpartition(".")[2], key.meaning), key)
+        if first is not key:
+            short, long = sorted((first.path, key.path), key=lambda path: path.count("."))
+            first.path = short
+            first.also.append(long)
+    return {key.path: key for key in found.values()}
+
+
+def _file_keys() -> Iterator[Key]:
+    """Yield the keys that say which packages a file makes, and the recipe of a method."""
+    properties = json_schema()["$defs"]["File."]["properties"]
+    for name in ("extends", "defaults", "matrix", "package"):
+        part = {k: v for k, v in properties[name].items() if k != "$ref"}
+        part = {"type": "object", **part} if name in ("defaults", "matrix") else part
+        yield Key(name, part, False, part["description"])
+    words = "A recipe of ExecuTorch's, in place of `quantize` and `partitioners`."
+    names = [name for name, recipe in RECIPES.items() if "refused" not in recipe]
+    yield Key("methods.<method>.recipe", {"enum": names}, False, words)
+
+
+def _walk(schema: Json, path: str) -> Iterator[Key]:
+    for name, part in schema.get("properties", {}).items():
+        if not path and name in _UNWRITTEN:
+            continue
+        own = f"{path}.{name}" if path else name
+        inner, below = _inner(part, own)
+        meaning = part.get("description") or (inner or {}).get("description", "")
+        required = name in schema.get("required", ())
+        yield Key(own, part, required, " ".join(meaning.split()), groups=inner is not None)
+        if inner is not None:
+            yield from _walk(inner, below)
+
+
+def _inner(part: Json, path: str) -> tuple[Json | None, str]:
+    """Return the model whose keys stand below a key, and the path of that mapping."""
+    for each in (part, *part.get("anyOf", ())):
+        if each.get("type") == "object":
+            members = [*each.get("patternProperties", {}).values()]
+            members.append(each.get("additionalProperties") or {})
+            for member in members:
+                if "$ref" in member:
+                    return definition_of(member, _schema()["$defs"]), f"{path}.<method>"
+        if "$ref" in each and each["$ref"].rpartition("/")[2] not in _APART:
+            return definition_of(each, _schema()["$defs"]), path
+    return None, path
+
+
+def config_keys() -> Iterator[str]:
+    """Yield the reference of all keys, a heading each."""
+    group = None
+    ordered = sorted(keys().values(), key=lambda key: _group(key.path))
+    for key in ordered:
+        if _group(key.path) != group:
+            group = _group(key.path)
+            yield from [f"## {_TITLES[group]}", ""]
+        yield from [f"### `{key.path}`", "", _facts(key), "", plain(key.meaning), ""]
+        if key.also:
+            yield from [f"The same at {', '.join(f'`{path}`' for path in key.also)}.", ""]
+        if not key.groups:
+            yield from ["```yaml", example(key.path), "```", ""]
+
+
+_TITLES = ("A package", "Methods: `methods.<method>`", "The file: `emit`", "Validation: `validate`")
+
+
+def _group(path: str) -> int:
+    heads = [number for number, head in enumerate(_GROUPS, 1) if f"{path}.".startswith(f"{head}.")]
+    return heads[0] if heads else 0
+
+
+def _facts(key: Key) -> str:
+    """Describe the values that a key takes and its default."""
+    definitions = _schema()["$defs"]
+    if key.groups:
+        return "*mapping of the keys below*"
+    kind = describe_values(key.part, definitions)
+    link = _link(key.part)
+    kind = f"[{kind}]({link})" if link else kind
+    return f"*{kind}*; {_default(key.part, key.required)}"
+
+
+def _link(part: Json) -> str:
+    text = str(part)
+    return next((page for model, page in _APART.items() if f"$defs/{model}'" in text), "")
+
+
+def _default(part: Json, required: bool) -> str:
+    if required:
+        return "must be given"
+    default = part.get("default")
+    return "not set" if default in (None, {}, []) else f"default `{format_yaml(default)}`"
+
+
+@cache
+def documents() -> list[Any]:
+    """Return the example configs, which together hold every key."""
+    return list(yaml.safe_load_all(EXAMPLES.read_text(encoding="utf-8")))
+
+
+def example(path: str) -> str:
+    """Return the first example of a key, on a line. Raises KeyError where there is none."""
+    for document in documents():
+        found = _cut(document, path.split("."))
+        if found is not None:
+            return _one_line(found)
+    raise KeyError(path)
+
+
+def _cut(data: Any, path: list[str]) -> Any:
+    """Return the part of a document that leads to a key, or None."""
+    if not path:
+        return data
+    for name, value in data.items() if isinstance(data, dict) else ():
+        if path[0] in (name, "<method>"):
+            inner = _cut(value, path[1:])
+            if inner is not None:
+                return {name: inner}
+    return None
+
+
+def _one_line(data: Any) -> str:
+    ((key, value),) = data.items()
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6)
+    return f"{key}: {_scalar(text)}"
+
+
+def _scalar(text: str) -> str:
+    return text.removesuffix("...\n").strip()  # which ends a document that is a scalar
+
+
+def options() -> Iterator[str]:
+    """Yield the options of every partitioner and quantizer, a table each."""
+    for name, backend in BACKENDS.items():
+        if not backend.plugin:
+            yield from [f"## {name}", "", f"{backend.summary}.", ""]
+            yield from _table(name, "partitioner", backend.options)
+            if backend.quantization is not None:
+                yield from _table(name, "quantizer", backend.quantization.options)
+    for name, quantizer in QUANTIZERS.items():
+        if name not in BACKENDS:
+            yield from [f"## {name}", "", "A quantizer without a partitioner of its own.", ""]
+            yield from _table(name, "quantizer", quantizer.options)
+
+
+def _table(name: str, role: str, model: type[Options]) -> Iterator[str]:
+    rows = [_row(name, role, option) for option in role_options(name, role, model)]
+    head = f"`partitioners: [{name}]`" if role == "partitioner" else f"`quantizer: {name}`"
+    if not rows:
+        yield from [f"{head} has no options.", ""]
+        return
+    yield from [head, "", "| option | values | default | meaning | example |"]
+    yield from ["|---|---|---|---|---|", *rows, ""]
+
+
+class Option(NamedTuple):
+    """An option of a partitioner or a quantizer, and an example of its value."""
+
+    name: str
+    values: str
+    default: str
+    meaning: str
+    example: Any
+
+
+def role_options(name: str, role: str, model: type[Options]) -> Iterator[Option]:
+    """Yield the options of a backend's `partitioner` or `quantizer`."""
+    schema = model.model_json_schema()
+    definitions = schema.get("$defs", {})
+    for option, part in schema.get("properties", {}).items():
+        value = _option_example(name, role, option, part, definitions)
+        if option == "quantizer" or value is None:
+            continue
+        inner = next((each for each in part.get("anyOf", ()) if "description" in each), part)
+        meaning = part.get("description") or inner.get("description", "")
+        yield Option(
+            name=option,
+            values=describe_values(part, definitions),
+            default=_default(part, option in schema.get("required", ())),
+            meaning=" ".join(meaning.split()),
+            example=value,
+        )
+
+
+def _row(name: str, role: str, option: Option) -> str:
+    example = yaml.safe_dump(option.example, default_flow_style=True, width=10**6)
+    return row(
+        f"`{option.name}`",
+        option.values,
+        option.default.removeprefix("default "),
+        option.meaning,
+        f"`{option.name}: {_scalar(example)}`",
+    )
+
+
+@cache
+def _given_examples() -> Json:
+    given: Json = yaml.safe_load(OPTION_EXAMPLES.read_text(encoding="utf-8"))
+    return given
+
+
+def beside(name: str, role: str, option: str) -> Json:
+    """Return the options that a backend wants beside one."""
+    given: Json = _given_examples()["beside"].get(name, {}).get(role, {})
+    found: Json = given.get(option, given.get("every", {}))
+    return found
+
+
+def _option_example(name: str, role: str, option: str, part: Json, definitions: Json) -> Any:
+    """Return an example of an option: one that is written down, else a value that its schema
+    allows, other than its default where there are others. None where the role never has it."""
+    given = _given_examples()
+    for owner in (name, "every"):
+        if option in given.get(owner, {}).get(role, {}):
+            return given[owner][role][option]
+    return _other_value(part, definitions)
+
+
+def _other_value(part: Json, definitions: Json) -> Any:
+    default = part.get("default")
+    if "$ref" in part:
+        return _other_value({**definition_of(part, definitions), "default": default}, definitions)
+    if "anyOf" in part:
+        first = next(each for each in part["anyOf"] if each.get("type") != "null")
+        return _other_value({**first, "default": default}, definitions)
+    if "enum" in part:
+        return next((value for value in part["enum"] if value != default), default)
+    if part.get("type") == "boolean":
+        return not default
+    if part.get("type") in ("integer", "number"):
+        return part.get("minimum", 1) if default is None else default
+    if part.get("type") == "array":
+        return [_other_value(part.get("items", {}), definitions)]
+    return default

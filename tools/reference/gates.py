@@ -1,0 +1,53 @@
+"""The gates and the limits of `validate`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+from pipeline.config.validation import Limits
+from pipeline.config.value_kinds import describe_values
+from pipeline.validate.gates.gates import METHOD_GATES, PACKAGE_GATES
+from pipeline.validate.limits import FIGURES
+from pipeline.validate.metrics import OutputError
+from tools.reference.config import example, keys
+from tools.reference.markdown import row
+
+
+def gates() -> Iterator[str]:
+    """Yield the table of all gates."""
+    yield "| gate | of | unit | fails where the figure is | needs a baseline | limit | example |"
+    yield "|---|---|---|---|---|---|---|"
+    for of, several in (("package", PACKAGE_GATES), ("method", METHOD_GATES)):
+        for gate in several:
+            shown = example(f"validate.gates.{gate.name}").removeprefix("validate: {gates: ")
+            yield row(
+                f"`{gate.name}`",
+                of,
+                gate.unit,
+                "less" if gate.name.startswith("min_") else "more",
+                "yes" if gate.needs_baseline else "no",
+                keys()[f"validate.gates.{gate.name}"].meaning,
+                f"`gates: {shown.removesuffix('}')}`",
+            )
+
+
+def limits() -> Iterator[str]:
+    """Yield the table of the limits of outputs."""
+    schema = Limits.model_json_schema()
+    figures = {limit: _definitions()[figure] for figure, (_, limit) in FIGURES.items()}
+    largest = "at every place, |a - e| is at most `atol` + `rtol` * |e|"
+    figures |= dict.fromkeys(("atol", "rtol"), largest)
+    yield "| limit | values | meaning | figure |"
+    yield "|---|---|---|---|"
+    for name, part in schema["properties"].items():
+        kind = describe_values(part, schema.get("$defs", {}))
+        yield row(f"`{name}`", kind, keys()[f"validate.{name}"].meaning, figures[name])
+
+
+def _definitions() -> dict[str, str]:
+    """Return how each figure of an output is computed, by its name."""
+    text = inspect.getdoc(OutputError) or ""
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text.partition("Attributes:\n")[2], re.M)
+    return {name: " ".join(words.split()) for name, words in found}

@@ -1,0 +1,36 @@
+"""Which part of which page is made by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tools.reference.config import config_keys, options
+from tools.reference.gates import gates, limits
+from tools.reference.settings import settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+_REFERENCE = DOCS / "reference"
+# The lines of a part, by its page and its name there.
+PARTS: dict[tuple[Path, str], Callable[[], Iterator[str]]] = {
+    (_REFERENCE / "config.md", "keys"): config_keys,
+    (_REFERENCE / "options.md", "options"): options,
+    (_REFERENCE / "gates.md", "gates"): gates,
+    (_REFERENCE / "gates.md", "limits"): limits,
+    (_REFERENCE / "settings.md", "settings"): settings,
+}
+
+
+def with_parts(page: Path, text: str) -> str:
+    """Return the text of a page with its parts as they are now. Raises ValueError for a part that
+    has no marks in it."""
+    for (where, name), make in PARTS.items():
+        if where != page:
+            continue
+        begin, end = f"<!-- made by tools.reference: {name} -->\n", f"<!-- end of {name} -->\n"
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"{page.name}: no marks of {name}")
+        text = head + begin + "\n" + "\n".join(make()).strip() + "\n\n" + end + tail
+    return text
