@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from doit.exceptions import TaskError
 from doit.reporter import ConsoleReporter
 
 from pipeline.cli.columns import columns
@@ -47,7 +48,8 @@ class Reporter(ConsoleReporter):
         if is_foreign(task):
             super().add_failure(task, fail)
         else:
-            self.write(f"{fail.message}\n")
+            bug = "".join(fail.traceback) if isinstance(fail, TaskError) else ""
+            self.write(f"{bug}{fail.message}\n")
             self.outstream.flush()
 
     def progress(self, actions: Sequence[Action], steps: Steps) -> AbstractContextManager[Show]:

@@ -7,10 +7,14 @@ from inspect import Signature
 from typing import Any
 
 from doit import cmd_info, cmd_run, loader
+from doit.exceptions import InvalidCommand
 
+from pipeline.cli.commands import GROUPS
 from pipeline.cli.doit_states import mend_states
-from pipeline.cli.selection import Selection, find_selection
+from pipeline.cli.grammar import check_words, describe_no_packages, empty_groups, rewrite
+from pipeline.cli.selection import Selection, find_selection, own_tasks
 from pipeline.plan.kinds import ActionTask
+from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.store.errors import PipelineError
 
@@ -61,11 +65,10 @@ def is_foreign(task: Any) -> bool:
 
 
 def install_into_doit(
-    runner: Any, select: Callable[[Selection], None], remember: Callable[[], None]
+    runner: Any, select: Callable[[Selection], None], plan: Callable[[], Plan]
 ) -> None:
-    """Give doit our runner, and our reasons in `doit info`, for this process; `select` is told what
-    a command line asks for, before tasks are made, and `remember` is called after, where none of
-    them will run.
+    """Give doit our runner, our grammar, and our reasons in `doit info`, for this process; `select`
+    is told what a command line asks for, before tasks are made.
 
     doit lets a dodo file choose its reporter but not its runner, and a `run` command registered as
     a plugin would replace that of every doit project beside which this package is installed. So the
@@ -80,10 +83,18 @@ def install_into_doit(
     def load_tasks(
         namespace: Any, names: Any = (), allow_delayed: bool = False, args: Any = (), **more: Any
     ) -> Any:
-        select(find_selection(namespace, allow_delayed, args))
-        made = make(namespace, names, allow_delayed=allow_delayed, args=args, **more)
+        try:
+            # doit selects tasks by the same list.
+            args[:] = rewrite(args, plan, own_tasks(namespace), allow_delayed)
+            select(find_selection(namespace, allow_delayed, args))
+            made = make(namespace, names, allow_delayed=allow_delayed, args=args, **more)
+            check_words(args, made, (*names, *plan().packages))
+            if allow_delayed:
+                _refuse_nothing(args, namespace, made, plan())
+        except PipelineError as error:
+            raise InvalidCommand(str(error)) from error
         if not allow_delayed:
-            remember()
+            plan().remember()
         return made
 
     load_tasks.original = make  # type: ignore[attr-defined]
@@ -101,3 +112,13 @@ def install_into_doit(
 
     get_reasons.ours = True  # type: ignore[attr-defined]
     cmd_info.Info.get_reasons = staticmethod(get_reasons)
+
+
+def _refuse_nothing(words: list[str], namespace: Any, tasks: Any, plan: Plan) -> None:
+    """Say what a group has no task for. Raises PipelineError where packages are asked for and there
+    are none."""
+    asked = words or namespace.get("DOIT_CONFIG", {}).get("default_tasks", ())
+    if not plan.packages and any(word in GROUPS for word in asked):
+        raise PipelineError(describe_no_packages(plan.workspace))
+    for line in empty_groups(asked, tasks):
+        print(line)

@@ -231,7 +231,7 @@ class BatchRunner(Runner):
         node, task, status, action = waiting
         own = make_event(task, event.outcome, reason=status.reason)
         if action.kind == "export" and not event.error:
-            task.plan.forget(action.model)
+            task.plan.note_export(action)
         if event.error:
             copied = ("seconds", "peak_bytes", "stage", "error", "log")
             self._fail(node, own._replace(**{name: getattr(event, name) for name in copied}))

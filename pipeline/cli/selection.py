@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.cli.commands import VERBS
+
 _TASK = re.compile(r"(?:quantize|compile|lower|validate):([^/:*?\[]+)(?:/[^*?\[]*)?")
 
 
@@ -29,24 +31,6 @@ class Selection:
 
 ALL = Selection()
 
-# The verbs: what each does, and the help of its flags (`--name`), which may stand anywhere.
-VERBS: dict[str, tuple[str, dict[str, str]]] = {
-    "plan": (
-        "what a run would do, and why: plan [--resolved] [package ...]",
-        {"resolved": "print what each method finally gets instead, and where that was written"},
-    ),
-    "explain": ("why an action is current or not: explain <package>[/<method>] ...", {}),
-    "backends": ("the backends that methods can be lowered to: backends [name ...]", {}),
-    "baseline": ("accept the present figures of packages: baseline [package ...]", {}),
-    "diff": (
-        "what tells builds apart: diff [--markdown] [<revision or manifest>] [package ...]",
-        {"markdown": "write Markdown, for a pull request"},
-    ),
-    "rebuild": ("compile again without any cache, and compare bytes: rebuild [package ...]", {}),
-    "report": ("render the reports of the last validation again: report [package ...]", {}),
-    "cache": ("the store: cache stats | verify | gc", {}),
-}
-
 
 def find_selection(namespace: Mapping[str, Any], executes: bool, words: Sequence[str]) -> Selection:
     """Return what a command line selects.
@@ -56,7 +40,7 @@ def find_selection(namespace: Mapping[str, Any], executes: bool, words: Sequence
         executes: whether doit's command executes tasks, and doesn't list them, say.
         words: the command's, without its options.
     """
-    if not executes or not words or _makes_more(namespace):
+    if not executes or not words or own_tasks(namespace):
         return ALL
     if words[0] in VERBS:
         return Selection(frozenset())
@@ -64,10 +48,12 @@ def find_selection(namespace: Mapping[str, Any], executes: bool, words: Sequence
     return Selection(frozenset(match[1] for match in found if match)) if all(found) else ALL
 
 
-def _makes_more(namespace: Mapping[str, Any]) -> bool:
-    """Tell whether a dodo file makes tasks beside ours."""
-    return any(
-        (name.startswith("task_") or hasattr(value, "create_doit_tasks"))
-        and getattr(value, "__module__", "") != "pipeline.cli.tasks"
+def own_tasks(namespace: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tasks that a dodo file makes beside ours, as far as they are known
+    before they are made."""
+    return [
+        name.removeprefix("task_")
         for name, value in namespace.items()
-    )
+        if (name.startswith("task_") or hasattr(value, "create_doit_tasks"))
+        and getattr(value, "__module__", "") != "pipeline.cli.tasks"
+    ]

@@ -16,14 +16,15 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from doit.exceptions import InvalidDodoFile, TaskFailed
 
+from pipeline.cli.commands import GROUPS, VERBS
 from pipeline.cli.console import Reporter
 from pipeline.cli.doit_link import UpToDate, install_into_doit
+from pipeline.cli.grammar import quoted
 from pipeline.cli.runner import BatchRunner
-from pipeline.cli.selection import ALL, VERBS, Selection
+from pipeline.cli.selection import ALL, Selection
 from pipeline.cli.terminal import guard_standard_streams
 from pipeline.plan.actions import unit_name
 from pipeline.plan.kinds import ActionTask
@@ -53,10 +54,6 @@ def _select(selection: Selection) -> None:
     _selection = selection
 
 
-install_into_doit(BatchRunner, _select, lambda: _plan().remember())
-guard_standard_streams()
-
-
 @cache
 def _plan_at(root: Path) -> Plan:
     try:
@@ -75,30 +72,28 @@ def _plan() -> Plan:
     return _plan_at(Path.cwd())
 
 
+install_into_doit(BatchRunner, _select, _plan)
+guard_standard_streams()
+
+
 def _packages(plan: Plan) -> list[str]:
     """Return the packages that the command line asks for."""
-    return _selection.choose({_quoted(package): package for package in plan.packages})
+    return _selection.choose({quoted(package): package for package in plan.packages})
 
 
 def _needs_our_runner() -> None:
     raise RuntimeError("pipeline tasks are run by pipeline.cli.runner.BatchRunner")
 
 
-def _group(doc: str) -> dict[str, Any]:
+def _group(name: str) -> dict[str, Any]:
     """Return a group of tasks, which has its line in `doit list` also without members."""
-    return {"name": None, "doc": doc}
-
-
-def _quoted(name: str) -> str:
-    """Quote what doit refuses in names of tasks. Packages must not be called so either, which is
-    said when their turn comes."""
-    return quote(name, safe="/+", errors="surrogatepass")
+    return {"name": None, "doc": GROUPS[name].summary}
 
 
 def _task(task: ActionTask, doc: str, **more: Any) -> dict[str, Any]:
     name = "/".join(filter(None, (task.package or task.model, task.method)))
     return {
-        "name": _quoted(name),
+        "name": quoted(name),
         "doc": one_line(doc),
         "actions": [_needs_our_runner],
         "uptodate": [UpToDate(task)],
@@ -106,16 +101,16 @@ def _task(task: ActionTask, doc: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _method_tasks(kind: str, doc: str) -> Iterator[dict[str, Any]]:
+def _method_tasks(kind: str) -> Iterator[dict[str, Any]]:
     """Yield the tasks of compile units, or of the methods that are quantized."""
     plan = _plan()
-    yield _group(doc)
+    yield _group(kind)
     for package in _packages(plan):
         if plan.problems(package):
             continue
-        model, exporter, name = plan.model(package), plan.exporter(package), _quoted(package)
+        model, exporter, name = plan.model(package), plan.exporter(package), quoted(package)
         quantized = plan.quantized(package)
-        first = [f"export:{_quoted(exporter)}"] if exporter else []
+        first = [f"export:{quoted(exporter)}"] if exporter else []
         for unit in plan.units(package) if kind == "compile" else [(each,) for each in quantized]:
             task = ActionTask(plan, kind, model, package, unit)
             own = [each for each in unit if each in quantized] if kind == "compile" else []
@@ -125,7 +120,7 @@ def _method_tasks(kind: str, doc: str) -> Iterator[dict[str, Any]]:
 
 def task_export() -> Iterator[dict[str, Any]]:
     plan = _plan()
-    yield _group("export the models whose source is a Python file")
+    yield _group("export")
     packages = _packages(plan)
     ask_for_exports(plan, packages)
     for model in sorted({model for model in map(plan.exporter, packages) if model}):
@@ -133,23 +128,23 @@ def task_export() -> Iterator[dict[str, Any]]:
 
 
 def task_quantize() -> Iterator[dict[str, Any]]:
-    yield from _method_tasks("quantize", "quantize methods, calibrated where that is asked for")
+    yield from _method_tasks("quantize")
 
 
 def task_compile() -> Iterator[dict[str, Any]]:
-    yield from _method_tasks("compile", "compile methods to objects")
+    yield from _method_tasks("compile")
 
 
 def task_lower() -> Iterator[dict[str, Any]]:
     plan = _plan()
-    yield _group("lower packages: export, compile and link what is stale")
+    yield _group("lower")
     for package in _packages(plan):
         model = plan.model(package)
         units = () if plan.problems(package) else plan.units(package)
         yield _task(
             ActionTask(plan, "link", model, package),
             f"lower {package}" + (f" to {model}.pte" if model else ""),
-            setup=[f"compile:{_quoted(package)}/{unit_name(unit)}" for unit in units],
+            setup=[f"compile:{quoted(package)}/{unit_name(unit)}" for unit in units],
             targets=[f"build/{package}/{model}.pte"] if model else [],
             clean=[(remove_what_was_built, (plan, package))],
         )
@@ -162,21 +157,21 @@ def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
 
 def task_validate() -> Iterator[dict[str, Any]]:
     plan = _plan()
-    yield _group("validate packages against their source programs")
+    yield _group("validate")
     for package in _packages(plan):
         task = ActionTask(plan, "validate", plan.model(package), package)
-        yield _task(task, f"validate {package}", task_dep=[f"lower:{_quoted(package)}"])
+        yield _task(task, f"validate {package}", task_dep=[f"lower:{quoted(package)}"])
 
 
 def task_verbs() -> Iterator[dict[str, Any]]:
-    for name, (doc, flags) in VERBS.items():
+    for name, verb in VERBS.items():
         params = [
             {"name": flag, "long": flag, "type": bool, "default": False, "help": text}
-            for flag, text in flags.items()
+            for flag, text in verb.options.items()
         ]
         yield {
             "basename": name,
-            "doc": doc,
+            "doc": verb.summary,
             "actions": [(_run_verb, (name,))],
             "params": params,
             "pos_arg": "words",
@@ -187,7 +182,7 @@ def task_verbs() -> Iterator[dict[str, Any]]:
 
 def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
     run = import_module(f"pipeline.cli.verbs.{name}").run  # much that other tasks do without
-    flags = {f"--{flag}": flag for flag in VERBS[name][1]}
+    flags = {f"--{flag}": flag for flag in VERBS[name].options}
     said = {flag: given[flag] or word in words for word, flag in flags.items()}
     plan = _plan()
     ask_for_exports(plan, plan.packages)

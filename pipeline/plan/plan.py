@@ -9,6 +9,7 @@ result exists says that it waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,16 @@ class Plan:
         """Keep what was read of files, in the workspace and, of archives, in the store."""
         self.workspace.file_digests.save()
         self.models.remember()
+
+    def note_export(self, action: Action) -> None:
+        """Remember which content of its exporter a model was exported with, and forget what was
+        known of the export before."""
+        for package in self.packages:
+            if self.export(package) == action.model:
+                state = {**self.workspace.state(package), "exporter": action.key["source"]}
+                with suppress(OSError):  # only what `doit plan` says depends on it
+                    self.workspace.write_state(package, state)
+        self.forget(action.model)
 
     def forget(self, export: str) -> None:
         """Forget what was known of an export, which ran since."""

@@ -43,8 +43,18 @@ def export_status(plan: Plan, model: str) -> Status:
     record = store.get_by_key(keys.reads_key(model, action.key["source"]))
     last = record and record.result.get("last")
     if not isinstance(last, str):
-        return Status("stale", "not exported yet, or its file changed")
+        return Status("stale", _why_unknown(plan, model, action.key["source"]))
     return Status("stale", _changes(plan, Digest(last), action, "exported"))
+
+
+def _why_unknown(plan: Plan, export: str, source: Digest) -> str:
+    """Return why no run of an exporter of this content is known."""
+    exported = [plan.workspace.state(p) for p in plan.packages if plan.export(p) == export]
+    if not any(exported):
+        return "not exported yet"
+    if any(state.get("exporter") == source for state in exported):
+        return "the store no longer knows what it reads"
+    return f"{plan.models.source(export).path.relative_to(plan.workspace.root)} changed"
 
 
 def _first(reasons: Sequence[str]) -> str:
@@ -88,13 +98,11 @@ def validate_status(plan: Plan, package: str) -> Status:
     recorded = plan.workspace.state(package).get("validate", {})
     unkept = _why_unkept(recorded) if recorded else ""
     if recorded.get("action") != digest:
-        if unkept:  # so there is no key to compare with
-            reason = f"{unkept}, and what it depends on changed since"
-        else:
-            action = plan.validate(package)
-            assert action is not None
-            reason = _changes(plan, recorded.get("action"), action, "validated")
-        return _hit_or_stale(plan, digest, reason)
+        action = plan.validate(package)
+        assert action is not None
+        key = recorded.get("key")  # of one that the store does not hold
+        changed = _changes(plan, recorded.get("action"), action, "validated", key)
+        return _hit_or_stale(plan, digest, "; ".join(filter(None, (unkept, changed))))
     if unkept:
         return Status("stale", unkept)
     damage = find_damage(plan, package, recorded)
@@ -151,12 +159,21 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
     return "; ".join(stale) or _changes(plan, previous, action)
 
 
-def _changes(plan: Plan, previous: Digest | None, action: Action, done: str = "compiled") -> str:
+def _changes(
+    plan: Plan,
+    previous: Digest | None,
+    action: Action,
+    done: str = "compiled",
+    key: Mapping[str, Any] | None = None,
+) -> str:
+    """Describe what changed since the `previous` action; `key` is its key, if it is known."""
     if previous is None:
         return f"never {done} in this workspace"
-    if (old := plan.workspace.store.get(previous)) is None:
+    if key is None and (old := plan.workspace.store.get(previous)) is not None:
+        key = old.key
+    if key is None:
         return "what it was built from is no longer in the store"
-    return _first(list(describe_changes(plan, old.key, action))) or "its key changed"
+    return _first(list(describe_changes(plan, key, action))) or "its key changed"
 
 
 def describe_changes(plan: Plan, old: Mapping[str, Any], action: Action) -> Iterator[str]:

@@ -325,11 +325,14 @@ class _Installed(TypedDict):
     complete: NotRequired[bool]
     measured: NotRequired[Digest]
     unsigned: NotRequired[bool]
+    key: NotRequired[dict[str, Any]]  # of a validation that the store does not hold
 
 
 class PackageState(TypedDict):
-    """The record of what the last build of a package left in `build/`."""
+    """The record of what the last build of a package left in `build/`; `exporter` is the content of
+    the exporter that last ran for it."""
 
+    exporter: NotRequired[Digest]
     quantize: NotRequired[dict[str, Digest]]
     compile: NotRequired[dict[str, Digest]]
     link: NotRequired[_Installed]

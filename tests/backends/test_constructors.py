@@ -242,13 +242,14 @@ def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
         "options were checked against executorch 1.3.0, and 1.4.1 is installed; "
         "run `python -m tools.describe_constructors`"
     )
+    from pipeline.cli.grammar import Target
     from pipeline.cli.verbs.plan import preview
     from pipeline.plan.plan import Plan
     from pipeline.store.store import Store
     from pipeline.store.workspace import Workspace
 
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
-    lines = list(preview(Plan(Workspace(built.root, Store(built.store), 1)), ["pair"]))
+    lines = list(preview(Plan(Workspace(built.root, Store(built.store), 1)), [Target("pair")]))
     assert lines.count(told) == 1
 
 

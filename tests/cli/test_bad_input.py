@@ -204,7 +204,7 @@ def test_mistake_that_the_plan_finds_runs_nothing_of_its_package(ruined, name):
 
 def test_plan_tells_each_mistake_on_a_line(ruined):
     bench = Bench(ruined[0].root)
-    assert bench.doit("plan") == 0
+    assert bench.doit("plan") == 1
     assert "Traceback" not in bench.output
     for name, (_, words) in PLANNED.items():
         lines = [line for line in bench.output.splitlines() if words in line]

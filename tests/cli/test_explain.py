@@ -137,9 +137,9 @@ def test_what_is_not_there_is_told(built, words, message):
 
 def test_faulty_config_is_told(built):
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[xnnpak]")
-    assert built.doit("plan") == 0
+    assert built.doit("plan") == 1
     assert "faulty  partition_configs/pair.yaml:6: methods.decode.partitioners[0]" in built.output
-    assert built.output.endswith("1 faulty\n")
+    assert built.output.endswith("1 faulty\nplan: 1 package with mistakes: pair\n")
     assert built.doit("explain", "pair") == 1
     assert "unknown partitioner 'xnnpak'" in built.output
 

@@ -243,9 +243,11 @@ def test_bytes_do_not_depend_on_workers_or_hash_seed(built, jobs):
 def test_listing_and_cleaning(built):
     assert built.doit("list") == 0
     assert [line.split()[0] for line in built.output.splitlines()] == [
+        "auto",
         "backends",
         "baseline",
         "cache",
+        "check",
         "compile",
         "diff",
         "explain",
@@ -297,6 +299,11 @@ def test_another_gate_measures_nothing_again(built):
         assert built.outcomes()["validate pair"] == ("failed" if code else "built")
         after = json.loads(built.bytes_of("pair", "report.json"))
         assert after["seconds"] == before["seconds"]  # which no two runs have in common
+        if code:
+            built.edit("partition_configs/pair.yaml", "1kB", "2kB")
+            assert built.doit("plan") == built.doit("explain", "pair") == 0
+            assert "config validate.gates.max_size: 1000 -> 2000" in built.output
+            built.edit("partition_configs/pair.yaml", "2kB", "1kB")
         built.edit("partition_configs/pair.yaml", gates, "")
     assert built.doit("-a", "validate:pair") == 0
     assert json.loads(built.bytes_of("pair", "report.json"))["seconds"] != before["seconds"]

@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch.export import Dim, export
 
 from pipeline.cli.console import Reporter
-from pipeline.cli.verbs.explain import explain
+from pipeline.cli.grammar import Target
+from pipeline.cli.verbs.explain import run as explain
 from pipeline.cli.verbs.plan import preview
 from pipeline.compile.quantize import Batches, check_batches
 from pipeline.plan.plan import Plan
@@ -106,7 +107,7 @@ def test_a_compiled_method_needs_no_quantized_program(calibrated):
     assert calibrated.doit("lower") == 0, calibrated.output
     assert set(calibrated.outcomes().values()) <= {"hit", "up-to-date"}
     plan = plan_of(calibrated)
-    assert list(preview(plan, ["pair"]))[-1].startswith("5 current, 1 in the store")
+    assert list(preview(plan, [Target("pair")]))[-1].startswith("5 current, 1 in the store")
 
 
 @pytest.mark.slow
@@ -148,7 +149,7 @@ def test_why_a_method_is_quantized_again_is_told_once(calibrated):
         "{quantizer: xnnpack}",
         "&q {quantizer: xnnpack, per_channel: false}",
     )
-    lines = list(explain(plan_of(calibrated), "pair/decode"))
+    lines = list(explain(plan_of(calibrated), ["pair/decode"]))
     change = "  - config methods.decode.quantize.per_channel: True -> False"
     assert lines[lines.index("quantize pair/decode: to do") + 2] == change
     assert lines[lines.index("compile pair/decode: to do") + 2] == change

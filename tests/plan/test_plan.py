@@ -48,7 +48,7 @@ def test_fresh_workspace_waits_for_the_export(tmp_path):
     assert found["export"][0] == "stale"
     assert found["link"] == (
         "waiting",
-        "model pair is to be exported: not exported yet, or its file changed",
+        "model pair is to be exported: not exported yet",
     )
     assert found["validate"][0] == "waiting"
 
@@ -271,9 +271,24 @@ def test_the_order_of_an_exporters_constants_counts(tmp_path, monkeypatch):
     ],
 )
 def test_a_validation_that_is_not_kept_is_told_as_that(recorded, reason):
-    for action, more in (("old", ", and what it depends on changed since"), ("new", "")):
-        state = {"validate": {"action": action, **recorded}}
+    lost = "what it was built from is no longer in the store"
+    key = {"held_to": {"gates": {"max_size": 200000}}}
+    kept = {"key": {"held_to": {"gates": {"max_size": 50000}}}}
+    edited = "config validate.gates.max_size: 50000 -> 200000"
+    planned = SimpleNamespace(key=key, inputs=None, model="m")
+    source = SimpleNamespace(path=Path("/w/models/m.py"))
+    for action, more, told in (
+        ("old", {}, f"{reason}; {lost}"),  # as earlier versions recorded it
+        ("old", kept, f"{reason}; {edited}"),
+        ("new", kept, reason),
+    ):
+        state = {"validate": {"action": action, **recorded, **more}}
         store = SimpleNamespace(get=lambda _: None)
-        workspace = SimpleNamespace(state=lambda _, own=state: own, store=store)
-        plan = SimpleNamespace(validate_digest=lambda _: "new", workspace=workspace)
-        assert validate_status(plan, "p") == Status("stale", reason + more)
+        workspace = SimpleNamespace(state=lambda _, own=state: own, store=store, root=Path("/w"))
+        plan = SimpleNamespace(
+            validate_digest=lambda _: "new",
+            validate=lambda _: planned,
+            models=SimpleNamespace(source=lambda _: source),
+            workspace=workspace,
+        )
+        assert validate_status(plan, "p") == Status("stale", told)

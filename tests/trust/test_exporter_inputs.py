@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.verbs.explain import explain
+from pipeline.cli.verbs.explain import run as explain
 from pipeline.plan.places import Places
 from pipeline.plan.plan import Plan
 from pipeline.plan.reads import parse_records
@@ -647,7 +647,7 @@ def test_what_cannot_be_followed_exports_each_time(site, kind):
     assert status.state == "stale"
     assert status.reason.startswith("exports each time: models/a.py")
     assert status.reason.endswith("declare INPUTS to keep it")
-    assert status.reason in "\n".join(explain(Plan(site.workspace()), "p"))
+    assert status.reason in "\n".join(explain(Plan(site.workspace()), ["p"]))
     site.write(UNFOLLOWED[kind], inputs="INPUTS = []")
     assert build(site.workspace())[0] == "stale"
     assert build(site.workspace())[0] == "up-to-date"
@@ -827,5 +827,5 @@ def test_miss_is_explained_by_its_kind(site, code, before, change, line):
         build(site.workspace())
         change(site)
         identity.cache_clear()
-        assert line in "\n".join(explain(Plan(site.workspace()), "p"))
+        assert line in "\n".join(explain(Plan(site.workspace()), ["p"]))
         assert line in export_status(Plan(site.workspace()), "a").reason

@@ -135,7 +135,7 @@ def test_a_package_is_validated_on_files(built):
 
     # All that is wrong is told, before anything is done or by the validation.
     (built.root / "inputs/other.npz").unlink()
-    assert built.doit("plan") == 0
+    assert built.doit("plan") == 1
     where = "pair.yaml:7: validate.methods.decode.examples"
     assert f"{where}: no file 'inputs/other.npz' in the workspace" in built.output
     (built.root / "inputs/other.npz").write_bytes(b"nothing")
@@ -190,5 +190,5 @@ def test_a_file_of_inputs_that_do_not_fit_fails_its_method(built):
 def test_what_the_config_can_not_say(bench, text, told):
     pair = bench("pair")
     say(pair, text)
-    assert pair.doit("plan") == 0
+    assert pair.doit("plan") == 1
     assert told in pair.output

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.cli.grammar import describe_no_packages, find_named
 from pipeline.plan.plan import Plan
-from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.errors import PipelineError
 
 
 def known_packages(plan: Plan, words: Sequence[str]) -> list[str]:
-    """Return the packages that are named, by default all. Raises PipelineError for others."""
-    for package in words:
-        if package not in plan.packages:
-            raise PipelineError(f"no package '{package}'; {did_you_mean(package, plan.packages)}")
-    return list(words or plan.packages)
+    """Return the packages that are named, in patterns too, by default all. Raises PipelineError
+    for names that no package has, and where there is no package at all."""
+    if not plan.packages:
+        raise PipelineError(describe_no_packages(plan.workspace))
+    named = [package for word in words for package in find_named(word, plan.packages, "package")]
+    return list(dict.fromkeys(named) if words else plan.packages)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.cli.columns import columns
+from pipeline.cli.grammar import fit_packages
+from pipeline.cli.revisions import find_commit, read_revision
+from pipeline.cli.verbs import known_packages
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import fits_name, read_fitting
@@ -49,8 +50,10 @@ def run(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[st
     Raises:
         PipelineError: for those that can't be compared, after the others were; a line for each.
     """
-    packages = [word for word in words if word in plan.packages]
-    others = [word for word in words if word not in plan.packages]
+    known_packages(plan, ())  # or there is nothing to compare
+    fitting = {word: fit_packages(plan, word) for word in words}
+    packages = [package for found in fitting.values() for package in found]
+    others = [word for word, found in fitting.items() if not found]
     if len(others) > 1:
         known = did_you_mean(others[1], plan.packages)
         raise PipelineError(f"'{others[0]}' and '{others[1]}' are no packages; {known}")
@@ -117,13 +120,10 @@ def _choose_finder(
     path = plan.workspace.root / against
     if path.exists():
         return _find_in_folder(plan, path, against, packages)
-    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{against}^{{commit}}")
-    named = _git(plan.workspace.root, *asked)
-    if named.returncode:
+    if (commit := find_commit(plan.workspace.root, against)) is None:
         known = did_you_mean(against, plan.packages)
         raise PipelineError(f"'{against}' is no package, file or revision of git's; {known}")
-    commit = named.stdout.strip()
-    root = stack.enter_context(_check_out(plan.workspace.root, commit))
+    root = stack.enter_context(read_revision(plan.workspace.root, commit))
     there = Plan(replace(plan.workspace, root=root))
     there.trust_last_exports()
     name = against if commit.startswith(against) else f"{against} ({commit[:12]})"
@@ -226,30 +226,3 @@ def _find_stored(there: Plan, package: str) -> tuple[Build | None, str]:
     proved = store.get(there.make_validation(package, files, methods).digest)
     report = _load_records(store, proved, REPORT).get(REPORT) if proved else None
     return _load_build(store, link.digest, report) or build, ""
-
-
-@contextmanager
-def _check_out(root: Path, commit: str) -> Iterator[Path]:
-    """Yield the root of a workspace as it was at a commit, in a worktree of git's that goes at the
-    end of the block. No hook runs. Raises PipelineError."""
-    inside = _git(root, "rev-parse", "--show-prefix").stdout.strip()
-    with tempfile.TemporaryDirectory(prefix="pte-pipeline-") as folder:
-        place = Path(folder) / "checkout"
-        quiet = ("-c", "core.hooksPath=/dev/null", "worktree")
-        made = _git(root, *quiet, "add", "--quiet", "--detach", str(place), commit)
-        if made.returncode:
-            lines = made.stderr.strip().splitlines() or ["git worktree failed"]
-            raise PipelineError(f"{commit[:12]} cannot be checked out: {lines[-1]}")
-        try:
-            yield place / inside
-        finally:
-            _git(root, *quiet, "remove", "--force", str(place))
-
-
-def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError as error:
-        raise PipelineError("git is not installed, and a revision was asked for") from error

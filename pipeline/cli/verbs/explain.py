@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.cli.verbs import known_packages
+from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs.plan import VERDICTS, Expected, expected
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import describe_changes
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
-from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.errors import PipelineError
 from pipeline.store.json_diff import diff_json
 from pipeline.store.maintenance import earlier_keys
 
@@ -24,27 +24,21 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Explain each target. Raises PipelineError."""
     if not words:
         raise PipelineError("say of what: doit explain <package>[/<method>] ...")
-    for target in words:
+    for target in find_targets(plan, words):
         yield from explain(plan, target)
 
 
-def explain(plan: Plan, target: str) -> Iterator[str]:
-    """Explain each action of `<package>` or `<package>/<method>`: whether it is current, and for
+def explain(plan: Plan, target: Target) -> Iterator[str]:
+    """Explain each action of a package or of some of its methods: whether it is current, and for
     one that is not, everything that tells its key from the nearest earlier one.
 
     Raises:
-        PipelineError: there is no such package or method, or its config has mistakes.
+        PipelineError: the config has mistakes.
     """
-    package, _, method = target.partition("/")
-    known_packages(plan, [package])
-    plan.check(package)
-    methods = [name for unit in plan.units(package) for name in unit]
-    if method and method not in methods:
-        raise PipelineError(f"{package}: has no method '{method}'; {did_you_mean(method, methods)}")
+    plan.check(target.package)
     timed: list[tuple[str, ActionEntry]] = []
-    for each in expected(plan, package):
-        unit = each.title.partition("/")[2].split("+")
-        if not method or each.kind == "export" or method in unit:
+    for each in expected(plan, target.package):
+        if each.is_of(target):
             yield f"{each.kind} {each.title}: {VERDICTS[each.status.state]}"
             yield from (f"  {line}" for line in _explain_action(plan, each))
             if (entry := _find_timed(plan, each)) is not None:
@@ -77,9 +71,9 @@ def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:
     if each.status.current or action is None or known:
         yield each.status.reason
         return
-    since, old = _nearest_key(plan, action, each.previous)
+    since, old = _nearest_key(each, action)
     if old is None:
-        yield f"{each.status.reason}; nothing of the kind was done before"
+        yield f"{each.status.reason}; there is no earlier build of this package to compare with"
     elif changes := list(describe_changes(plan, old, action)):
         yield f"compared with {since}:"
         yield from (f"- {line}" for line in changes)
@@ -91,21 +85,49 @@ def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:
         yield from filter(None, [explain_refit(each.action, plan.workspace.store)])
 
 
-def _nearest_key(
-    plan: Plan, action: Action, previous: Digest | None
-) -> tuple[str, Mapping[str, Any] | None]:
-    """Return the key of the last build in this workspace, else the most similar one in the store,
-    and which of them it is; of equally similar ones the latest used."""
-    store = plan.workspace.store
-    if previous is not None and previous != action.digest and (old := store.get(previous)):
-        return "the last build in this workspace", old.key
+def _nearest_key(each: Expected, action: Action) -> tuple[str, Mapping[str, Any] | None]:
+    """Return the key of the last build in this workspace, else the most similar one of this package
+    in the store, and which of them it is; of equally similar ones the latest used."""
+    store, previous = each.plan.workspace.store, each.previous
+    if previous is not None and previous != action.digest:
+        entry = store.get(previous)
+        if (old := entry.key if entry else each.unkept_key) is not None:
+            return "the last build in this workspace", old
+    own = _is_of_package(each)
     comparable = [
         key
         for digest, key in earlier_keys(store, action.kind, action.key)
-        if digest != action.digest and _comparable(key, action.key)
+        if digest != action.digest and _comparable(key, action.key) and own(digest, key)
     ]
     nearest = min(comparable, key=lambda k: sum(1 for _ in diff_json(k, action.key)), default=None)
     return "the nearest one in the store", nearest
+
+
+def _is_of_package(each: Expected) -> Callable[[Digest, Mapping[str, Any]], bool]:
+    """Return a function that tells of an action's digest and key whether it is one of the same
+    package, or the export of the same model.
+
+    Packages share what is quantized and compiled, so these keys name none; the links of a package
+    name what they are made of.
+    """
+    if each.kind in ("compile", "quantize"):
+        used = _used_by_links(each.plan, each.package)
+        return lambda digest, _: digest in used
+    return lambda _, key: (
+        key.get("package", key.get("measured", {}).get("package", each.package)) == each.package
+    )
+
+
+def _used_by_links(plan: Plan, package: str) -> set[Digest]:
+    """Return the compile and quantize actions of all links of a package that the store holds."""
+    store, used = plan.workspace.store, set[Digest]()
+    for _, key in earlier_keys(store, "link", {"model": plan.model(package)}):
+        if key["package"] == package:
+            used.update(key["compiles"].values())
+    for entry in [found for digest in used if (found := store.get(digest)) is not None]:
+        methods = entry.key["methods"].values()
+        used.update(each["quantize"] for each in methods if each["quantize"])
+    return used
 
 
 def _comparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

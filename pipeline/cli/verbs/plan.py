@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from pipeline.cli.columns import columns
+from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds import KINDS
@@ -14,7 +16,14 @@ from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.plan.waves import ask_for_packages
 from pipeline.store.digest import Digest
-from pipeline.store.errors import ConfigErrors, Problem, format_new_problems
+from pipeline.store.errors import (
+    ConfigErrors,
+    PipelineError,
+    Problem,
+    format_new_problems,
+    listed,
+    plural,
+)
 
 VERDICTS = {"up-to-date": "current", "hit": "in the store", "stale": "to do", "waiting": "waits"}
 _NOT_THERE = ("stale", "waiting")
@@ -27,13 +36,16 @@ def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[st
     """Yield a line for each action that a run would not find current, and a sum.
 
     Args:
+        words: packages or their methods (`package/method`), by default all.
         resolved: yields what each method finally gets instead.
 
     Raises:
-        PipelineError: there is no such package, or, where `resolved`, its config has mistakes.
+        PipelineError: there is no such package, or a package has mistakes.
     """
-    packages = known_packages(plan, words)
-    yield from _resolve(plan, packages) if resolved else preview(plan, packages)
+    if resolved:
+        yield from _resolve(plan, known_packages(plan, words))
+    else:
+        yield from preview(plan, find_targets(plan, words))
 
 
 def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
@@ -69,10 +81,28 @@ class Expected:
         waits = self.status.state == "waiting"
         return None if waits else KINDS[self.kind].action(self.plan, self.package, self.unit)
 
+    def is_of(self, target: Target) -> bool:
+        """Tell whether it is one of a target's actions: of methods, also the export of the
+        model."""
+        if self.kind == "export":
+            return self.package == self.plan.exporter(target.package)
+        own = not target.methods or bool(set(self.unit) & set(target.methods))
+        return own and self.package == target.package
+
     @property
     def previous(self) -> Digest | None:
         """The digest of the action that was last done in this workspace."""
         return KINDS[self.kind].last(self.plan.workspace.state(self.package), self.unit)
+
+    @property
+    def unkept_key(self) -> Mapping[str, Any] | None:
+        """The key of the last action where the store does not hold it: a failed validation's."""
+        if not KINDS[self.kind].installed:
+            return None
+        key: Mapping[str, Any] | None = (
+            self.plan.workspace.state(self.package).get(self.kind, {}).get("key")
+        )
+        return key
 
 
 def expected(plan: Plan, package: str) -> Iterator[Expected]:
@@ -103,14 +133,19 @@ def _expect(plan: Plan, kind: str, package: str, unit: tuple[str, ...] = ()) -> 
     return Expected(plan, kind, package, unit, KINDS[kind].status(plan, package, unit))
 
 
-def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each action that a run would not find current, and a sum."""
+def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
+    """Yield a line for each action that a run would not find current, and a sum.
+
+    Raises:
+        PipelineError: packages have mistakes, after the others were told.
+    """
     counts = dict.fromkeys(VERDICTS, 0)
     seen: dict[Digest, str] = {}
     exported: set[str] = set()
     shown: dict[Problem, str] = {}
     rows: list[tuple[str, str, str, str]] = []
     notes: dict[str, None] = {}
+    packages = list(dict.fromkeys(target.package for target in targets))
     faulty = [package for package in packages if plan.problems(package)]
     sound = [package for package in packages if package not in faulty]
     plan.workspace.store.look(ask_for_packages(plan, sound, whole=True))
@@ -120,6 +155,8 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
             rows += [("", package, "faulty", line) for line in lines]
             continue
         for each in expected(plan, package):
+            if not any(each.is_of(target) for target in targets):
+                continue
             if each.kind == "export" and each.title in exported:
                 continue
             exported.add(each.title)
@@ -142,4 +179,6 @@ def preview(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
         yield from filter(None, [outdated()])
     yield from filter(None, notes)
     sums = [f"{count} {VERDICTS[state]}" for state, count in counts.items() if count]
-    yield ", ".join([*sums, *([f"{len(faulty)} faulty"] if faulty else [])]) or "no packages"
+    yield ", ".join([*sums, *([f"{len(faulty)} faulty"] if faulty else [])])
+    if faulty:
+        raise PipelineError(f"{plural(len(faulty), 'package')} with mistakes: {listed(faulty, 10)}")

@@ -79,6 +79,8 @@ def validate(
             workspace.store.put_result(
                 action.key, result, stages.total, stages.seconds(), stages.peak
             )
+        else:  # the workspace keeps the key, by which `doit plan` says what changed since
+            verdict["key"] = action.key
         deliver(result)
     if failures := record["failures"]:
         stages.current = ""  # all of them ended: what failed is the package

@@ -1,0 +1,138 @@
+"""Words of the command line: what they stand for, and what is said of those that name nothing."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.cli.grammar import rewrite
+from pipeline.store.errors import PipelineError
+from tests.support.bench import bench_of
+
+_UNITS = {"asr": (("encode", "decode"),), "vision": (("classify",), ("embed",)), "a b": ()}
+
+
+class Planned:
+    """A plan of three packages; the last one's config has mistakes."""
+
+    packages = tuple(_UNITS)
+    exporters = ("asr", "net+dtype~bf16")
+    workspace = SimpleNamespace()
+
+    def units(self, package):
+        return _UNITS[package]
+
+    def quantized(self, package):
+        return ("classify",) if package == "vision" else ()
+
+    def problems(self, package):
+        return () if _UNITS[package] else ("a mistake",)
+
+    def exporter(self, package):
+        return {"asr": "asr", "vision": "net+dtype~bf16"}.get(package)
+
+
+def rewritten(words, own=("mine",), executes=True):
+    return " ".join(rewrite(words.split(), Planned, own, executes))
+
+
+@pytest.mark.parametrize(
+    ("words", "tasks"),
+    [
+        ("", ""),
+        ("lower", "lower"),
+        ("lower validate", "lower validate"),
+        ("lower vision", "lower:vision"),
+        ("lower vision asr validate asr", "lower:vision lower:asr validate:asr"),
+        ("lower:vision validate", "lower:vision validate"),
+        ("lower v*", "lower:vision"),
+        ("lower:v*", "lower:vision"),
+        ("lower:*", "lower:asr lower:vision lower:a%20b"),
+        ("lower a%20b", "lower:a%20b"),
+        ("lower vision/classify", "compile:vision/classify"),
+        ("lower asr/encode", "compile:asr/encode+decode"),
+        ("compile asr/encode+decode", "compile:asr/encode+decode"),
+        ("compile vision", "compile:vision/classify compile:vision/embed"),
+        ("compile:vision/*", "compile:vision/classify compile:vision/embed"),
+        ("compile */e*", "compile:asr/encode+decode compile:vision/embed lower:a%20b"),
+        ("quantize vision", "quantize:vision/classify"),
+        ("validate vision/classify", "validate:vision"),
+        ("validate a%20b/x", "validate:a%20b"),
+        ("export net", "export:net+dtype~bf16"),
+        ("export vision", "export:net+dtype~bf16"),
+        ("vision", "lower:vision validate:vision"),
+        ("mine vision", "mine lower:vision validate:vision"),
+        ("lower mine", "lower mine"),
+        ("lower build/vision/vision.pte", "lower build/vision/vision.pte"),
+        ("plan lower", "plan lower"),
+        ("lower -x vision", "lower -x vision"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_words_become_tasks(words, tasks):
+    assert rewritten(words) == tasks
+
+
+def test_a_package_alone_is_its_lowering_where_nothing_is_executed():
+    assert rewritten("vision", executes=False) == "lower:vision"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("lower visoin", "no package 'visoin'; did you mean 'vision'? known: asr, vision, a b"),
+        ("lower:visoin", "no package 'visoin'; did you mean 'vision'? known: asr, vision, a b"),
+        ("lower x*", "no package that fits 'x*'; known: asr, vision, a b"),
+        ("validate vision/clasify", "vision: has no method 'clasify'; did you mean 'classify'?"),
+        ("compile v*/zzz", "no package that fits 'v*' has a method 'zzz'"),
+        ("quantize asr", "asr: its config quantizes nothing"),
+        ("quantize vision/embed", "vision/embed: its config quantizes nothing"),
+        ("export nett", "no model 'nett'; did you mean 'net'?"),
+        ("export a%20b", "a%20b"),
+    ],
+)
+def test_words_that_name_nothing(words, message):
+    with pytest.raises(PipelineError) as caught:
+        rewritten(words)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("plam", "no task 'plam'; did you mean 'plan'?"),
+        ("pear", "no task 'pear'; did you mean 'pair'?"),
+        ("list lowr", "no task 'lowr'; did you mean 'lower'?"),
+        ("lower:pear", "no package 'pear'; did you mean 'pair'?"),
+        ("plan --resolvd", "plan: no option '--resolvd'; did you mean '--resolved'?"),
+        ("explain pair --all", "explain: no option '--all'; it takes none; usage: doit explain "),
+    ],
+)
+def test_nothing_is_silent(tmp_path, words, message):
+    bench = bench_of("pair", tmp_path)
+    assert bench.doit(*words.split()) == 3
+    assert message in bench.output and len(bench.output.splitlines()) == 1
+
+
+def test_a_workspace_without_configs_says_so(tmp_path):
+    bench = bench_of("pair", tmp_path)
+    config = bench.root / "partition_configs" / "pair.yaml"
+    config.rename(config.with_name("_pair.yaml"))
+    for words in ((), ("lower",), ("plan",), ("diff",)):
+        assert bench.doit(*words) != 0
+        assert "no packages: no config in partition_configs/; `doit init` " in bench.output
+    assert bench.doit("list") == 0
+
+
+def test_methods_are_lowered_and_planned_alone(built):
+    built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
+    assert built.doit("plan", "pair/encode") == 0
+    assert built.output == "2 current\n"
+    assert built.doit("plan", "p*/decode") == 0
+    assert built.output.startswith("compile  pair/decode  to do")
+    assert built.doit("lower", "pair/decode") == 0
+    assert built.outcomes() == {"export pair": "up-to-date", "compile pair/decode": "built"}
+    assert built.doit("lower", "pair") == 0
+    assert built.outcomes()["link pair"] == "built"
+    assert built.doit("quantize") == 0
+    assert built.output.startswith("quantize: nothing to do: no config quantizes a method\n")
+    assert built.doit("info", "pair") == 0 and "lower:pair" in built.output
