@@ -49,24 +49,19 @@ from pipeline.compile.objects import (
     mutable_name,
     program_from_bytes,
 )
-from pipeline.compile.pieces import Piece, make_piece
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.training import trained_method
 from pipeline.store.errors import PipelineError
+from pipeline.store.pieces import Piece, join_pieces, make_piece
 from pipeline.store.store import Store
 
 
 @dataclass(frozen=True)
 class LinkedFiles:
-    """The files of a package as blobs: the `.pte`, and `.ptd` files by their stem.
-
-    `pieces` are the blobs that each file is put together of, by its name's ending or its stem:
-    those of objects, and what stands between them.
-    """
+    """The files of a package as blobs: the `.pte`, and `.ptd` files by their stem."""
 
     pte: Blob
     ptds: Mapping[str, Blob]
-    pieces: Mapping[str, Sequence[Piece]] = field(default_factory=dict)
 
 
 def link(
@@ -76,7 +71,21 @@ def link(
     order: Sequence[str] = (),
     layout: Mapping[str, Any] | None = None,
 ) -> LinkedFiles:
-    """Link objects and commit the files.
+    """Link objects as `lay_out` does, and commit the files."""
+    pieces = lay_out(objects, constant_methods, store, order, layout)
+    files = {stem: Blob(*join_pieces(own, store)) for stem, own in pieces.items()}
+    return LinkedFiles(files.pop(""), files)
+
+
+def lay_out(
+    objects: Sequence[MethodObject],
+    constant_methods: Mapping[str, Any],
+    store: Store,
+    order: Sequence[str] = (),
+    layout: Mapping[str, Any] | None = None,
+) -> dict[str, list[Piece]]:
+    """Return what the files of a package are put together of, by the stem of a `.ptd`, or "": the
+    blobs of objects, and what stands between them.
 
     Named data are merged in the order of the model's methods, as ExecuTorch merges them in the
     order of the methods dict; everything else goes by method name.
@@ -99,9 +108,7 @@ def link(
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
     cords = {"": pte, **{tag.removesuffix(".ptd"): cord for tag, cord in sorted(ptds.items())}}
-    files = {stem: _stream(cord, store) for stem, cord in cords.items()}
-    pieces = {stem: list(_find_pieces(cord, store)) for stem, cord in cords.items()}
-    return LinkedFiles(files.pop(""), files, pieces)
+    return {stem: list(_find_pieces(cord, store)) for stem, cord in cords.items()}
 
 
 _Table: TypeAlias = dict[Blob, int]  # indices, in the order of first use
@@ -267,18 +274,6 @@ def _iter_named_data(objects: Sequence[MethodObject], order: Sequence[str]) -> I
             yield from (by_key[key] for key in owners[method].keys[method])
         else:
             yield from next(singles).tagged()
-
-
-def _stream(cord: Cord, store: Store) -> Blob:
-    """Write a laid-out file to the store, reading each blob, verified, as its turn comes."""
-    with store.writer() as file:
-        for piece in cord._buffers:
-            if isinstance(piece, BlobBytes):
-                for chunk in store.stream(piece.blob.digest):
-                    file.write(chunk)
-            else:
-                file.write(piece)
-    return Blob(file.digest, file.size)
 
 
 def _find_pieces(cord: Cord, store: Store) -> Iterator[Piece]:

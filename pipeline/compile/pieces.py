@@ -1,36 +1,17 @@
-"""Files as lists of blobs, and the same file with other blobs. No torch."""
+"""The same file with other blobs: pieces of equal sizes are exchanged. No torch."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from pipeline.store.digest import Digest, hash_json
+from pipeline.store.pieces import Piece
 from pipeline.store.store import Store
 
 Json = Mapping[str, Any]
-Piece: TypeAlias = tuple[Literal["blob", "bytes"], str]  # a digest, or bytes in hexadecimal
-_SHORT = 64  # bytes; shorter than a key of named data
 _KEY = re.compile(rb"[0-9a-f]{64}")
-
-
-def make_piece(data: bytes, store: Store) -> Piece:
-    """Return bytes as a piece of a file."""
-    return ("blob", store.put(data)) if len(data) > _SHORT else ("bytes", data.hex())
-
-
-def join_pieces(pieces: Iterable[Piece], store: Store) -> tuple[Digest, int]:
-    """Write a file from its pieces, blobs verified; return its digest and size in bytes.
-
-    Raises MissingBlobError.
-    """
-    with store.writer() as file:
-        for kind, value in pieces:
-            chunks = store.stream(Digest(value)) if kind == "blob" else [bytes.fromhex(value)]
-            for chunk in chunks:
-                file.write(chunk)
-    return file.digest, file.size
 
 
 def hash_shape(objects: Sequence[Json]) -> Digest:
@@ -86,11 +67,11 @@ def exchange_pieces(
     Keys are SHA-256 in hexadecimal behind a prefix that stays. Raises MissingBlobError.
     """
     found = {old[-64:].encode(): new[-64:].encode() for old, new in keys.items()}
-    for kind, value in pieces:
-        if kind == "bytes":
-            yield kind, value
-        elif value in blobs:
-            yield kind, blobs[Digest(value)]
+    for piece in pieces:
+        if piece[0] == "bytes":
+            yield piece
+        elif piece[1] in blobs:
+            yield "blob", blobs[piece[1]]
         else:
-            data = store.read(Digest(value))
-            yield kind, store.put(_KEY.sub(lambda match: found.get(match[0], match[0]), data))
+            data = store.read(piece[1])
+            yield "blob", store.put(_KEY.sub(lambda match: found.get(match[0], match[0]), data))

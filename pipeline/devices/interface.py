@@ -5,10 +5,13 @@ A device runs the methods of packages. It knows nothing of their source programs
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +66,24 @@ class PackageFiles:
     @cached_property
     def plans(self) -> dict[str, PlanFacts]:
         """The plans of the `.pte` by method; empty for what is no program. Raises DeviceError."""
-        return read_plans(self.contents())
+        if isinstance(self.pte, bytes):
+            return read_plans(memoryview(self.pte))
+        with self._readable(self.pte), open(self.pte, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return {}
+            # Mapped: weights, which are most of it, aren't looked at.
+            return read_plans(memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)))
 
     def _read(self, source: Path | bytes) -> bytes:
         if isinstance(source, bytes):
             return source
-        try:
+        with self._readable(source):
             return source.read_bytes()
+
+    @contextmanager
+    def _readable(self, source: Path) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             where = source.name if source is self.pte else f"{self.name}: {source.name}"
             raise DeviceError(f"{where}: ", f"cannot be read: {error.strerror}") from error

@@ -17,6 +17,7 @@ from pipeline.plan.keys import exported_blobs
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.store.digest import Digest
+from pipeline.store.pieces import blobs_of_files
 
 Unit = Sequence[str]
 Result = Mapping[str, Any]
@@ -78,7 +79,7 @@ _ROWS = (
         "link",
         lambda plan, package, _: plan.link(package),
         lambda plan, package, _: status.link_status(plan, package),
-        lambda result: result["files"].values(),
+        blobs_of_files,
         installed=True,
         subsumes=True,
     ),
@@ -86,7 +87,7 @@ _ROWS = (
         "validate",
         lambda plan, package, _: plan.validate(package),
         lambda plan, package, _: status.validate_status(plan, package),
-        lambda result: result["files"].values(),
+        blobs_of_files,
         installed=True,
     ),
 )

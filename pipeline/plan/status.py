@@ -12,6 +12,7 @@ from pipeline.plan.key_diff import describe_differences
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
 from pipeline.store.files import is_plain
+from pipeline.store.pieces import blobs_of_files
 
 State = Literal["up-to-date", "hit", "stale", "waiting"]
 _MOST_REASONS = 3
@@ -121,7 +122,7 @@ def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
     """Return the status of an action whose result is files, not all of which are in `build/`."""
     store = plan.workspace.store
     entry = store.get(action)
-    there = entry is not None and store.obtainable(entry.result["files"].values())
+    there = entry is not None and store.obtainable(blobs_of_files(entry.result))
     return Status("hit" if there else "stale", reason)
 
 

@@ -16,6 +16,7 @@ from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import PipelineError
+from pipeline.store.pieces import blobs_of_files
 
 
 def ask_for_exports(plan: Plan, packages: Sequence[str]) -> None:
@@ -64,7 +65,7 @@ def ask_for_packages(
     quantizes = [each for unit in uncompiled for each in unit.inputs.quantizes.values()]
     store.ask(each.digest for each in quantizes)
     found = [*_blobs(plan, [*compiles, *quantizes])]
-    found += [blob for entry in linked.values() for blob in entry.result["files"].values()]
+    found += [blob for entry in linked.values() for blob in blobs_of_files(entry.result)]
     if validate:
         validations = [
             digest
@@ -73,7 +74,7 @@ def ask_for_packages(
         ]
         store.ask(validations)
         entries = filter(None, map(store.get, validations))
-        found += [blob for entry in entries for blob in entry.result["files"].values()]
+        found += [blob for entry in entries for blob in blobs_of_files(entry.result)]
     return found
 
 

@@ -141,10 +141,10 @@ def read_program(data: memoryview) -> ProgramFile:
     )
 
 
-def read_plans(pte: bytes) -> dict[str, PlanFacts]:
+def read_plans(pte: memoryview) -> dict[str, PlanFacts]:
     """Read the plans of a `.pte`, by method; empty for what is no program, or a damaged one."""
     try:
-        return {plan.name: plan for plan in read_program(memoryview(pte)).plans}
+        return {plan.name: plan for plan in read_program(pte).plans}
     except CorruptError:
         return {}
 

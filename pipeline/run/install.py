@@ -14,6 +14,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, shown
 from pipeline.store.files import copy_atomically, make_folder, remove, sweep
 from pipeline.store.names import are_distinct, is_file_path
+from pipeline.store.pieces import write_joined
 from pipeline.store.workspace import Workspace
 
 
@@ -22,7 +23,8 @@ def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> 
 
     The record is removed first and written last, so that a kill in between leaves a package that
     is stale, never one that looks whole. Files of an earlier build that are no longer made go.
-    The result has `files` by name, and `facts` for the record, if any. What stands in the place of
+    The result has `files` by name, `joined` the pieces of those that are put together here, and
+    `facts` for the record, if any. What stands in the place of
     a file or folder is replaced, links are not followed.
 
     Raises:
@@ -44,6 +46,9 @@ def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> 
     for name in earlier.keys() - files.keys():
         _remove_inside(folder, name)
     for name, blob in sorted(files.items()):
+        if pieces := result.get("joined", {}).get(name):
+            write_joined(pieces, blob, workspace.store, folder / name, workspace.build)
+            continue
         source = workspace.store.verified_path(blob, once=True)
         copy_atomically(source, folder / name, workspace.build)
     record = {"action": action.digest, "files": files, **result.get("facts", {})}

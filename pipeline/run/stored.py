@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from pipeline.plan.actions import Action
@@ -18,10 +19,11 @@ from pipeline.store.agreement import fits_action
 from pipeline.store.digest import Digest
 from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, REPORT
 from pipeline.store.forms import fits
+from pipeline.store.pieces import Piece, blobs_of_files, find_size, iter_content
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 
-Files = Mapping[str, Digest]
+Result = Mapping[str, Any]
 # The identifiers that stand in the bytes 4 to 7, by suffix.
 _IDENTIFIERS = {".pte": b"ET12", ".ptd": b"FT01", ".bpte": b"BP08"}
 _LARGEST = 1 << 28  # bytes of a record
@@ -43,7 +45,7 @@ def find_stored(store: Store, action: Action) -> Mapping[str, Any] | None:
     action makes."""
     with suppress(MissingBlobError):
         if entry := store.get(action.digest):
-            if not (wrong := _find_mismatch(store, action, entry.result["files"])):
+            if not (wrong := _find_mismatch(store, action, entry.result)):
                 return entry.result
             _log.warning("the store's result of %s is not used: %s", action.title, wrong)
     return None
@@ -55,38 +57,40 @@ def find_wrong_result(store: Store, action: Action, result: Mapping[str, Any]) -
     if not fits_action(action.key, result):
         return "it has not the form of such a result"
     if result.get("facts", {}).get("ok", True):
-        return _find_mismatch(store, action, result["files"])
-    found = (_find_wrong_content(store, name, blob) for name, blob in result["files"].items())
-    return next(filter(None, found), "")
+        return _find_mismatch(store, action, result)
+    return _find_wrong_content(store, result)
 
 
-def _find_mismatch(store: Store, action: Action, files: Files) -> str:
+def _find_mismatch(store: Store, action: Action, result: Result) -> str:
     """Say which file of an action's result is not what the action makes; empty where all may be.
 
     Raises MissingBlobError.
     """
-    for name, blob in files.items():
-        if found := _find_wrong_content(store, name, blob):
-            return found
-    check: dict[str, Callable[[Store, Action, Files], str]] = {
+    check: dict[str, Callable[[Store, Action, Result], str]] = {
         "link": _find_wrong_manifest,
         "validate": _find_wrong_report,
     }
-    return check[action.kind](store, action, files)
+    return _find_wrong_content(store, result) or check[action.kind](store, action, result)
 
 
-def _find_wrong_content(store: Store, name: str, blob: Digest) -> str:
+def _find_wrong_content(store: Store, result: Result) -> str:
     from pipeline.report.records import FORMS  # typing_extensions, which a no-op run does without
 
-    path = store.verified_path(blob, once=True)
-    for suffix, identifier in _IDENTIFIERS.items():
-        if name.endswith(suffix):
-            with open(path, "rb") as file:
-                if file.read(8)[4:] != identifier:
-                    return f"{name} is no {suffix} file"
-    if name in FORMS and not fits(_read(store, blob), FORMS[name], open_fields=True):
-        return f"{name} has not the form of such a record"
+    for blob in blobs_of_files(result):
+        store.verified_path(blob, once=True)
+    for name, blob in result["files"].items():
+        start = b"".join(islice(iter_content(_pieces(result, name), store), 2))
+        for suffix, identifier in _IDENTIFIERS.items():
+            if name.endswith(suffix) and start[4:8] != identifier:
+                return f"{name} is no {suffix} file"
+        if name in FORMS and not fits(_read(store, blob), FORMS[name], open_fields=True):
+            return f"{name} has not the form of such a record"
     return ""
+
+
+def _pieces(result: Result, name: str) -> Sequence[Piece]:
+    pieces: Sequence[Piece] = result.get("joined", {}).get(name, [("blob", result["files"][name])])
+    return pieces
 
 
 def _read(store: Store, blob: Digest) -> Any:
@@ -97,10 +101,12 @@ def _read(store: Store, blob: Digest) -> Any:
         return None
 
 
-def _find_wrong_manifest(store: Store, action: Action, files: Files) -> str:
+def _find_wrong_manifest(store: Store, action: Action, result: Result) -> str:
     """The manifest must be of this action, and name these files and their sizes."""
+    files = result["files"]
     manifest, key = _read(store, files[MANIFEST]), action.key
     own = {n: blob for n, blob in files.items() if n not in (MANIFEST, CONTENTS, ETRECORD)}
+    sizes = {name: find_size(_pieces(result, name), store) for name in own}
     facts: dict[str, tuple[Any, Any]] = {
         "package": (manifest["package"], action.package),
         "model": (manifest["model"], action.model),
@@ -115,16 +121,16 @@ def _find_wrong_manifest(store: Store, action: Action, files: Files) -> str:
         ),
         "files": (
             manifest["files"],
-            {n: {"digest": b, "size": store.blob_path(b).stat().st_size} for n, b in own.items()},
+            {name: {"digest": blob, "size": sizes[name]} for name, blob in own.items()},
         ),
     }
     wrong = [name for name, (found, wanted) in facts.items() if found != wanted]
     return f"{MANIFEST} has another {wrong[0]}" if wrong else ""
 
 
-def _find_wrong_report(store: Store, action: Action, files: Files) -> str:
+def _find_wrong_report(store: Store, action: Action, result: Result) -> str:
     """The report must be of this package and its files, and of a success."""
-    report = _read(store, files[REPORT])
+    report = _read(store, result["files"][REPORT])
     found = report["package"], report["ok"], report.get("files")
     wanted = action.package, True, action.key["measured"]["files"]
     return "" if found == wanted else f"{REPORT} is of another package"

@@ -84,7 +84,8 @@ def _agrees_link(key: Json, result: Json) -> bool:
     required = {f"{key['model']}.pte", MANIFEST, CONTENTS}
     others = result["files"].keys() - required - {ETRECORD}
     whole = required <= result["files"].keys() and all(name.endswith(".ptd") for name in others)
-    return whole and are_distinct(result["files"])
+    program = {name for name in result["files"] if name.endswith((".pte", ".ptd"))}
+    return whole and are_distinct(result["files"]) and result.get("joined", {}).keys() <= program
 
 
 def _agrees_measure(key: Json, result: Json) -> bool:

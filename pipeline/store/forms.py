@@ -24,11 +24,13 @@ MethodName = NewType("MethodName", str)
 FilePath = NewType("FilePath", str)  # of file names, with slashes between them
 SystemName = NewType("SystemName", str)  # as `os.fsdecode` gives it, of bytes that need be no UTF-8
 EntryName = NewType("EntryName", str)  # of a zip file
+ShortBytes = NewType("ShortBytes", str)  # in hexadecimal
 Constant = NewType("Constant", object)  # that a plan can hold: a scalar, or lists of them
 
 _DEEPEST = 100
 _GREATEST = 1 << 1000  # a float still holds it
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_SHORT_BYTES = re.compile(r"([0-9a-f]{2}){0,64}")
 _ENTRY = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
 
 
@@ -161,6 +163,7 @@ _LEAVES: dict[Any, Callable[[Any], bool]] = {
     EntryName: lambda value: isinstance(value, str) and bool(_ENTRY.fullmatch(value)),
     FileName: is_file_name,
     FilePath: is_file_path,
+    ShortBytes: lambda value: isinstance(value, str) and bool(_SHORT_BYTES.fullmatch(value)),
     SystemName: _is_system_name,
     MethodName: lambda value: isinstance(value, str) and bool(METHOD_NAME.fullmatch(value)),
 }

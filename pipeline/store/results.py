@@ -16,6 +16,7 @@ from pipeline.store.forms import (
     FileName,
     FilePath,
     MethodName,
+    ShortBytes,
     Size,
     SystemName,
 )
@@ -292,9 +293,13 @@ class _Refit(TypedDict):
     recipe: _Recipe | None
 
 
+# Of a file: a blob, or bytes between blobs.
+Piece = tuple[Literal["blob"], Digest] | tuple[Literal["bytes"], ShortBytes]
+
+
 class _Relink(TypedDict):
     compiles: dict[str, Digest]
-    pieces: dict[str, list[tuple[Literal["blob", "bytes"], str]]]
+    pieces: dict[str, list[Piece]]
 
 
 class _Preprocessed(TypedDict):
@@ -310,6 +315,7 @@ class _Preprocess(TypedDict):
 
 class _Link(TypedDict):
     files: dict[FileName, Digest]
+    joined: NotRequired[dict[FileName, list[Piece]]]
 
 
 class _Measure(TypedDict):

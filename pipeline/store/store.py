@@ -208,7 +208,7 @@ class Store:
     @contextmanager
     def writer(self) -> Iterator[BlobWriter]:
         """Store a blob that is written in pieces, and whose digest is known only at its end."""
-        with self._temporary() as file:
+        with self.scratch() as file:
             blob = BlobWriter(file)
             yield blob
             self._publish(file, self.blob_path(blob.digest))
@@ -403,7 +403,7 @@ class Store:
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[BinaryIO]:
-        with self._temporary() as file:
+        with self.scratch() as file:
             yield file
             self._publish(file, path)
 
@@ -416,7 +416,8 @@ class Store:
         publish(file, path, mode=0o444, durable=True)
 
     @contextmanager
-    def _temporary(self) -> Iterator[BinaryIO]:
+    def scratch(self) -> Iterator[BinaryIO]:
+        """Open a file that is in the store's folder for as long as the context lasts."""
         readme = self.root / "README"
         if not is_plain(readme):
             write_atomically(readme, _README.encode())

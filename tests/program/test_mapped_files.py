@@ -1,11 +1,14 @@
 """Weights that are mapped: the same values, no file changed, and memory that is given back."""
 
+import ctypes
+import mmap
+
 import pytest
 import torch
 from torch.export import export
 
 from pipeline.program.archive import load_program, save_programs
-from pipeline.program.mapped_files import release_pages
+from pipeline.program.mapped_files import release_pages, unlocked
 from pipeline.program.sources import MethodSource, describe_archive
 from pipeline.run.build.load import load_method
 from pipeline.run.build.planned import guard_sources
@@ -101,3 +104,15 @@ def test_archive_that_changes_while_it_is_used_is_noticed(archive, tmp_path, exp
     else:
         with pytest.raises(MissingBlobError if exported else SourceError):
             use()
+
+
+def test_nothing_is_locked_into_memory():
+    """Root's capability is above the limit; and both come back."""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+    lock = ctypes.CDLL(None).mlock
+    before = lock(address, ctypes.c_size_t(mmap.PAGESIZE))
+    ctypes.CDLL(None).munlock(address, ctypes.c_size_t(mmap.PAGESIZE))
+    with unlocked():
+        assert lock(address, ctypes.c_size_t(mmap.PAGESIZE)) == -1
+    assert lock(address, ctypes.c_size_t(mmap.PAGESIZE)) == before

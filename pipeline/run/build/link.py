@@ -4,25 +4,20 @@ package and what it was made from."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, TypeAlias
 
 from pipeline.compile.inspect.contents import describe_contents
-from pipeline.compile.pieces import (
-    Piece,
-    exchange_pieces,
-    hash_shape,
-    join_pieces,
-    pair_objects,
-)
+from pipeline.compile.pieces import exchange_pieces, hash_shape, pair_objects
 from pipeline.plan.actions import Action, LinkInputs
 from pipeline.plan.patterns import find_unfitting
 from pipeline.program.constant_values import find_blobs
 from pipeline.run.build.called_operators import join_libraries
 from pipeline.run.stages import Stages
-from pipeline.store.digest import Digest, hash_json
+from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, record_bytes
+from pipeline.store.pieces import Piece, joined
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 
@@ -38,7 +33,7 @@ def link_package(
     deliver: Callable[[Mapping[str, Any]], object],
 ) -> None:
     """Link the objects of a package, and deliver the result with its files."""
-    from pipeline.compile.link import link
+    from pipeline.compile.link import lay_out
     from pipeline.compile.objects import parse_object
 
     store = workspace.store
@@ -47,13 +42,11 @@ def link_package(
     with stages.stage("link"):
         _check_patterns(action, units)
         objects = [parse_object(each) for each in _in_order(units, order)]
-        linked = link(objects, dict(action.key["constant_methods"]), store, order, layout)
+        pieces = lay_out(objects, dict(action.key["constant_methods"]), store, order, layout)
     with stages.stage("store"):
-        blobs = {"": linked.pte, **linked.ptds}
-        files = {stem: (blob.digest, blob.size) for stem, blob in blobs.items()}
-        _finish(action, store, stages, units, files, spent, deliver)
+        _finish(action, store, stages, units, pieces, spent, deliver)
         if _is_relinked(action, units):
-            known = {"compiles": dict(action.inputs.compiles), "pieces": dict(linked.pieces)}
+            known = {"compiles": dict(action.inputs.compiles), "pieces": pieces}
             store.put_result(_shape_key(action, units), known)
 
 
@@ -80,9 +73,8 @@ def relink_package(
             _check_patterns(action, units)
             if (pieces := _exchange(record.result, units, store)) is None:
                 return False
-            files = {stem: join_pieces(own, store) for stem, own in pieces.items()}
         with stages.stage("store"):
-            _finish(action, store, stages, units, files, spent, deliver)
+            _finish(action, store, stages, units, pieces, spent, deliver)
         return True
     return False
 
@@ -98,34 +90,39 @@ def _finish(
     store: Store,
     stages: Stages,
     units: Units,
-    linked: Mapping[str, tuple[Digest, int]],
+    pieces: Mapping[str, Sequence[Piece]],
     spent: float,
     deliver: Callable[[Mapping[str, Any]], object],
 ) -> None:
-    """Record a package of linked files, by their stems, and deliver it."""
-    named = {f"{stem}.ptd" if stem else f"{action.model}.pte": f for stem, f in linked.items()}
-    files = {name: digest for name, (digest, _) in named.items()}
+    """Record a package of files that are put together of pieces, by their stems, and deliver it."""
     unit_of = {method: unit for unit in units.values() for method in unit["methods"]}
-    contents = describe_contents(
-        {name: store.verified_path(blob, once=True) for name, blob in files.items()},
-        {name: unit["methods"][name]["constants"] for name, unit in unit_of.items()},
-        {name: _named_keys(unit["object"], name) for name, unit in unit_of.items()},
-    )
-    sizes = {name: {"digest": digest, "size": size} for name, (digest, size) in named.items()}
+    with ExitStack() as held:
+        linked = {
+            f"{stem}.ptd" if stem else f"{action.model}.pte": held.enter_context(joined(own, store))
+            for stem, own in pieces.items()
+        }
+        contents = describe_contents(
+            {name: file.path for name, file in linked.items()},
+            {name: unit["methods"][name]["constants"] for name, unit in unit_of.items()},
+            {name: _named_keys(unit["object"], name) for name, unit in unit_of.items()},
+        )
+    files = {name: file.digest for name, file in linked.items()}
+    sizes = {name: {"digest": f.digest, "size": f.size} for name, f in linked.items()}
     manifest = _make_manifest(action, units, sizes)
     if entries := [unit["etrecord"] for unit in units.values() if unit["etrecord"]]:
         from pipeline.compile.etrecord import join_etrecords
 
-        joined = join_etrecords(entries, action.key["order"], store)
-        files[ETRECORD] = joined.digest
-        manifest["etrecord"] = {"digest": joined.digest, "size": joined.size}
+        etrecord = join_etrecords(entries, action.key["order"], store)
+        files[ETRECORD] = etrecord.digest
+        manifest["etrecord"] = {"digest": etrecord.digest, "size": etrecord.size}
     files[MANIFEST] = store.put(record_bytes(manifest))
     files[CONTENTS] = store.put(record_bytes(contents))
+    result: dict[str, Any] = {"files": files}
+    if shared := {name: file.pieces for name, file in linked.items() if file.pieces}:
+        result["joined"] = shared
     # Who finds a package spares its methods too.
-    store.put_result(
-        action.key, {"files": files}, stages.total + spent, stages.seconds(), stages.peak
-    )
-    deliver({"files": files})
+    store.put_result(action.key, result, stages.total + spent, stages.seconds(), stages.peak)
+    deliver(result)
 
 
 def _named_keys(made: Json, method: str) -> list[str]:

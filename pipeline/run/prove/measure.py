@@ -19,6 +19,7 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.program.constant_values import decode_constant
+from pipeline.program.mapped_files import unlocked
 from pipeline.run.build.planned import guard_sources
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
@@ -82,7 +83,7 @@ def _measure(
     programs, examples, settings = subject.programs, subject.examples, subject.settings
     crash_log = CrashLog(workspace.logs, str(action.package), settings.timeout)
     located: dict[str, Located] = {}
-    with guarded(crash_log.guard):
+    with guarded(crash_log.guard), unlocked():
         with stages.stage("run"):
             running = budget.share(1 - OF_LOCATING)
             validation = _run(subject, crash_log, suites, running)

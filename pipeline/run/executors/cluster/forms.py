@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName
+from pipeline.store.results import Piece
 
 TOPIC = "pte-pipeline"  # of what workers say to all builds
 RESOURCE = "pte-"  # before the name of a tag, as dask calls it
@@ -91,6 +92,7 @@ class _Counts(TypedDict):
 
 class _Result(TypedDict):
     files: dict[FileName, Digest]
+    joined: NotRequired[dict[FileName, list[Piece]]]
     facts: NotRequired[dict[str, Any]]
 
 

@@ -26,6 +26,7 @@ from pipeline.store.errors import PipelineError, Problem
 from pipeline.store.files import copy_atomically
 from pipeline.store.forms import fits
 from pipeline.store.json_diff import diff_json
+from pipeline.store.pieces import blobs_of_files
 from pipeline.store.settings import OperatorSettings, read_settings
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.toolchain import code, toolchain
@@ -56,7 +57,7 @@ def perform_parcel(text: str, folder: str) -> str:
         return json.dumps({"refused": _refuse(action.key, parcel)})
     report = run(action, workspace, parcel["always"])
     if report.result is not None:  # a validation that failed is in no entry
-        workspace.store.share([], report.result["files"].values())
+        workspace.store.share([], blobs_of_files(report.result))
     return json.dumps({"done": _to_json(report)})
 
 

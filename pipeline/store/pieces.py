@@ -1,0 +1,128 @@
+"""Files as lists of blobs and of bytes between them: large blobs that a file is made of are in the
+store once, not again within the file.
+
+A result names such a file's digest, as it does of one that is a blob itself, and its pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.store import digest
+from pipeline.store.digest import Digest
+from pipeline.store.files import replacing
+from pipeline.store.forms import ShortBytes
+from pipeline.store.results import Piece as Piece
+from pipeline.store.store import BlobWriter, MissingBlobError, Store
+
+_SHORT = 64  # bytes; shorter than a key of named data
+_SHARED_FROM = 1 << 20  # bytes; smaller blobs are fewer files, and so fewer questions to a remote
+
+
+class JoinedFile(NamedTuple):
+    """A file that was put together. `pieces` are empty where it is a blob of the store itself;
+    otherwise it is at `path` for as long as `joined` holds it."""
+
+    path: Path
+    digest: Digest
+    size: int
+    pieces: list[Piece]
+
+
+def make_piece(data: bytes, store: Store) -> Piece:
+    """Return bytes as a piece of a file."""
+    if len(data) > _SHORT:
+        return "blob", store.put(data)
+    return "bytes", ShortBytes(data.hex())
+
+
+def iter_content(pieces: Iterable[Piece], store: Store) -> Iterator[bytes]:
+    """Yield the content of a file, its blobs verified. Raises MissingBlobError."""
+    for piece in pieces:
+        if piece[0] == "blob":
+            yield from store.stream(piece[1])
+        else:
+            yield bytes.fromhex(piece[1])
+
+
+def find_size(pieces: Iterable[Piece], store: Store) -> int:
+    """Return the bytes of a file. Raises MissingBlobError."""
+    return sum(_size(piece, store) for piece in pieces)
+
+
+def join_pieces(pieces: Iterable[Piece], store: Store) -> tuple[Digest, int]:
+    """Store a file as one blob; return its digest and size in bytes. Raises MissingBlobError."""
+    with store.writer() as file:
+        for chunk in iter_content(pieces, store):
+            file.write(chunk)
+    return file.digest, file.size
+
+
+@contextmanager
+def joined(pieces: Iterable[Piece], store: Store) -> Iterator[JoinedFile]:
+    """Put a file together, to be read: as a blob, or, where large blobs are in it, for as long as
+    the context lasts. Raises MissingBlobError."""
+    pieces = list(pieces)
+    if not any(_is_large(piece, store) for piece in pieces):
+        whole, size = join_pieces(pieces, store)
+        yield JoinedFile(store.blob_path(whole), whole, size, [])
+        return
+    kept = list(_merge_small(pieces, store))
+    with store.scratch() as file:
+        writer = BlobWriter(file)
+        for chunk in iter_content(kept, store):
+            writer.write(chunk)
+        file.flush()
+        yield JoinedFile(Path(file.name), writer.digest, writer.size, kept)
+
+
+def write_joined(
+    pieces: Iterable[Piece], whole: Digest, store: Store, path: Path, root: Path
+) -> None:
+    """Write a file of a folder below `root`, in place of what is there.
+
+    Raises MissingBlobError where a piece is missing, or the file is not the one of this digest.
+    """
+    with replacing(path, durable=True, root=root) as file:
+        try:
+            for chunk in digest.verified(iter_content(pieces, store), whole):
+                file.write(chunk)
+        except digest.WrongContentError:
+            what = f"the pieces of {path.name} do not make {whole}"
+            raise MissingBlobError(f"store {store.root}: {what}") from None
+
+
+def blobs_of_files(result: Mapping[str, Any]) -> list[Digest]:
+    """Return the blobs that the files of a result are made of."""
+    joined = result.get("joined", {})
+    whole = [blob for name, blob in result["files"].items() if name not in joined]
+    parts = [value for own in joined.values() for kind, value in own if kind == "blob"]
+    return list(dict.fromkeys([*whole, *parts]))
+
+
+def _merge_small(pieces: Iterable[Piece], store: Store) -> Iterator[Piece]:
+    """Yield pieces of which each is a large blob, or stands between two: then it is one."""
+    for large, group in groupby(pieces, lambda piece: _is_large(piece, store)):
+        between = list(group)
+        if large:
+            yield from between
+        elif find_size(between, store) > _SHORT:
+            yield "blob", join_pieces(between, store)[0]
+        else:
+            yield "bytes", ShortBytes(b"".join(iter_content(between, store)).hex())
+
+
+def _is_large(piece: Piece, store: Store) -> bool:
+    return _size(piece, store) >= _SHARED_FROM
+
+
+def _size(piece: Piece, store: Store) -> int:
+    if piece[0] == "bytes":
+        return len(piece[1]) // 2
+    if not store.has(piece[1]):
+        raise MissingBlobError(f"store {store.root}: blob {piece[1]} is missing")
+    return store.blob_path(piece[1]).stat().st_size
