@@ -313,6 +313,34 @@ def test_weights_that_xnnpack_lays_out_anew_keep_their_names(tmp_path):
     assert all(each["name"] for each in contents["tensors"] if each["size"] >= 32)
 
 
+class Sound(torch.nn.Module):
+    """Convolutions in time: plain, depthwise, with a batch norm after it, and transposed ones in
+    two groups, one of them in the plane."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = torch.nn.Conv1d(3, 8, 5)
+        self.depthwise = torch.nn.Conv1d(8, 8, 3, groups=8)
+        self.normed = torch.nn.Conv1d(8, 12, 3)
+        self.norm = torch.nn.BatchNorm1d(12)
+        self.up = torch.nn.ConvTranspose1d(12, 10, 3, groups=2)
+        self.plane = torch.nn.ConvTranspose2d(10, 6, 3, groups=2)
+        self.whole = torch.nn.ConvTranspose2d(6, 5, 3)
+
+    def forward(self, x):
+        x = self.norm(self.normed(self.depthwise(self.stem(x))))
+        return self.whole(self.plane(self.up(x).unsqueeze(-1)))
+
+
+def test_weights_of_convolutions_in_time_and_transposed_ones_are_named(tmp_path):
+    torch.manual_seed(1)
+    program = export(Sound().eval().requires_grad_(False), (torch.ones(1, 3, 20),))
+    contents = pack(tmp_path, {"forward": program}, {"forward": PARTS["xnnpack"]()}).contents()
+    weights = ("stem", "depthwise", "normed", "up", "plane", "whole")
+    assert {f"{name}.weight" for name in weights} <= {t["name"] for t in contents["tensors"]}
+    assert all(each["name"] for each in contents["tensors"] if each["size"] >= 32)
+
+
 def quantized(program, inputs, **options):
     data = {"methods": {"forward": {"partitioners": ["xnnpack"], "quantize": options}}}
     config = parse_config("p", {"model": "m", **data}, "p.yaml")

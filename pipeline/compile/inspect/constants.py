@@ -6,7 +6,7 @@ program, from the lowered one, and from what each delegate took over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,7 +83,7 @@ def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> dic
     for delegate in filter(None, map(called_delegate, iter_nodes(lowered))):
         payload = hash_bytes(delegate.processed_bytes)
         consumed.setdefault(payload, set()).update(add(delegate.original_module))
-        for name, tensor in _folded(delegate.original_module):
+        for name, tensor in _computed(delegate.original_module):
             base = _add(known, tensor)
             if base is not None:
                 known[base].names.add(name)
@@ -154,27 +154,51 @@ def _argument(user: Node, node: Node) -> str:
     return next((str(name) for name, value in given if value is node), "")
 
 
-def _folded(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield weights of convolutions and linear layers with a batch norm folded in, with names."""
-    # XNNPACK stores them so (backends/xnnpack/_passes/fuse_batch_norm.py).
+def _computed(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield weights that XNNPACK computes from those of convolutions and linear layers, with their
+    names: with a batch norm folded in, and of transposed convolutions group by group."""
     values = _constants(program)
     for node in program.graph.nodes:
-        before = node.args[0] if node.args else None
-        if base_name(node) not in _NORMS or not isinstance(before, Node):
+        if base_name(node) not in ("convolution", "linear"):
             continue
-        kind = base_name(before)
-        if kind not in ("convolution", "linear") or len(before.users) != 1:
-            continue
-        weight, bias = before.args[1], before.args[2] if len(before.args) > 2 else None
-        given = [values.get(each, ("", None)) for each in (weight, bias, *node.args[1:5])]
-        (name, kernel), (own, offset), (_, scale), (_, shift), (_, mean), (_, variance) = given
-        if kernel is None or mean is None or variance is None:
-            continue
-        arguments = (kernel, offset, mean, variance, node.args[-1], scale, shift)
-        if kind == "linear":
-            fused = fuse_linear_bn_weights(*arguments)
-        else:
-            fused = fuse_conv_bn_weights(*arguments, before.args[6])
-        yield name, fused[0]
-        if fused[1] is not None:
-            yield own or f"{name.removesuffix('weight')}bias", fused[1]
+        norms = [user for user in node.users if base_name(user) in _NORMS]
+        known = values.get(node.args[1])
+        if norms and len(node.users) == 1:
+            for name, tensor in _fold(node, norms[0], values):
+                yield name, _swap_channels(node, tensor)
+        elif known is not None and _is_grouped(node):
+            yield known[0], _swap_channels(node, known[1])
+
+
+def _fold(
+    before: Node, norm: Node, values: Mapping[Node, tuple[str, torch.Tensor]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the weight and the bias of an operator with the batch norm after it folded in."""
+    # backends/xnnpack/_passes/fuse_batch_norm.py
+    weight, bias = before.args[1], before.args[2] if len(before.args) > 2 else None
+    given = [values.get(each, ("", None)) for each in (weight, bias, *norm.args[1:5])]
+    (name, kernel), (own, offset), (_, scale), (_, shift), (_, mean), (_, variance) = given
+    if kernel is None or mean is None or variance is None:
+        return
+    arguments = (kernel, offset, mean, variance, norm.args[-1], scale, shift)
+    if base_name(before) == "linear":
+        fused = fuse_linear_bn_weights(*arguments)
+    else:
+        fused = fuse_conv_bn_weights(*arguments, before.args[6])
+    yield name, fused[0]
+    if fused[1] is not None:
+        yield own or f"{name.removesuffix('weight')}bias", fused[1]
+
+
+def _is_grouped(node: Node) -> bool:
+    """Return whether a node is a transposed convolution of several groups."""
+    return base_name(node) == "convolution" and bool(node.args[6]) and node.args[8] != 1
+
+
+def _swap_channels(node: Node, weight: torch.Tensor) -> torch.Tensor:
+    """Return the weight of a grouped transposed convolution with its channels in the order in which
+    XNNPACK stores them; any other tensor as it is."""
+    # `get_serialized_buffer_index` of backends/xnnpack/operators/node_visitor.py
+    if not _is_grouped(node) or weight.ndim < 3:
+        return weight
+    return weight.unflatten(0, (node.args[8], -1)).transpose(1, 2).flatten(0, 1)

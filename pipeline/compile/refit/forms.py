@@ -28,9 +28,10 @@ def _forms(values: Array, view: View) -> Iterator[Array]:
     if view.dtype.startswith(_FLOATS) and view.dtype != "float32":
         values = cast(values, view.dtype, "float32")  # in which XNNPACK computes
         yield values
-    if values.ndim == 4:  # weights of convolutions, of depthwise and of transposed ones
-        yield values.transpose(0, 2, 3, 1)
-        yield values.transpose(1, 2, 3, 0)
+    if values.ndim in (3, 4):  # weights of convolutions, of depthwise and of transposed ones
+        places = list(rank[2:])
+        yield values.transpose(0, *places, 1)
+        yield values.transpose(1, *places, 0)
     if view.dtype == "int8" and values.ndim == 2 and -8 <= values.min() <= values.max() <= 7:
         # Four-bit values, two to a byte, the first one low, raised by 8 (XNNPACK's qc4w).
         raised = np.pad(values, ((0, 0), (0, values.shape[1] % 2))).astype(np.uint8) + np.uint8(8)
