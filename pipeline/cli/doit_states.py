@@ -13,8 +13,8 @@ from typing import Any
 from doit.dependency import DatabaseException, SqliteDB
 from doit.exceptions import InvalidDodoFile
 
-from pipeline.store.errors import first_line
 from pipeline.store.files import clear_place, remove
+from pipeline.store.reasons import reason
 
 _BESIDE = ("", "-journal", "-wal", "-shm")  # what SQLite writes
 
@@ -78,5 +78,5 @@ def _is_busy(error: BaseException) -> bool:
 
 
 def _unwritable(name: str, error: BaseException) -> InvalidDodoFile:
-    why = getattr(error, "strerror", None) or first_line(error)
+    why = getattr(error, "strerror", None) or reason(error)
     return InvalidDodoFile(f"{name}: can't be opened or made anew: {why}")

@@ -23,8 +23,9 @@ from torch.export import ExportedProgram
 
 from pipeline.compile.objects import Blob, put_blob
 from pipeline.program.graphs import iter_nodes
-from pipeline.store.errors import PipelineError, first_line
+from pipeline.store.errors import PipelineError
 from pipeline.store.files import ETRECORD
+from pipeline.store.reasons import chain, reason
 from pipeline.store.store import Store
 
 if TYPE_CHECKING:
@@ -74,12 +75,10 @@ def record_etrecord(
     try:
         etrecord.save(file)
     except SerializeError as error:  # as of control flow with constants of its own
-        reason: BaseException = error
-        while reason.__cause__ is not None:
-            reason = reason.__cause__
+        *_, first = chain(error)
         raise PipelineError(
             f"{', '.join(sorted(manager.methods))}: ExecuTorch can't write the program into an "
-            f"ETRecord ({first_line(reason)}); leave `emit.etrecord` out"
+            f"ETRecord ({reason(first)}); leave `emit.etrecord` out"
         ) from error
     found = {}
     with zipfile.ZipFile(file) as entries:

@@ -18,7 +18,8 @@ DECOMPOSE, TO_EDGE = "decompose", "to edge"
 
 @contextmanager
 def timed_steps(step: Callable[[str], AbstractContextManager[None]]) -> Iterator[None]:
-    """Run each step of the lowerings within it inside `step(name)`.
+    """Run each step of the lowerings within it inside `step(name)`, which becomes a note of the
+    error that ends it.
 
     Steps are `decompose` (`ExportedProgram.run_decompositions`), `to edge`, and `partition` and
     `preprocess` with the backend's id. Finding a partition's result in the store counts as
@@ -27,8 +28,12 @@ def timed_steps(step: Callable[[str], AbstractContextManager[None]]) -> Iterator
 
     def around(name: Callable[..., str]) -> Callable[..., Any]:
         def call(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-            with step(name(*given)):
-                return function(*given, **named)
+            try:
+                with step(name(*given)):
+                    return function(*given, **named)
+            except Exception as error:
+                error.add_note(name(*given))
+                raise
 
         return call
 

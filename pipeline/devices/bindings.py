@@ -59,6 +59,8 @@ DTYPES = {
     if not name.startswith(("q", "bits"))
 }
 _LOG_LINE = re.compile(r"\[\w+\.(?:cpp|h|cc):\d+\] (.*)")
+# How the runtime prints the tensors of a call, on several lines.
+_TENSOR_LINE = re.compile(r"dtype: \d+ \| dim order:|[\d\s,\]]*$")
 _LOG_LOCK = threading.RLock()
 
 
@@ -148,7 +150,8 @@ class Package:
             found = re.search(r"error:? 0x:?([0-9a-fA-F]+)", whole)
             code = int(found.group(1), 16) if found else None
             words = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
-            reason = "; ".join([f"{what}: {words}", *log[:3]])
+            said = (line.rstrip(".") for line in log[:3] if not _TENSOR_LINE.match(line))
+            reason = "; ".join([f"{what}: {words}", *said])
             raise DeviceError(f"{self.name}: {subject}", reason, code=code) from error
 
 

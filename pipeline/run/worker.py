@@ -235,6 +235,7 @@ def _perform_here(
     action: Action, workspace: Workspace, stages: Stages, always: bool, keep: Any = None
 ) -> _Done:
     from pipeline.compile.preprocess.cache import counted_preprocess
+    from pipeline.run.explain_error import explain_error
     from pipeline.run.perform import perform
     from pipeline.run.trace.isolated import ChildError
 
@@ -254,7 +255,8 @@ def _perform_here(
         return _Done("failed", str(problem))
     except BaseException as problem:  # SystemExit too: it would end the worker in silence
         traceback.print_exc()
-        return _Done("failed", describe_error(problem), {}, delivered[-1] or None)
+        said = explain_error(problem, workspace.root)
+        return _Done("failed", said, {}, delivered[-1] or None)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
+from pipeline.store.reasons import reason
 from pipeline.store.visible import one_line
 
 _COMPARED = 300  # words, and characters of one: comparing takes their product
@@ -103,11 +104,6 @@ def format_new_problems(
         yield one_line(f"{file}: {plural(number, 'mistake')} reported for {first}")
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type if it has none."""
-    return one_line(str(error).strip().partition("\n")[0]) or type(error).__name__
-
-
 def describe_error(problem: BaseException) -> str:
     """Describe what ended an action in a line; PipelineErrors say it themselves."""
     if isinstance(problem, PipelineError):
@@ -117,8 +113,8 @@ def describe_error(problem: BaseException) -> str:
     if isinstance(problem, OSError):
         where = f"{problem.filename}: " if problem.filename else ""
         return one_line(f"{where}{problem.strerror or problem}")
-    name, first = type(problem).__name__, first_line(problem)
-    return name if first == name else f"{name}: {first}"
+    name, why = type(problem).__name__, reason(problem)
+    return name if why == name else f"{name}: {why}"
 
 
 def join(path: str, key: object) -> str:

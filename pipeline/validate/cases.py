@@ -16,7 +16,7 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Generator, fill_random, integer_range, is_floating
 from pipeline.program.signature import flatten, nest_leaves, signature
-from pipeline.store.errors import first_line
+from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
 from pipeline.validate.limits import check_limits, drop_limits_of_noise, scale_limits
 from pipeline.validate.metrics import compare, greatest_magnitude
@@ -183,7 +183,7 @@ class CaseMaker:
 
 def describe_source_error(error: Exception) -> str:
     """Describe what an operator of the source program raised."""
-    return f"the source program itself fails: {type(error).__name__}: {first_line(error)}"
+    return f"the source program itself fails: {type(error).__name__}: {reason(error)}"
 
 
 def _zeros(

@@ -6,6 +6,7 @@ list of calls that the others use too.
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +21,17 @@ from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
+from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
+from pipeline.program.operators import base_name
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
+from pipeline.program.source_lines import source_line
 from pipeline.report.records import ALL, FailureSubject
-from pipeline.store.errors import PipelineError, first_line
+from pipeline.store.errors import PipelineError
+from pipeline.store.reasons import reason
+from pipeline.store.remedies import add_remedy
 from pipeline.validate.budget import Budget
 from pipeline.validate.call_limits import CallLimits
 from pipeline.validate.cases import CaseMaker, InputCase, describe_source_error
@@ -50,6 +56,9 @@ _SELDOM = (
     "quantized by ranges that are found as values come, the source seldom rounds large values "
     "otherwise, but then by much; `cases` of the config may ask for them"
 )
+
+# How the runtime names what it lacks: `kernel 'aten::cummax.out' not found`.
+_KERNEL = re.compile(r"kernel '\w+::(\w+)")
 
 # Takes a method, where an input set is from, its flat values and what the source gives on them.
 Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
@@ -151,7 +160,7 @@ class MethodValidator:
     def fail_for(self, error: Exception) -> None:
         """Fail for what torch raises where nothing should, with its traceback on stderr."""
         traceback.print_exception(error)
-        self.result.fail(f"validation stopped at {type(error).__name__}: {first_line(error)}")
+        self.result.fail(f"validation stopped at {type(error).__name__}: {reason(error)}")
 
     def _prepare(self, examples: Sequence[InputSet]) -> None:
         self.references = self._make_references()
@@ -216,9 +225,13 @@ class MethodValidator:
         self.call(inputs)
 
     def _reason(self, error: DeviceError) -> str:
-        """Say why the package failed, with the line of the source that a delegate failed at."""
+        """Say why the package failed, with the line of the source that a delegate failed at, or
+        that calls an operator without a kernel."""
         if error.debug_handle is None:
-            return error.reason
+            kernels = _KERNEL.findall(error.reason)
+            nodes = [n for n in iter_nodes(self.program) if base_name(n) in kernels]
+            lines = dict.fromkeys(str(place) for place in map(source_line, nodes) if place)
+            return add_remedy("; of ".join([error.reason, *lines]))
         line = self.lines.get(error.debug_handle, f"debug handle {error.debug_handle}")
         return f"{error.reason}; of {line}"
 

@@ -264,13 +264,13 @@ def test_name_that_is_no_package_name_is_told(bench):
             PARTITIONER,
             "def bad(self, program): raise ValueError('partitioner is out of order')\n"
             "XnnpackPartitioner.partition = bad",
-            "stage 'lower': ValueError: partitioner is out of order",
+            "partition XnnpackBackend: ValueError: partitioner is out of order",
         ),
         (
             PREPROCESS,
             "def bad(program, specs): raise ValueError('preprocess is out of order')\n"
             "XnnpackBackend.preprocess = staticmethod(bad)",
-            "stage 'lower': ValueError: preprocess is out of order",
+            "preprocess XnnpackBackend: ValueError: preprocess is out of order",
         ),
         (
             PREPROCESS,

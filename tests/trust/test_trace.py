@@ -448,7 +448,7 @@ def fail(error):
         (MissingBlobError("gone"), MissingBlobError, "gone"),
         (ConfigErrors([Problem("a.yaml", "x", "is wrong")]), PipelineError, "a.yaml: x: is wrong"),
         (DeviceError("phone: ", "refused"), PipelineError, "phone: refused"),
-        (ValueError("too\nlong"), ChildError, "ValueError: too"),
+        (ValueError("two\nlines"), ChildError, "ValueError: two; lines"),
         (MemoryError(), ChildError, "out of memory"),
         (SystemExit(3), ChildError, "SystemExit: 3"),
         (KeyError("x"), ChildError, "KeyError: 'x'"),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pipeline.backends.add_sub.text import Instruction, read, type_of
 from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime, Timing
-from pipeline.store.errors import first_line
+from pipeline.store.reasons import reason
 
 
 @dataclass
@@ -72,7 +72,7 @@ def _value(number: int, line: Instruction, *operands: Any) -> Tensor:
         if not re.fullmatch(re.escape(line.type).replace(r"\?", r"\d+"), found):
             raise ValueError(f"must be {line.type}, is {found}")
     except Exception as error:  # whatever torch raises, of operands or of a damaged line
-        what = f"line {number}: {line.operation}: {first_line(error)}"
+        what = f"line {number}: {line.operation}: {reason(error)}"
         raise DelegateError(what, line.handle) from error
     return value
 

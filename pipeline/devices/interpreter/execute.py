@@ -11,7 +11,8 @@ from executorch.exir import schema
 from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.devices.interpreter.load import Method, get_instructions
 from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList
-from pipeline.store.errors import DeviceError, first_line
+from pipeline.store.errors import DeviceError
+from pipeline.store.reasons import reason
 
 
 def run(method: Method, inputs: Sequence[Any]) -> list[Any]:
@@ -121,7 +122,7 @@ def _call_kernel(method: Method, call: schema.KernelCall) -> None:
     try:
         returned = function(**given)
     except Exception as error:  # whatever an operator raises
-        raise RefusalError(f"{type(error).__name__}: {first_line(error)}") from error
+        raise RefusalError(f"{type(error).__name__}: {reason(error)}") from error
     if not results:
         several = returned if isinstance(returned, (tuple, list)) else [returned]
         results = dict(zip(call.args[len(arguments) :], several, strict=False))

@@ -40,6 +40,7 @@ from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.signature import check_inputs
 from pipeline.run.build.export_reads import ExportReads
 from pipeline.run.build.load import check_libraries
+from pipeline.run.explain_error import explain_error
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.run.trace.isolated import has_kernel_view, run_isolated
 from pipeline.store import digest
@@ -74,7 +75,8 @@ def export(
         prepare = partial(load_libraries, action.libraries, root)
         parameters = action.inputs.parameters
         run = partial(_run_exporter, path, store, shadowed, parameters, prepare)
-        result, parts, names = run_isolated(run, inputs.watch, stages, kernel)
+        explain = partial(explain_error, root=root)
+        result, parts, names = run_isolated(run, inputs.watch, stages, kernel, explain)
     with stages.stage("store"):
         if digest.hash_file(path) != content:
             raise SourceError(f"{path.name}: changed while the exporter ran; run again")

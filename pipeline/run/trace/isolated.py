@@ -46,6 +46,7 @@ def run_isolated(
     watch: Watch | None = None,
     stages: Stages | None = None,
     kernel: bool = True,
+    describe: Callable[[BaseException], str] = describe_error,
 ) -> Any:
     """Return what a function returns, a JSON value, after running it in a fork of this process.
 
@@ -56,13 +57,14 @@ def run_isolated(
         watch: is told what the fork touches.
         stages: gets the stages that the fork goes through, and the peak of its memory.
         kernel: whether the kernel may be asked for the watch, where it can be.
+        describe: makes the text of the error that the function raised.
 
     Raises:
         PipelineError: the function raised it; the class is kept.
         ChildError: the function raised anything else, or its process died.
     """
     kernel = watch is not None and kernel and has_kernel_view()
-    return _run(function, watch, stages or Stages(), kernel)
+    return _run(function, watch, stages or Stages(), kernel, describe)
 
 
 @cache
@@ -74,14 +76,21 @@ def has_kernel_view() -> bool:
     return ("file", "/") in watch.seen
 
 
-def _run(function: Callable[[], Any], watch: Watch | None, stages: Stages, kernel: bool) -> Any:
+def _run(
+    function: Callable[[], Any],
+    watch: Watch | None,
+    stages: Stages,
+    kernel: bool,
+    describe: Callable[[BaseException], str] = describe_error,
+) -> Any:
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
     with tempfile.TemporaryFile() as file, _reaping():
         ours, theirs = socket.socketpair()
         if (child := os.fork()) == 0:
-            _Child(function, watch, stages, theirs if kernel else None, file).run(parent)
+            line = theirs if kernel else None
+            _Child(function, watch, stages, line, file, describe).run(parent)
         theirs.close()
         try:
             with ours:
@@ -134,8 +143,8 @@ def _name(kind: type) -> str:
 
 
 class _Child:
-    """The fork's end. `line` leads to the supervisor, where there is one; `file` takes the
-    answer."""
+    """The fork's end. `line` leads to the supervisor, where there is one; `file` takes the answer;
+    `describe` makes the text of an error."""
 
     def __init__(
         self,
@@ -144,9 +153,10 @@ class _Child:
         stages: Stages,
         line: socket.socket | None,
         file: BinaryIO,
+        describe: Callable[[BaseException], str],
     ) -> None:
         self._function, self._watch, self._stages = function, watch, stages
-        self._line, self._file = line, file
+        self._line, self._file, self._describe = line, file, describe
 
     def run(self, parent: int) -> NoReturn:
         """Run the function, answer and end this process, whatever happens."""
@@ -177,7 +187,7 @@ class _Child:
             json.dumps(result)
         except BaseException as problem:  # SystemExit too
             traceback.print_exc()
-            error = [list(map(_name, type(problem).__mro__)), describe_error(problem)]
+            error = [list(map(_name, type(problem).__mro__)), self._describe(problem)]
         if self._watch is not None:
             self._watch.modules = _module_files(known)
         return {

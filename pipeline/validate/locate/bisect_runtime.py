@@ -23,7 +23,7 @@ from pipeline.devices.interpreter.load import get_instructions, used_values
 from pipeline.devices.interpreter.slots import Slot, ValueList
 from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.report.records import CulpritRecord as Culprit
-from pipeline.store.errors import first_line
+from pipeline.store.reasons import reason
 from pipeline.validate.locate.case import FailureCase, describe_error, run_until
 from pipeline.validate.locate.walk import CLOSER, Tolerance, find_scale
 from pipeline.validate.metrics import OutputError
@@ -42,7 +42,7 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
     try:
         found = _bisect(case)
     except Exception as refused:  # by the serializer or the runtime
-        case.note(f"{about}; ExecuTorch's runtime could not be looked at ({first_line(refused)})")
+        case.note(f"{about}; ExecuTorch's runtime could not be looked at ({reason(refused)})")
         return
     if found is None:
         case.note(f"{about}, and so does ExecuTorch's runtime, run by itself")

@@ -13,7 +13,7 @@ from pipeline.devices.interpreter.execute import read_value
 from pipeline.devices.interpreter.load import Method, get_instructions, named_bytes, read_payload
 from pipeline.program.graphs import NodePlaces
 from pipeline.report.records import CulpritRecord as Culprit
-from pipeline.store.errors import first_line
+from pipeline.store.reasons import reason
 from pipeline.store.sizes import human_size
 from pipeline.validate.locate.bisect_delegate import MOST_SECONDS, bisect_delegate
 from pipeline.validate.locate.bisect_runtime import locate_in_runtime
@@ -137,7 +137,7 @@ def _look_into_delegate(
     try:
         delegates = case.evidence.lower_again(case.method)
     except Exception as error:  # whatever a backend raises
-        return *otherwise, f"it could not be lowered again ({first_line(error)})"
+        return *otherwise, f"it could not be lowered again ({reason(error)})"
     if number >= len(delegates):
         return *otherwise, "lowered again, the method has other delegates"
     module, plan = delegates[number], case.data.plans[case.method]

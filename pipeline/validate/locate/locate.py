@@ -20,7 +20,8 @@ from pipeline.devices.interpreter.load import PackageData, read_package
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.report.records import CulpritRecord as Culprit
-from pipeline.store.errors import PipelineError, first_line
+from pipeline.store.errors import PipelineError
+from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
 from pipeline.validate.call_limits import MARGIN_DB
 from pipeline.validate.default_limits import LEAST_ATOL, LEAST_RTOL
@@ -145,7 +146,7 @@ def locate(
         case.note(f"{error} before it was found where it goes wrong")
     except Exception as error:  # a failure here must not hide the one that is looked into
         _log.debug("locating %s", method, exc_info=True)
-        what = f"{type(error).__name__}: {first_line(error)}"
+        what = f"{type(error).__name__}: {reason(error)}"
         case.note(f"where it goes wrong could not be found: {what}")
     return Located(tuple(culprits), tuple(case.notes), tuple(case.failing), case.first)
 
@@ -162,7 +163,7 @@ def _locate_damage(case: FailureCase) -> Iterator[Culprit]:
             return
         found = diff_method(case.data, wanted, case.method, case.lowered.program)
     except PipelineError as error:
-        case.note(f"what its build gives is not to be had ({first_line(error)})")
+        case.note(f"what its build gives is not to be had ({reason(error)})")
         return
     for each in found:
         if each.index is None:
@@ -192,7 +193,7 @@ def _measure_error(case: FailureCase, index: int, wanted: PackageData) -> Output
     except OutOfTimeError:
         return None
     except Exception as error:  # a damaged package may not run at all
-        case.note(f"its damaged part does not run ({first_line(error)})")
+        case.note(f"its damaged part does not run ({reason(error)})")
         return None
     return max(errors, key=lambda error: error.max_abs, default=None)
 

@@ -29,9 +29,10 @@ from pipeline.run.executors.local import LocalExecutor
 from pipeline.run.stored import find_wrong_result
 from pipeline.run.worker import Report, log_name, log_path, progress_path, write_status
 from pipeline.run.worker_group import starting_workers
-from pipeline.store.errors import PipelineError, describe_error, first_line
+from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import write_atomically
 from pipeline.store.forms import fits
+from pipeline.store.reasons import reason
 from pipeline.store.remote import Counts
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
@@ -126,10 +127,10 @@ class ClusterExecutor:
             _silence()
             client.register_plugin(Resources(), name=TOPIC)
         except (OSError, TimeoutError) as error:
-            what = f"no scheduler answers at {where}: {first_line(error)}"
+            what = f"no scheduler answers at {where}: {reason(error)}"
             raise ExecutorLostError(what) from None
         except ImportError as error:
-            what = f"a worker of {self._where} can't import pte-pipeline: {first_line(error)}"
+            what = f"a worker of {self._where} can't import pte-pipeline: {reason(error)}"
             raise ExecutorLostError(what) from None
         client.subscribe_topic(TOPIC, self._hear)
         client.subscribe_topic("all", self._hear_of_workers)

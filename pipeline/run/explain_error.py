@@ -1,0 +1,102 @@
+"""Explains what ended an action: the source line and the operator, the reason in the words of who
+raised it, and what mends it.
+
+The line is the innermost one of the workspace: in the message (torch quotes the model's stack), in
+the traceback, or of the node of a graph that the failing function was at.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+import pipeline
+from pipeline.program.operators import node_label
+from pipeline.program.source_lines import source_line
+from pipeline.store.errors import PipelineError, describe_error
+from pipeline.store.reasons import chain
+from pipeline.store.remedies import add_remedy
+from pipeline.store.visible import one_line
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+_OWN = Path(pipeline.__file__).parent
+_INSTALLED = {"site-packages", "dist-packages"}
+_QUOTED = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in ')
+
+
+class _Place(NamedTuple):
+    """A line of a file of the workspace, named as there; `operator` is empty if none is known."""
+
+    file: str
+    line: int
+    code: str
+    operator: str = ""
+
+    def __str__(self) -> str:
+        code = f"`{self.code}`" if self.code else ""
+        parts = (f"{self.file}:{self.line}", code, self.operator)
+        return one_line(": ".join(filter(None, parts)))
+
+
+def explain_error(error: BaseException, root: Path) -> str:
+    """Describe what ended an action in a line: where, why, and what mends it as far as known.
+
+    Args:
+        root: the workspace.
+    """
+    said = describe_error(error)
+    if not isinstance(error, PipelineError):
+        place = str(_find_place(error, root) or "")
+        steps = getattr(error, "__notes__", ())  # of `compile.steps`
+        said = ": ".join(filter(None, (place, *map(one_line, steps), said)))
+    return add_remedy(said)
+
+
+def _find_place(error: BaseException, root: Path) -> _Place | None:
+    """Find the line of the workspace at which an error was raised, from its first cause on."""
+    errors = [*chain(error)][::-1]
+    for each in errors:
+        if isinstance(each, SyntaxError) and (file := _inside(each.filename or "", root)):
+            return _Place(file, each.lineno or 1, (each.text or "").strip())
+        quoted = [(found["file"], int(found["line"])) for found in _QUOTED.finditer(str(each))]
+        frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(each.__traceback__)]
+        for path, line in (*reversed(quoted), *reversed(frames)):
+            if file := _inside(path, root):
+                return _Place(file, line, linecache.getline(str(root / file), line).strip())
+    for each in errors:
+        for node in _iter_nodes(each.__traceback__):
+            if found := source_line(node, root):
+                return _Place(found.file, found.line, found.code, node_label(node))
+    return None
+
+
+def _inside(path: str, root: Path) -> str:
+    """Return the name of a user's file in the workspace; "" for any other."""
+    file = Path(path)
+    if not file.is_absolute() or file.is_relative_to(_OWN) or _INSTALLED & set(file.parts):
+        return ""
+    for folder in (root, root.resolve()):
+        if file.is_relative_to(folder):
+            return file.relative_to(folder).as_posix()
+    return ""
+
+
+def _iter_nodes(trace: TracebackType | None) -> Iterator[Node]:
+    """Yield the nodes that the functions of a traceback were at, from the innermost function on;
+    those first that their functions call `node` or `n`, and then their neighbours."""
+    if (fx := sys.modules.get("torch.fx")) is None:
+        return
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(trace)][::-1]
+    named = (values.get(name) for values in frames for name in ("node", "n"))
+    others = (value for values in frames for value in values.values())
+    for value in (*named, *others):
+        if isinstance(value, fx.Node) and value.op == "call_function":
+            yield value

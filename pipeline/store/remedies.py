@@ -1,0 +1,108 @@
+"""Known causes of failing exports, lowerings and loads, and what mends each: a key of the config
+where there is one, or a change of the model."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Remedy(NamedTuple):
+    """What mends errors whose text the pattern is found in. `text` may use the pattern's groups."""
+
+    pattern: re.Pattern[str]
+    text: str
+
+
+def _remedy(pattern: str, text: str) -> Remedy:
+    return Remedy(re.compile(pattern), text)
+
+
+# The first that fits is given, so the more special ones come first.
+REMEDIES = (
+    _remedy(
+        r"Operator torch\._ops\.(?P<operator>[\w.]+) is not in Core ATen",
+        "list it in the method's config, `edge: {{core_aten_ops_exceptions: [{operator}]}}`, if a "
+        "backend takes it or the app links a kernel for it, or compute it by other operators",
+    ),
+    _remedy(
+        r"torch\.complex\d+",
+        "compute with real and imaginary parts (torch.view_as_real), since ExecuTorch has no "
+        "operators on complex tensors",
+    ),
+    _remedy(
+        r"Tensor inputs with mismatched dtypes",
+        "cast in the model, or set `edge: {{check_ir_validity: false}}` in the method's config if "
+        "what runs the operator takes them",
+    ),
+    _remedy(
+        r"Could not guard on data-dependent|Data-dependent branching|[Dd]ata-dependent (?:control"
+        r"|expression|operator)|DataDependentOutput|Could not extract specialized integer",
+        "use torch.where or torch.cond where Python branches on the values of a tensor, and "
+        "torch._check to bound a size that comes from one",
+    ),
+    _remedy(
+        r"Constraints violated",
+        "take the fixes that torch suggests into `dynamic_shapes` of the exporter",
+    ),
+    _remedy(
+        r"Cannot evaluate a finite upper bound|upper bound .* (?:not|un)known",
+        "give the size a maximum, since ExecuTorch plans memory for it: torch._check(size <= ...) "
+        "in the model, or `max` of its torch.export.Dim",
+    ),
+    _remedy(
+        r"in output, which is not a known type",
+        "return a tensor, or a tuple, named tuple, list or dict of tensors, or register the class "
+        "by torch.export.register_dataclass",
+    ),
+    _remedy(
+        r"Unable to deserialize output node Argument\(as_string",
+        "let the method return tensors and numbers, and no text",
+    ),
+    _remedy(
+        r"leaf Variable that requires grad is being used in an in-place|requires grad.*in-place",
+        "keep what it changes in a buffer (register_buffer), and call `.requires_grad_(False)` on "
+        "the module before it is exported",
+    ),
+    _remedy(
+        r"No module named '(?P<module>[\w]+)",
+        "install {module} into the environment that builds, or put {module}.py beside the exporter "
+        "or into the workspace's folder",
+    ),
+    _remedy(
+        r"\.numpy\(\) is not supported for tensor subclasses|Cannot call numpy\(\) on",
+        "stay in torch: an export traces the method with tensors that have no values",
+    ),
+    _remedy(
+        r"Failed to map a given dim_order",
+        "call `.contiguous()` on the tensor before, or set `edge: {{skip_dim_order: true}}` in the "
+        "method's config",
+    ),
+    _remedy(
+        r"Missing out variants: \{{?'?(?P<operator>[\w:.]+)",
+        "register its out variant in the library that `operators` of the config names",
+    ),
+    _remedy(
+        r"missing operator \(0x14\)",
+        "delegate it, compute it by other operators, or link a kernel for it: into the app, and "
+        "here by a library that `operators` of the config names",
+    ),
+    _remedy(
+        r"not linked with support for cuda|Found no NVIDIA driver",
+        "export on the CPU: packages are built there, whatever they run on",
+    ),
+    _remedy(
+        r"(?:^|: )preprocess (?P<backend>\w+): ",
+        "{backend} took an operator that it can't compile: keep it out by `modules` in the "
+        "method's config, or by the partitioner's options (`doit backends` lists them)",
+    ),
+)
+
+
+def add_remedy(text: str) -> str:
+    """Return the text of an error with what mends it, where that is known."""
+    for remedy in REMEDIES:
+        if found := remedy.pattern.search(text):
+            mended = remedy.text.format(**found.groupdict())
+            return text if mended in text else f"{text.rstrip('.')}; {mended}"
+    return text
