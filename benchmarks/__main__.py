@@ -35,6 +35,7 @@ CASES = {
     "cluster": ("cluster", "cluster"),
     "hashing": ("hashing", "hashing"),
     "memory": ("memory", "memory"),
+    "index": ("index", "index"),
 }
 HEADINGS = ("case", "measured", "to reach", "verdict")
 

@@ -79,6 +79,7 @@ class Sizes:
     megabytes: int = 512  # of the file that is hashed
     wide_megabytes: int = 64  # of weights in the method that has little else
     weights: tuple[int, ...] = (512, 1024, 2048)  # MiB of methods that are weighed
+    entries: int = 1_000_000  # of a store
 
 
 QUICK = Sizes(
@@ -102,6 +103,7 @@ QUICK = Sizes(
     megabytes=64,
     wide_megabytes=16,
     weights=(128,),
+    entries=20_000,
 )
 
 

@@ -2,14 +2,14 @@
 
 It is an SQLite file that can be deleted at any time. Builds don't write it: whoever asks brings it
 up to date, by listing the folders whose time has changed and reading the entries that are new. The
-times of last use, which no folder shows, are those of that moment, so they can be too early.
+times of last use, which no folder shows, are those of when a file was new, and can be too early.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 FILE = "index.sqlite3"
-_VERSION = 1
+_VERSION = 2
 _PATIENCE = 5.0  # seconds for another process that writes it
 _SCHEMA = """
 create table folders (name text primary key, time integer) without rowid;
@@ -34,10 +34,10 @@ create table blobs (digest blob primary key, folder text, size integer, used rea
 create table results (id integer primary key, digest blob unique, folder text, size integer,
     used real, inode integer, kind text, about blob, seconds real, peak integer);
 create table names (blob blob, result integer, primary key (blob, result)) without rowid;
-create index blobs_by_folder on blobs (folder);
+create index blobs_by_folder on blobs (folder, digest, inode);
 create index blobs_by_size on blobs (size);
 create index loose_blobs on blobs (used) where not named;
-create index results_by_folder on results (folder);
+create index results_by_folder on results (folder, digest, inode);
 create index results_by_use on results (used, size);
 create index results_by_subject on results (kind, about, used);
 create index results_by_kind on results (kind, size);
@@ -161,7 +161,7 @@ class Index:
                     f for f in known if f.startswith(f"{top}/") and f.split("/")[1] not in there
                 ]
                 for folder in gone:
-                    self._replace(folder, {})
+                    self._replace(folder, [])
                     self._sql.execute("delete from folders where name = ?", (folder,))
 
     def _update_folder(self, folder: str, known: int | None) -> None:
@@ -170,36 +170,37 @@ class Index:
         stamp = os.stat(path).st_mtime_ns
         if stamp == known:
             return
-        found = {}
         with os.scandir(path) as entries:
-            for entry in entries:
-                with suppress(OSError, ValueError):  # a file may vanish meanwhile
-                    digest = bytes.fromhex(path.name + entry.name.removesuffix(".json"))
-                    found[digest] = entry.stat(follow_symlinks=False)
-        self._replace(folder, found)
+            self._replace(folder, entries)
         settled = stamp if now - stamp > RACY_NS else 0  # it may change again within its stamp
         self._sql.execute("insert or replace into folders values (?, ?)", (folder, settled))
 
-    def _replace(self, folder: str, found: Mapping[bytes, os.stat_result]) -> None:
-        """Take what is found in a folder for what is in it."""
-        table = folder.partition("/")[0].replace("actions", "results")
-        query = f"select digest, inode, size from {table} where folder = ?"
-        known = {row[0]: row[1:] for row in self._sql.execute(query, (folder,))}
-        for digest in known.keys() - found.keys():
+    def _replace(self, folder: str, entries: Iterable[os.DirEntry[str]]) -> None:
+        """Take what is found in a folder for what is in it. Of what is known nothing is asked: a
+        file is replaced by another one, and is never written to."""
+        top, _, prefix = folder.partition("/")
+        table = top.replace("actions", "results")
+        query = f"select digest, inode from {table} where folder = ?"
+        gone = dict(self._sql.execute(query, (folder,)).fetchall())
+        new = []
+        for entry in entries:
+            with suppress(ValueError):  # no name of ours
+                digest = bytes.fromhex(prefix + entry.name.removesuffix(".json"))
+                if gone.get(digest) == entry.inode():
+                    del gone[digest]
+                else:
+                    new.append((digest, entry))
+        for digest in gone:
             self._drop(table, digest)
-        for digest, stat in found.items():
-            used = min(stat.st_mtime, self._now)
-            if known.get(digest) == (stat.st_ino, stat.st_size):
-                query = f"update {table} set used = ? where digest = ?"
-                self._sql.execute(query, (used, digest))
-                continue
-            if digest in known:
-                self._drop(table, digest)
-            row = (digest, folder, stat.st_size, used, stat.st_ino)
-            if table == "blobs":
-                self._add_blob(row)
-            else:
-                self._add_result(row)
+        for digest, entry in new:
+            with suppress(OSError):  # a file may vanish meanwhile
+                stat = entry.stat(follow_symlinks=False)
+                used = min(stat.st_mtime, self._now)
+                row = (digest, folder, stat.st_size, used, stat.st_ino)
+                if table == "blobs":
+                    self._add_blob(row)
+                else:
+                    self._add_result(row)
 
     def _add_blob(self, row: tuple[Any, ...]) -> None:
         named = "exists (select 1 from names where blob = ?1)"

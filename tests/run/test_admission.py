@@ -1,12 +1,12 @@
 """Which action starts next, by what it is expected to take and by the memory that is there."""
 
 import json
-import os
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from math import inf
 
 import pytest
 
+from benchmarks.groups import control_group, entering
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.admission import Expected, choose_next
@@ -14,7 +14,6 @@ from pipeline.run.executors import system
 from pipeline.run.expectations import Expectations, remember
 from pipeline.store.costs import Cost, Name, add_costs, read_costs
 from pipeline.store.store import Store
-from tests.support.processes import wait_for
 from tests.support.stand_in import run_stand_in
 
 MIB = 1 << 20
@@ -99,34 +98,17 @@ def test_actions_that_do_not_fit_together_follow_each_other(tmp_path):
     assert order.index("small begins") < order.index("a ends")
 
 
-@contextmanager
-def control_group(limit):
-    """A control group inside this process's own, with a limit of memory in bytes."""
-    own, version = system._groups()[0]
-    group = own / f"test-{os.getpid()}"
-    try:
-        group.mkdir()
-        name = system._GROUP_FILES[version][0]
-        (group / name).write_text(str(limit))
-    except (OSError, IndexError) as error:
-        with suppress(OSError):
-            group.rmdir()
-        pytest.skip(f"no control group can be made here: {error}")
-    try:
-        yield group
-    finally:
-        wait_for(lambda: not (group / "cgroup.procs").read_text(), 10)
-        group.rmdir()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("expected", [550 * MIB, 0])
 def test_two_large_actions_in_a_small_machine_are_not_killed(tmp_path, expected):
     """The system ends one of two that are not expected to take what they take."""
-    with control_group(900 * MIB) as group:
-        enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
-        costs = dict.fromkeys("ab", (1.0, expected))
-        order = order_of(tmp_path, costs, 2, 500 * MIB, enter)
+    costs = dict.fromkeys("ab", (1.0, expected))
+    with ExitStack() as held:
+        try:
+            group = held.enter_context(control_group(900 * MIB))
+        except OSError as error:
+            pytest.skip(f"no control group can be made here: {error}")
+        order = order_of(tmp_path, costs, 2, 500 * MIB, entering(group, []))
     in_turns = [line.split()[1] for line in order] == ["begins", "ends"] * 2
     assert in_turns == bool(expected)
     assert (len(order) == 4) == bool(expected)  # or one was tried again
