@@ -21,7 +21,6 @@ from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries
 from pipeline.run.build.quantize import quantize_method
 from pipeline.run.install import install
-from pipeline.run.prove.validate import validate
 from pipeline.run.stages import IMPORT, WAIT, Stages
 from pipeline.run.stored import find_stored
 from pipeline.store.workspace import Workspace
@@ -51,7 +50,7 @@ def perform(
         "quantize": quantize_method,
         "compile": partial(compile_unit, always=always, keep=keep),
         "link": partial(link_package, deliver=deliver),
-        "validate": partial(validate, deliver=deliver, always=always),
+        "validate": partial(_validate, deliver=deliver, always=always),
     }
     with ExitStack() as turn:
         with stages.stage(WAIT):
@@ -68,6 +67,12 @@ def perform(
             turn.enter_context(spilling())  # nobody else looks at weights that are lowered
         verbs[action.kind](action, workspace, stages)
         return False
+
+
+def _validate(*given: Any, **options: Any) -> None:
+    from pipeline.run.prove.validate import validate  # 6 MB, which nothing else needs
+
+    validate(*given, **options)
 
 
 def runs_user_code(action: Action) -> bool:

@@ -34,6 +34,7 @@ from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
+_SELDOM = (200_000, 4, 100)  # as `gc.set_threshold` takes them; Python's are 700, 10, 10
 # Caches without a bound, which keep each program that was lowered, with its weights.
 _CACHES = (
     ("torch._subclasses.fake_tensor", "FakeTensorMode"),
@@ -120,7 +121,7 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
     try:
         log = log_path(action, workspace)
         make_folder(log.parent, workspace.build)
-        with _worker_process(collects=action.kind == "validate"), logging_to(log):
+        with _worker_process(seldom=action.kind != "validate"), logging_to(log):
             done = _perform(action, workspace, stages, always)
     except OSError as problem:
         done = _Done("failed", describe_error(problem))
@@ -260,24 +261,26 @@ def _perform_here(
 
 
 @contextmanager
-def _worker_process(collects: bool) -> Iterator[None]:
-    """Prepare a worker process for an action, during which it collects garbage or not.
+def _worker_process(seldom: bool) -> Iterator[None]:
+    """Prepare a worker process for an action, during which it collects garbage as usual or seldom.
 
-    Collection costs 11 to 20 % of lowering, whose graphs live to its end anyway. Validation makes
+    As usual that costs 11 to 20 % of lowering, most of whose objects live to its end; seldom it
+    costs 1 to 3 %, and memory of graphs that passes are done with is used again. Validation makes
     modules and packages for each method, and is done with them one after another. Afterwards only
     what the action made is looked at: torch's own 400,000 objects stay frozen, unless the process
     has grown so large that something may hide among them.
     """
     gc.freeze()
-    if not collects:
-        gc.disable()
+    usual = gc.get_threshold()
+    if seldom:
+        gc.set_threshold(*_SELDOM)
     with suppress(OSError), open("/proc/self/clear_refs", "w") as refs:
         refs.write("5")  # resets the peak
     try:
         yield
     finally:
         _forget_programs()
-        gc.enable()
+        gc.set_threshold(*usual)
         if held_memory("VmRSS") > _LARGE:
             gc.unfreeze()
         gc.collect()

@@ -91,7 +91,7 @@ def validate(action, workspace, *arguments, **options):
 def test_a_manifest_of_another_package_fails_the_validation(built, tmp_path):
     """It is put in place of the right one after the plan has looked at it."""
     built.edit("partition_configs/pair.yaml", "model:", "validate: {inputs: 1}\nmodel:")
-    assert built.doit("validate", **patched(tmp_path, "pipeline.run.perform", SWAP)) == 1
+    assert built.doit("validate", **patched(tmp_path, "pipeline.run.prove.validate", SWAP)) == 1
     sentence = "encode: the manifest names another program than the source's"
     assert sentence in built.output
     record = json.loads(built.bytes_of("pair", "report.json"))

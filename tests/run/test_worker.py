@@ -31,12 +31,22 @@ def test_no_program_outlives_its_action():
     assert kept() is None and not FakeTensorMode.cache
 
 
-@pytest.mark.parametrize("collects", [True, False])
-def test_garbage_of_a_method_goes_before_the_next_where_one_follows_another(collects, monkeypatch):
-    monkeypatch.setattr(worker, "_prepare", lambda: None)
-    with worker._worker_process(collects):
-        assert gc.isenabled() == collects
-    assert gc.isenabled()
+@pytest.mark.parametrize("seldom", [True, False])
+def test_garbage_goes_meanwhile_and_before_the_next_action(seldom):
+    def count_left(number):
+        for _ in range(number):
+            itself = []
+            itself.append(itself)
+        return len(gc.get_objects())
+
+    usual = gc.get_threshold()
+    with worker._worker_process(seldom):
+        before = count_left(0)
+        small = count_left(50_000) - before
+        assert (small > 40_000) if seldom else (small < 10_000)
+        assert count_left(200_000) - before < 200_000
+    assert gc.isenabled() and gc.get_threshold() == usual
+    assert count_left(0) < before + 1_000
     gc.unfreeze()
 
 

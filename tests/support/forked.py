@@ -33,7 +33,8 @@ def warm_up() -> None:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
-    import pipeline.run.perform  # noqa: F401
+    import pipeline.run.perform
+    import pipeline.run.prove.validate  # noqa: F401
     from pipeline.run.build.export_reads import _installed
 
     start_helper()
