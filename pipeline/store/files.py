@@ -221,7 +221,7 @@ def copy_atomically(source: Path, target: Path, root: Path, durable: bool = True
         try:
             while os.copy_file_range(content.fileno(), file.fileno(), 1 << 30):
                 pass
-        except OSError:  # across filesystems, or one that cannot
+        except (AttributeError, OSError):  # another system, across filesystems, or one that cannot
             content.seek(0)
             file.seek(0)
             file.truncate()

@@ -116,7 +116,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
         if untrusted:
             _check_keys_outside(remote, root)
     return WorkspaceSettings(
-        jobs=get("jobs", len(os.sched_getaffinity(0))),
+        jobs=get("jobs", usable_cores()),
         store=get("store", default_root()),
         cap=get("store_size", parse_size(DEFAULT_CAP)),
         remote=remote,
@@ -127,6 +127,14 @@ def read_settings(root: Path) -> WorkspaceSettings:
         executor=get("executor", ""),
         refit=get("refit", True),
     )
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use; all of them where the system, such as
+    macOS, does not tell."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _environment(get: Callable[..., Any], untrusted: bool) -> Environment:

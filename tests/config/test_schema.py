@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 
 from pipeline.config.schema import DIALECT, json_schema
+from pipeline.schema import main
 from pipeline.store.errors import ConfigErrors
 from tests.support.bench import REPOSITORY
 from tests.support.configs import parse_config, read_configs
@@ -227,3 +228,15 @@ def test_a_method_may_be_left_out():
     assert not VALIDATOR.is_valid(config(methods={"f": "omitt"}))
     with pytest.raises(ConfigErrors, match=r"methods: .*must name at least one"):
         parse_config("p", config(methods={"g": "omit"}), "p.yaml")
+
+
+def test_schema_is_written_where_it_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 1
+    wrong = capsys.readouterr().err
+    assert wrong.startswith("partition_configs/schema.json: No such file or directory; run it in")
+    (tmp_path / "partition_configs").mkdir()
+    assert main([]) == 0 and capsys.readouterr().out == "wrote partition_configs/schema.json\n"
+    assert json.loads((tmp_path / "partition_configs/schema.json").read_text()) == json_schema()
+    assert main(["other.json"]) == 0 and capsys.readouterr().out == "wrote other.json\n"
+    assert main(["--help"]) == 2 and main(["a", "b"]) == 2

@@ -7,6 +7,8 @@ from pipeline.backends import BACKENDS, QUANTIZERS
 from pipeline.store.errors import ConfigErrors
 from tests.support.configs import parse_config, read_configs
 from tools.reference.config import beside, documents, example, keys, role_options
+from tools.reference.errors import Message, entry_of, messages, sections
+from tools.reference.linking import linked
 from tools.reference.pages import PARTS, with_parts
 
 ROLES = [
@@ -60,3 +62,19 @@ def test_a_wrong_example_is_an_error():
     method = {"partitioners": [{"xnnpack": {"per_op_mode": "yes"}}]}
     with pytest.raises(ConfigErrors):
         parse_config("p", {"model": "m", "methods": {"f": method}}, "p.yaml")
+
+
+def test_every_message_has_a_cause_and_a_remedy():
+    assert len(messages()) > 300
+    assert [message for message in messages() if entry_of(message) is None] == []
+    used = {entry_of(message).title for message in messages()}
+    assert used == {entry.title for entries in sections().values() for entry in entries}
+
+
+def test_a_message_without_an_entry_is_seen():
+    assert entry_of(Message("nowhere/x.py", "there is no such thing")) is None
+
+
+def test_every_backend_says_what_a_device_links():
+    names = {name for name, backend in BACKENDS.items() if not backend.plugin}
+    assert linked().keys() == names

@@ -1,5 +1,7 @@
 """Settings: the file, the environment, and what each must look like."""
 
+import os
+
 import pytest
 
 from pipeline.store.errors import PipelineError
@@ -36,6 +38,12 @@ def test_defaults(tmp_path, monkeypatch):
 def test_file_says(settings, tmp_path):
     found = settings('jobs = 3\nstore = "here"\nstore_size = "1.5 GiB"\n')
     assert (found.jobs, found.store, found.cap) == (3, tmp_path / "here", 3 * 2**29)
+
+
+def test_a_system_that_does_not_tell_which_cores_are_ours_gives_all(tmp_path, monkeypatch):
+    """As macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert read_settings(tmp_path).jobs == os.cpu_count()
 
 
 def test_environment_wins(settings, tmp_path, monkeypatch):

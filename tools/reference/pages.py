@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tools.reference.config import config_keys, options
+from tools.reference.errors import errors, index, known_causes
 from tools.reference.gates import gates, limits
+from tools.reference.linking import linking
 from tools.reference.settings import settings
+from tools.reference.verbs import verbs
 
 DOCS = Path(__file__).parents[2] / "docs"
 _REFERENCE = DOCS / "reference"
@@ -18,6 +21,11 @@ PARTS: dict[tuple[Path, str], Callable[[], Iterator[str]]] = {
     (_REFERENCE / "gates.md", "gates"): gates,
     (_REFERENCE / "gates.md", "limits"): limits,
     (_REFERENCE / "settings.md", "settings"): settings,
+    (_REFERENCE / "verbs.md", "verbs"): verbs,
+    (_REFERENCE / "linking.md", "linking"): linking,
+    (_REFERENCE / "errors.md", "errors"): errors,
+    (_REFERENCE / "errors.md", "known causes"): known_causes,
+    (DOCS / "troubleshooting.md", "index"): index,
 }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import tempfile
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -27,6 +26,7 @@ from pipeline.run.executors.system import available_memory
 from pipeline.run.executors.tags import offered_tags
 from pipeline.run.worker import log_path, progress_path, read_status
 from pipeline.store.forms import Count
+from pipeline.store.settings import usable_cores
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
@@ -54,7 +54,7 @@ def _memory_of(worker: Any) -> int:
     machine has, by its threads."""
     if limit := worker.memory_manager.memory_limit:
         return int(limit)
-    share = min(1.0, worker.state.nthreads / len(os.sched_getaffinity(0)))
+    share = min(1.0, worker.state.nthreads / usable_cores())
     return int(share * min(available_memory(), 1 << 50))
 
 

@@ -1,0 +1,100 @@
+"""docs/tutorial.md, copied as it stands: its files are written, its commands run in one shell, and
+they print what it says.
+
+The environment of the tests lends its libraries to the new one, so that pip installs this project
+alone; PTE_PIPELINE_TUTORIAL=whole installs everything, as a newcomer does.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.bench import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
+WHOLE = os.environ.get("PTE_PIPELINE_TUTORIAL") == "whole"
+# A file, by its path on a line of its own; or commands; or what those before it print.
+_PART = re.compile(r"(?:^`([\w./-]+)`\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MARK = "== part"
+# What pip makes of doit where it is installed with the project.
+_DOIT = "#!{python}\nimport sys\nfrom doit.__main__ import main\nsys.exit(main())\n"
+
+
+def script():
+    """The tutorial as a shell script that says where each part begins, and what each must print."""
+    lines, expected = [], []
+    for path, kind, text in _PART.findall(PAGE):
+        if path:
+            lines += [f"mkdir -p $(dirname {path})", f"cat > {path} <<'END OF FILE'"]
+            lines += [text.rstrip("\n"), "END OF FILE"]
+        elif kind == "sh":
+            lines += [f"echo '{_MARK}'", text.rstrip("\n")]
+            expected.append([])
+            if len(expected) == 1 and not WHOLE:
+                lines.append('"$LEND"')
+        else:
+            assert kind == "text"
+            expected[-1] += text.splitlines()
+    return "\n".join(lines), expected
+
+
+def lend(folder):
+    """Write the program that gives the new environment a `doit` of its own."""
+    path = folder / "lend"
+    doit = _DOIT.format(python="$VIRTUAL_ENV/bin/python")
+    path.write_text(
+        f'#!/bin/sh\ncat > "$VIRTUAL_ENV/bin/doit" <<END\n{doit}END\n'
+        'chmod +x "$VIRTUAL_ENV/bin/doit"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_every_part_is_known():
+    _, expected = script()
+    assert len(expected) == 8 and sum(map(bool, expected)) == 6
+
+
+@pytest.mark.slow
+def test_the_tutorial_does_what_it_says(tmp_path):
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    source = tmp_path / "pte-pipeline"
+    for name in ("pipeline", "examples/ci"):
+        shutil.copytree(REPOSITORY / name, source / name)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(REPOSITORY / name, source)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    user = {
+        f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PTE_PIPELINE", "PYTHON"))}
+    environment = {**kept, **user, "PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    if not WHOLE:
+        environment |= {"PYTHONPATH": sysconfig.get_path("purelib"), "LEND": str(lend(tmp_path))}
+    text, expected = script()
+    began = time.monotonic()
+    done = subprocess.run(
+        ["bash"],
+        input=text,
+        cwd=shop,
+        env=environment,
+        text=True,
+        timeout=1200,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    print(f"{time.monotonic() - began:.0f} s\n{done.stdout}")
+    assert done.returncode == 0, done.stdout
+    printed = done.stdout.split(_MARK)[1:]
+    assert len(printed) == len(expected)
+    for output, lines in zip(printed, expected, strict=True):
+        assert [line for line in lines if line not in output] == [], output
+    assert (shop / "build" / "classifier-phone" / "classifier.pte").is_file()
