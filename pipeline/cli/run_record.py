@@ -2,33 +2,77 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.plan.actions import unit_name
+from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event, write_run, write_timeline
+from pipeline.report.stream import EventStream
 from pipeline.run.expectations import remember
 from pipeline.run.worker import Report
+from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import sweep
 from pipeline.store.maintenance import evict
-from pipeline.store.usage import Usage, add_usage
+from pipeline.store.store import Store
+from pipeline.store.usage import (
+    CachesRecord,
+    Moved,
+    Usage,
+    add_usage,
+    read_moved,
+    read_usage,
+    usage_record,
+)
 from pipeline.store.visible import one_line
+from pipeline.store.workspace import Workspace
+
+# The facts of an action that ended, in the event stream.
+_STREAMED = ("outcome", "reason", "seconds", "peak_bytes", "stage", "error", "log", "host")
 
 
 @dataclass
 class RunRecord:
-    """The events of tasks, the reports of workers, and the use of caches by kind of action."""
+    """The events of tasks, the reports of workers, and the use of caches by kind of action; `jobs`
+    as doit was told, or 0."""
 
+    jobs: int = 0
     events: list[Event] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     usage: dict[str, Usage] = field(default_factory=dict)
+    _stream: EventStream | None = None
+
+    def stream(self, workspace: Workspace) -> EventStream:
+        """Return the event stream of this run."""
+        if self._stream is None:
+            facts = {"jobs": self.jobs or workspace.jobs, "executor": workspace.executor}
+            self._stream = EventStream(workspace.build, **facts)
+        return self._stream
+
+    def add(self, workspace: Workspace, event: Event) -> None:
+        """Take the last event of a task. Those that were up to date are only counted in the stream:
+        most are, where little is done."""
+        self.events.append(event)
+        stream = self.stream(workspace)
+        if event.outcome != "up-to-date":
+            facts = {name: getattr(event, name) for name in _STREAMED}
+            stream.write("action-ended", event, **facts | {"seconds": round(event.seconds, 3)})
 
     def count(self, kind: str, usage: Usage) -> None:
         self.usage.setdefault(kind, Usage()).add(usage)
+
+    def count_spared(self, store: Store, action: Action) -> None:
+        """Count as hits what nobody looked at, since what is made from it was there: the methods of
+        a package, and their quantization, as far as this store has them."""
+        for kind in ("compile", "quantize"):
+            for each in getattr(action.inputs, f"{kind}s", {}).values():
+                spared = each.digest if isinstance(each, Action) else Digest(each)
+                if (entry := store.read_entry(store.action_path(spared), spared)) is not None:
+                    self.count(kind, Usage(hits=1, saved=entry.seconds))
 
     def close(self, plan: Plan, reporter: Any, interrupted: bool) -> None:
         """Write the records of a run, show its sum, and clean up after it.
@@ -37,22 +81,38 @@ class RunRecord:
             reporter: doit's, which need not be ours.
         """
         plan.remember()
-        self._clean_up(plan)
-        self.events = list(_complete(plan, self.events))
         remote = self._sum_remote(plan)
+        moved = Moved(remote.get("bytes_fetched", 0), remote.get("bytes_pushed", 0))
+        self._clean_up(plan, moved)
+        self.events = list(_complete(plan, self.events))
         changed = any(event.outcome != "up-to-date" for event in self.events)
         with suppress(OSError):
             write_run(plan.workspace, self.events, remote)
             if changed:
                 hits = [event for event in self.events if event.start and not event.worker]
-                write_timeline(plan.workspace, [*hits, *(report.event for report in self.reports)])
+                worked = [report.event for report in self.reports]
+                write_timeline(plan.workspace, [*hits, *worked], self._caches(plan, moved))
         if hasattr(reporter, "summarize"):
             with suppress(OSError):  # a terminal that was closed
                 reporter.summarize(plan, self.events, remote)
         if changed and not interrupted:
             _write_overview(plan, reporter)
+        self.stream(plan.workspace).close(
+            interrupted=interrupted,
+            outcomes=Counter(event.outcome for event in self.events),
+            caches=usage_record(self.usage, moved),
+            remote=remote or None,
+        )
 
-    def _clean_up(self, plan: Plan) -> None:
+    def _caches(self, plan: Plan, moved: Moved) -> CachesRecord:
+        """Return what the caches gave in this run, and in all runs of this store."""
+        store = plan.workspace.store
+        return {
+            "run": usage_record(self.usage, moved),
+            "store": usage_record(read_usage(store), read_moved(store)),
+        }
+
+    def _clean_up(self, plan: Plan, moved: Moved) -> None:
         """After a run that changed something, add up the counts, remove what killed runs left,
         and evict."""
         workspace = plan.workspace
@@ -66,7 +126,7 @@ class RunRecord:
             self.count(kind, each)
         if not self.usage:
             return
-        add_usage(workspace.store, self.usage)
+        add_usage(workspace.store, self.usage, moved)
         remember(workspace.store, (report.event for report in self.reports))
         for folder in (workspace.build, workspace.build / ".state", workspace.logs):
             sweep(folder)

@@ -55,7 +55,7 @@ class BatchRunner(Runner):
         self._lease = contextlib.ExitStack()
         self._held = False
         self.final_result: int
-        self.record = RunRecord()
+        self.record = RunRecord(self._jobs)
         self._shown: dict[Problem, str] = {}
 
     # Which tasks run when
@@ -124,7 +124,7 @@ class BatchRunner(Runner):
             pass
         elif not self.select_task(node, tasks):
             if task is not None and node.run_status == "up-to-date":
-                self.record.events.append(make_event(task, "up-to-date", reason="unchanged"))
+                self._note(task, make_event(task, "up-to-date", reason="unchanged"))
         elif task is not None:
             ready.append(node)
             return
@@ -147,6 +147,7 @@ class BatchRunner(Runner):
             return False
         if action is None or not self._settle(node, task, status, action):
             return False
+        self.record.count_spared(task.plan.workspace.store, action)
         self.reporter.execute_task(node.task)
         return True
 
@@ -168,6 +169,9 @@ class BatchRunner(Runner):
             if action is None:  # its result is not there and will never be
                 self._fail(node, make_event(task, "failed", error=status.reason))
             elif self.always_execute or not self._settle(node, task, status, action):
+                self.record.stream(task.plan.workspace).write(
+                    "action-queued", task, action=action.digest, reason=status.reason
+                )
                 waiting.setdefault(action.digest, []).append(Waiting(node, task, status, action))
         if waiting:
             self._run_in_workers(waiting)
@@ -219,6 +223,7 @@ class BatchRunner(Runner):
 
             jobs = self._jobs or plan.workspace.jobs
             self._pool = Pool(plan.workspace, jobs, self.always_execute)
+            self._pool.tell(self.record.stream(plan.workspace))
         quiet = contextlib.nullcontext(lambda event: None)
         progress = getattr(self.reporter, "progress", lambda *_: quiet)
         batch = Batch(plan, self._pool, progress, self.record.reports)
@@ -233,14 +238,14 @@ class BatchRunner(Runner):
         if action.kind == "export" and not event.error:
             task.plan.note_export(action)
         if event.error:
-            copied = ("seconds", "peak_bytes", "stage", "error", "log")
+            copied = ("seconds", "peak_bytes", "stage", "error", "log", "host")
             self._fail(node, own._replace(**{name: getattr(event, name) for name in copied}))
         elif not first:
             self.record.count(action.kind, Usage(hits=1, saved=event.seconds))
             reason = f"{status.reason}; {event.title} is the same"
             self._succeed(node, own._replace(outcome="hit", reason=reason))
         else:
-            own = own._replace(seconds=event.seconds, peak_bytes=event.peak_bytes)
+            own = own._replace(seconds=event.seconds, peak_bytes=event.peak_bytes, host=event.host)
             if event.outcome == "hit":
                 self._count_hit(task.plan.workspace, action)
                 own = own._replace(reason=f"{status.reason}; another run did it meanwhile")
@@ -252,15 +257,20 @@ class BatchRunner(Runner):
         entry = workspace.store.get(action.digest)
         self.record.count(action.kind, Usage(hits=1, saved=entry.seconds if entry else 0.0))
 
+    def _note(self, task: ActionTask | None, event: Event) -> None:
+        assert task is not None
+        self.record.add(task.plan.workspace, event)
+
     def _succeed(self, node: Any, event: Event) -> None:
-        self.record.events.append(event)
+        self._note(action_task(node.task), event)
         node.run_status = "successful"
         self.reporter.add_success(node.task)
 
     def _fail(self, node: Any, event: Event, shown: str = "") -> None:
         """`shown` is what people see of the error, where that is not the whole of it."""
-        self.record.events.append(event)
+        self._note(action_task(node.task), event)
         stage = f" in stage '{event.stage}'" if event.stage and event.log else ""
+        stage += f" on {one_line(event.host)}" if event.host else ""
         hint = f"\n  log: {one_line(event.log)}" if event.log else ""
         node.run_status = "failure"
         failure = TaskFailed(f"{node.task.name} failed{stage}: {shown or event.error}{hint}")
@@ -272,7 +282,7 @@ class BatchRunner(Runner):
         task = action_task(node.task)
         node.run_status = "failure"
         if task is not None:
-            self.record.events.append(make_event(task, "not-run", reason=reason))
+            self._note(task, make_event(task, "not-run", reason=reason))
 
     def _failed(self) -> None:
         self.final_result = max(self.final_result, FAILURE)

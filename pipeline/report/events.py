@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from pipeline.store.files import write_atomically
@@ -20,10 +21,10 @@ Outcome = Literal["built", "refit", "hit", "up-to-date", "failed", "not-run", "l
 
 _PROCESS = 1  # Trace events belong to processes and their threads: here the run, and its lanes.
 _STORE = 0  # the lane of results found in the store; workers have lanes from 1
-_ARGUMENTS = ("kind", "package", "method", "model", "outcome", "peak_bytes", "error")
+_ARGUMENTS = ("kind", "package", "method", "model", "outcome", "peak_bytes", "error", "host")
 _RUN_FIELDS = (
     *("kind", "package", "method", "outcome", "reason"),
-    *("seconds", "peak_bytes", "model", "error", "log"),
+    *("seconds", "peak_bytes", "model", "error", "log", "host"),
 )
 
 
@@ -35,6 +36,7 @@ class Event(NamedTuple):
     `stages` are names with begin and end in seconds from `start`; `stage` is the last one begun, so
     the one that failed. `worker` is the process that ran the action, 0 where none did.
     `peak_bytes` is the worker's resident memory. `log` is the path of the log in the workspace.
+    `host` is the machine of a cluster that ran it, "" for this one.
     """
 
     kind: str
@@ -51,6 +53,7 @@ class Event(NamedTuple):
     peak_bytes: int = 0
     error: str = ""
     log: str = ""
+    host: str = ""
 
     @property
     def end(self) -> float:
@@ -95,14 +98,20 @@ def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str
     write_atomically(workspace.build / RUN, text.encode(), workspace.build)
 
 
-def write_timeline(workspace: Workspace, events: Iterable[Event]) -> None:
-    """Write `timeline.json`, with a trace event a line.
+def write_timeline(
+    workspace: Workspace, events: Iterable[Event], caches: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Write `timeline.json`, with a trace event a line, and what the caches gave.
+
+    Args:
+        caches: a `caches.CachesRecord`, which stands where the format has room for other data.
 
     Raises:
         OSError: the file can't be written.
     """
     lines = ",\n".join(map(json.dumps, trace(events)["traceEvents"]))
-    text = f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n'
+    other = f'"otherData": {json.dumps({"caches": dict(caches)})}, ' if caches else ""
+    text = f'{{"displayTimeUnit": "ms", {other}"traceEvents": [\n{lines}\n]}}\n'
     write_atomically(workspace.build / TIMELINE, text.encode(), workspace.build)
 
 
@@ -118,9 +127,11 @@ def trace(events: Iterable[Event]) -> dict[str, Any]:
     )
     begin = timed[0].start if timed else 0.0
     lanes = _assign_lanes(timed)
+    hosts = {lanes[event.worker]: event.host for event in timed}
     made: list[dict[str, Any]] = []
-    for lane in sorted(set(lanes.values())):
-        args = {"name": f"worker {lane}" if lane != _STORE else "store"}
+    for lane, host in sorted(hosts.items()):
+        where = f"worker {lane}" + (f" on {host}" if host else "")
+        args = {"name": where if lane != _STORE else "store"}
         made.append({"pid": _PROCESS, "tid": lane, "ph": "M", "name": "thread_name", "args": args})
     for event in timed:
         place = {"pid": _PROCESS, "tid": lanes[event.worker]}
@@ -145,15 +156,16 @@ def _span(start: float, end: float) -> dict[str, Any]:
 
 def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
     """Assign workers to lanes. A worker that began when another had ended takes its lane, as
-    one that died is replaced."""
-    lives: dict[int, tuple[float, float]] = {}
+    one that died is replaced; on another machine it has one of its own."""
+    lives: dict[int, tuple[float, float, str]] = {}
     for event in events:
-        start, end = lives.get(event.worker, (event.start, event.end))
-        lives[event.worker] = min(start, event.start), max(end, event.end)
+        start, end, _ = lives.get(event.worker, (event.start, event.end, ""))
+        lives[event.worker] = min(start, event.start), max(end, event.end), event.host
     lanes = {0: _STORE} if lives.pop(0, None) else {}
-    ends: list[float] = []
-    for worker, (start, end) in sorted(lives.items(), key=lambda life: (life[1], life[0])):
-        lane = next((lane for lane, until in enumerate(ends) if until <= start), len(ends))
-        ends[lane : lane + 1] = [end]
+    ends: list[tuple[float, str]] = []
+    for worker, (start, end, host) in sorted(lives.items(), key=lambda life: (life[1], life[0])):
+        free = (n for n, (until, where) in enumerate(ends) if until <= start and where == host)
+        lane = next(free, len(ends))
+        ends[lane : lane + 1] = [(end, host)]
         lanes[worker] = lane + 1
     return lanes

@@ -23,7 +23,7 @@ from pipeline.report.junit import junit
 from pipeline.report.markdown import markdown, markdown_summary
 from pipeline.report.packages import Entry
 from pipeline.report.records import read_fitting, read_manifest
-from pipeline.report.sections import report_sections, run
+from pipeline.report.sections import caches, report_sections, run
 from pipeline.store.digest import hash_bytes
 from pipeline.store.files import REPORT, read_record, write_atomically
 from pipeline.store.forms import fits
@@ -69,6 +69,7 @@ def render_all(entries: Iterable[Entry], timeline: Json | None = None) -> dict[s
     all_passed = bool(entries) and all(entry.outcome == "passed" for entry in entries)
     sections = [
         ReportSection("packages", "All packages", packages.table(entries)),
+        caches.section(timeline),
         run.section(timeline, {entry.package: entry.page for entry in entries}),
     ]
     page = _page(

@@ -6,18 +6,20 @@ from __future__ import annotations
 import math
 import time
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
+from pipeline.report.stream import EventStream
 from pipeline.run.admission import Expected, choose_next, longest_first
 from pipeline.run.executors import Executor, ExecutorLostError, Needs, WorkerLostError
 from pipeline.run.executors.choice import open_executor
 from pipeline.run.executors.tags import needed_tags
 from pipeline.run.expectations import Expectations
+from pipeline.run.progress import Progress
 from pipeline.run.worker import Report, log_name, log_path
 from pipeline.store.files import make_folder, remove
 from pipeline.store.sizes import human_size
@@ -47,6 +49,9 @@ class Attempt:
         return replace(self, needs=replace(self.needs, memory=memory), expected=expected)
 
 
+UnderWay = dict[Future[Report], Attempt]
+
+
 class Pool:
     """Runs actions on an executor of up to `jobs` workers, which start when they are needed and are
     kept until `close`."""
@@ -57,6 +62,11 @@ class Pool:
         self._always = always
         self._executor: Executor | None = None
         self._lost = ""  # why no action can run any more
+        self._progress = Progress(self._workspace)
+
+    def tell(self, stream: EventStream) -> None:
+        """Tell an event stream what becomes of actions from now on."""
+        self._progress.stream = stream
 
     def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
         """Yield the reports of all actions, in the order in which they end. They start by
@@ -117,6 +127,7 @@ class Pool:
             stage=lost.stage or "worker",
             peak_bytes=lost.peak_bytes,
             log=log_name(action, self._workspace),
+            host=lost.host,
         )
         return Report(event)
 
@@ -124,13 +135,13 @@ class Pool:
         """Yield each attempt with its report, or with how its worker died. Attempts that are added
         to `waiting` meanwhile are run, too."""
         executor = self._open()
-        under_way: dict[Future[Report], Attempt] = {}
+        under_way: UnderWay = {}
         while under_way or (waiting and not self._lost):
             assert executor is not None
             if not self._lost:
                 self._start(executor, waiting, under_way)
             can_start = bool(waiting) and len(under_way) < executor.slots
-            for future in _wait(under_way, executor, _AGAIN if can_start else None):
+            for future in self._wait(executor, under_way, _AGAIN if can_start else None):
                 attempt = under_way.pop(future)
                 yield attempt, self._outcome(attempt.action, future)
         while waiting:
@@ -146,10 +157,7 @@ class Pool:
                 self._lost = str(error)
         return self._executor
 
-    @staticmethod
-    def _start(
-        executor: Executor, waiting: list[Attempt], under_way: dict[Future[Report], Attempt]
-    ) -> None:
+    def _start(self, executor: Executor, waiting: list[Attempt], under_way: UnderWay) -> None:
         """Start what may start now."""
         while waiting and len(under_way) < executor.slots:
             running = [each.expected for each in under_way.values()]
@@ -157,11 +165,13 @@ class Pool:
             if place is None:
                 return
             attempt = waiting.pop(place)
+            self._progress.start(attempt.action, attempt.expected, attempt.deaths + 1)
             under_way[executor.submit(attempt.action, attempt.needs)] = attempt
 
     def _outcome(self, action: Action, future: Future[Report]) -> Report | WorkerLostError:
         error = future.exception()
         if isinstance(error, WorkerLostError):
+            self._progress.lose(action, error)
             return error
         if isinstance(error, ExecutorLostError):
             self._lost = str(error)
@@ -171,20 +181,20 @@ class Pool:
     def _not_run(self, action: Action) -> Report:
         return Report(make_event(action, "failed", error=self._lost))
 
+    def _wait(
+        self, executor: Executor, under_way: UnderWay, seconds: float | None
+    ) -> set[Future[Report]]:
+        """Wait until an action is done, but so many seconds at most, and look after the others
+        meanwhile; return those that are done."""
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while True:
+            done = wait(under_way, timeout=_LOOK, return_when=FIRST_COMPLETED).done
+            if done or time.monotonic() > end:
+                return done
+            executor.look()
+            self._progress.look(attempt.action for attempt in under_way.values())
+
     def close(self) -> None:
         """End the workers now, whatever they do, and all that they started."""
         if self._executor is not None:
             self._executor.close()
-
-
-def _wait(
-    futures: Iterable[Future[Report]], executor: Executor, seconds: float | None
-) -> set[Future[Report]]:
-    """Wait until one of the futures is done, but so many seconds at most, and look after the others
-    meanwhile; return those that are done."""
-    end = math.inf if seconds is None else time.monotonic() + seconds
-    while True:
-        done = wait(futures, timeout=_LOOK, return_when=FIRST_COMPLETED).done
-        if done or time.monotonic() > end:
-            return done
-        executor.look()

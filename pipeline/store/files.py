@@ -24,7 +24,10 @@ MANIFEST, CONTENTS, REPORT = "manifest.json", "contents.json", "report.json"
 ETRECORD = "etrecord.bin"
 
 # The files beside the packages' folders.
-BUILD_FILES = ("index.html", "junit.xml", "run.json", "summary.md", "timeline.json")
+BUILD_FILES = (
+    *("events.jsonl", "index.html", "junit.xml"),
+    *("run.json", "summary.md", "timeline.json"),
+)
 
 
 def read_record(path: Path) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from pipeline.store.digest import Digest, hash_file
 from pipeline.store.files import clear_place, is_plain, remove, sweep, temporary
 from pipeline.store.index import Index, Row, open_index, subject
 from pipeline.store.store import Store
-from pipeline.store.usage import Usage, read_usage
+from pipeline.store.usage import Moved, Usage, read_moved, read_usage
 
 # What is in it
 
@@ -47,6 +47,7 @@ class Stats:
     results: Mapping[str, int]
     result_bytes: int
     usage: Mapping[str, Usage]
+    moved: Moved
 
     @property
     def size(self) -> int:
@@ -59,7 +60,8 @@ def statistics(store: Store) -> Stats:
         blobs, results = index.blobs(), index.results()
     numbers = {kind: each.number for kind, each in results.items()}
     sizes = sum(each.size for each in results.values())
-    return Stats(blobs.number, int(blobs.size), numbers, sizes, read_usage(store))
+    used, moved = read_usage(store), read_moved(store)
+    return Stats(blobs.number, int(blobs.size), numbers, sizes, used, moved)
 
 
 def earlier_keys(

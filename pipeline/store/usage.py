@@ -1,17 +1,19 @@
-"""Counts of how often a store helped: hits, misses and seconds, by kind of action."""
+"""Counts of how often a store helped: hits, misses and seconds, by kind of action, and the bytes
+that went to and came from its remote."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
 from pipeline.store.forms import Count, fits
 from pipeline.store.store import Store
 
+_FILE = "usage.json"
 # What the keys of each kind of action are made from.
 LEVELS = {
     **dict.fromkeys(("programs", "reads", "export"), "1 source"),
@@ -34,6 +36,25 @@ class Usage:
         for name, value in vars(other).items():
             setattr(self, name, round(getattr(self, name) + value, 3))
 
+    @property
+    def rate(self) -> float | None:
+        """The share of hits; None where nothing was asked."""
+        asked = self.hits + self.misses
+        return self.hits / asked if asked else None
+
+
+class Moved(NamedTuple):
+    """Bytes that came from a remote, and that went there."""
+
+    fetched: int = 0
+    pushed: int = 0
+
+    def __add__(self, other: Moved) -> Moved:  # type: ignore[override]
+        return Moved(self.fetched + other.fetched, self.pushed + other.pushed)
+
+
+_NOTHING = Moved()
+
 
 class _Counts(TypedDict):
     hits: Count
@@ -42,19 +63,48 @@ class _Counts(TypedDict):
     spent: float
 
 
+class UsageRecord(TypedDict):
+    """Usage by kind of action, and the bytes that were fetched and pushed."""
+
+    kinds: dict[str, _Counts]
+    moved: tuple[Count, Count]
+
+
+class CachesRecord(TypedDict):
+    """What the caches gave in a run, and in all runs of its store."""
+
+    run: UsageRecord
+    store: UsageRecord
+
+
+def usage_record(usage: Mapping[str, Usage], moved: Moved) -> UsageRecord:
+    kinds = {kind: vars(each) for kind, each in usage.items()}
+    return {"kinds": kinds, "moved": (moved.fetched, moved.pushed)}  # type: ignore[typeddict-item]
+
+
 def read_usage(store: Store) -> dict[str, Usage]:
     """Read the usage over all runs of a store, by kind of action; empty if nothing is known."""
-    data = read_record(store.root / "usage.json")
-    if not fits(data, dict[str, _Counts]):
-        return {}
-    return {kind: Usage(**counts) for kind, counts in (data or {}).items()}
+    return _read(store)[0]
 
 
-def add_usage(store: Store, more: Mapping[str, Usage]) -> None:
+def read_moved(store: Store) -> Moved:
+    """Read the bytes that all runs of a store moved."""
+    return _read(store)[1]
+
+
+def _read(store: Store) -> tuple[dict[str, Usage], Moved]:
+    data = read_record(store.root / _FILE)
+    if data is None or not fits(data, UsageRecord):
+        return {}, _NOTHING
+    usage = {kind: Usage(**counts) for kind, counts in data["kinds"].items()}
+    return usage, Moved(*data["moved"])
+
+
+def add_usage(store: Store, more: Mapping[str, Usage], moved: Moved = _NOTHING) -> None:
     """Add to the usage of a store. A store that cannot be written counts nothing."""
     with suppress(OSError), store.lock("usage"):
-        total = read_usage(store)
+        total, before = _read(store)
         for kind, usage in more.items():
             total.setdefault(kind, Usage()).add(usage)
-        data = {kind: vars(usage) for kind, usage in total.items()}
-        write_atomically(store.root / "usage.json", canonical_json(data), store.root)
+        data = canonical_json(usage_record(total, before + moved))
+        write_atomically(store.root / _FILE, data, store.root)

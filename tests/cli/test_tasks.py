@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.support.events import read_events
 from tests.support.patches import PREPROCESS, patched
 
 ALL = {
@@ -41,6 +42,33 @@ def test_run_json_has_the_documented_fields(built):
         assert fields <= action.keys()
         assert action["seconds"] > 0 and action["peak_bytes"] > 1 << 20 and action["reason"]
     assert {a["method"] for a in built.actions()} == {None, "encode", "decode"}
+
+
+def test_the_event_stream_tells_what_runs_did(built):
+    build = built.root / "build"
+    first, *lines, last = read_events(build)
+    assert (first["event"], last["event"]) == ("run-started", "run-ended")
+    actions = {(e["kind"], e["method"]) for e in lines}
+    for event in ("action-queued", "action-ended"):
+        assert {(e["kind"], e["method"]) for e in lines if e["event"] == event} == actions
+    assert len(actions) == 5 and last["outcomes"] == {"built": 5}
+    spent = {kind: use["spent"] for kind, use in last["caches"]["kinds"].items()}
+    assert built.doit() == 0
+    assert [e["event"] for e in read_events(build)] == ["run-started", "run-ended"]
+    assert read_events(build)[-1]["outcomes"] == {"up-to-date": 4}
+    shutil.rmtree(build)
+    assert built.doit() == 0
+    *_, link, validate, last = read_events(build)
+    assert (link["kind"], link["outcome"], validate["outcome"]) == ("link", "hit", "hit")
+    kinds = last["caches"]["kinds"]
+    assert {kind: use["hits"] for kind, use in kinds.items()} == {
+        "compile": 2,
+        "link": 1,
+        "validate": 1,
+    }
+    assert kinds["compile"]["saved"] == pytest.approx(spent["compile"], rel=0.5)
+    page = (build / "index.html").read_text()
+    assert "Found instead of computed" in page and "All runs with this store" in page
 
 
 def test_second_run_does_nothing(built):

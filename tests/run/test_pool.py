@@ -1,5 +1,6 @@
 """What becomes of actions whose worker is killed: a pool on this machine, real processes."""
 
+from tests.support.events import read_events
 from tests.support.stand_in import run_stand_in
 
 PERFORM = """
@@ -36,3 +37,9 @@ def test_a_killed_worker_costs_its_own_action_which_is_tried_twice_more(tmp_path
     assert 200_000_000 < peak < 500_000_000
     start = "its worker process died (SIGKILL(-9)), 3 times; it held "
     assert error.startswith(start) and error.endswith("for lack of memory"), error
+    events = read_events(tmp_path / "build")
+    of = {name: [e for e in events if e.get("package") == name] for name in deaths}
+    assert not any(e["event"] == "action-lost" for e in of["never"])
+    assert [e["attempt"] for e in of["ever"] if e["event"] == "action-started"] == [1, 2, 3]
+    lost = [e for e in of["ever"] if e["event"] == "action-lost"]
+    assert [(e["stage"], e["signals"]) for e in lost] == [("lower", "SIGKILL(-9)")] * 3

@@ -187,6 +187,9 @@ class _PoolOfOne:
         # A worker has not loaded it, and `inspect.getmodule` looks at the files of all modules.
         sys.modules.pop("dodo", None)
 
+    def tell(self, stream: Any) -> None:
+        pass
+
     def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         from pipeline.run.worker import log_path, run
         from pipeline.store.files import remove

@@ -40,6 +40,7 @@ RUN = """
 import json, sys
 from pathlib import Path
 from pipeline.plan.actions import Action
+from pipeline.report.stream import EventStream
 from pipeline.run.pool import Pool
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -48,6 +49,8 @@ root = Path(sys.argv[1])
 jobs = int(sys.argv[3])
 settings = {"fast_lowering": False, "refit": False}
 pool = Pool(Workspace(root, Store(root / ".store"), jobs, **settings), jobs, False)
+stream = EventStream(root / "build", jobs=jobs, executor="")
+pool.tell(stream)
 told = {}
 actions = []
 for kind, package, where in json.loads(sys.argv[2]):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.cli.columns import columns
 from pipeline.plan.plan import Plan
+from pipeline.report.formatting import duration, percent
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.maintenance import evict, statistics, verify
 from pipeline.store.sizes import human_size
@@ -32,24 +33,22 @@ def _show_statistics(store: Store) -> Iterator[str]:
     yield f"  {number} results, {human_size(stats.result_bytes)}" + (f": {kinds}" if kinds else "")
     if stats.usage:
         yield ""
-        rows = [("level", "action", "hits", "misses", "time saved", "time spent")]
+        rows = [("level", "action", "hits", "misses", "hit rate", "time saved", "time spent")]
         for level, kind in sorted((LEVELS.get(kind, ""), kind) for kind in stats.usage):
             use = stats.usage[kind]
-            times = _duration(use.saved), _duration(use.spent)
-            rows.append((level, kind, str(use.hits), str(use.misses), *times))
-        yield from columns(rows, right=range(2, 6))
-    if store.remote is not None:
+            times = duration(use.saved), duration(use.spent)
+            rows.append((level, kind, str(use.hits), str(use.misses), percent(use.rate, 0), *times))
+        saved = sum(use.saved for use in stats.usage.values())
+        spent = sum(use.spent for use in stats.usage.values())
+        rows.append(("", "all", "", "", "", duration(saved), duration(spent)))
+        yield from columns(rows, right=range(2, 7))
+    if store.remote is not None or any(stats.moved):
         yield ""
-        yield f"remote {store.remote.settings.url}"
+        fetched, pushed = map(human_size, stats.moved)
+        where = store.remote.settings.url if store.remote is not None else "none now"
+        yield f"remote {where}: {fetched} fetched, {pushed} pushed"
+    if store.remote is not None:
         store.remote.check()
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def _verify(store: Store) -> Iterator[str]:

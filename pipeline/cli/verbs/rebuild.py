@@ -48,7 +48,10 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     packages = _current_packages(plan, words)
     with _temporary_folder(plan.workspace.build) as folder:
         build = folder / "build"
-        workspace = replace(plan.workspace, store=Store(folder / "store"), build_folder=build)
+        # A cluster's workers have stores of their own, which would give what they made before.
+        workspace = replace(
+            plan.workspace, store=Store(folder / "store"), build_folder=build, executor=""
+        )
         build.mkdir()
         failed = _Rebuild(plan.workspace, Plan(workspace)).run(packages)
         differing = []

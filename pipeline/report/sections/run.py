@@ -22,15 +22,17 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
         pages: links to the pages of packages, to which actions lead.
     """
     events = _read_events(timeline["traceEvents"]) if timeline else []
-    if not events:
+    if timeline is None or not events:
         return ReportSection("run", "The last run")
     seconds = max(event.end for event in events) - min(event.start for event in events)
+    lanes = [each for each in timeline["traceEvents"] if each["ph"] == "M"]
+    names = {each["tid"]: str(each["args"]["name"]) for each in lanes}
     return ReportSection(
         "run",
         "The last run",
         f"{plural(len(events), 'action')} in {seconds:.1f} s",
-        _chart(events, seconds, pages),
-        DataTable("actions", "Actions of the last run", [_row(event) for event in events]),
+        _chart(events, seconds, pages, names),
+        DataTable("actions", "Actions of the last run", [_row(event, names) for event in events]),
     )
 
 
@@ -55,7 +57,9 @@ def _read_events(trace: Iterable[Json]) -> list[Event]:
     return events
 
 
-def _chart(events: Sequence[Event], seconds: float, pages: Mapping[str, str]) -> Chart:
+def _chart(
+    events: Sequence[Event], seconds: float, pages: Mapping[str, str], names: Mapping[int, str]
+) -> Chart:
     lanes = sorted({event.worker for event in events})
     bars, links = [], {}
     for event in events:
@@ -74,7 +78,7 @@ def _chart(events: Sequence[Event], seconds: float, pages: Mapping[str, str]) ->
         f"What each did when; {share} of their time was used. Red edges: failed. Hover for stages.",
         [(kind, charts.colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
-        charts.timeline(bars, [f"worker {lane}" for lane in lanes]),
+        charts.timeline(bars, [names.get(lane, f"worker {lane}") for lane in lanes]),
         links,
     )
 
@@ -87,7 +91,7 @@ def _longest_stages(event: Event, most: int) -> str:
     return ", ".join(f"{stage} {spent:.1f} s" for stage, spent in ranked[:most] if spent >= 0.05)
 
 
-def _row(event: Event) -> Row:
+def _row(event: Event, names: Mapping[int, str]) -> Row:
     return {
         "action": event.kind,
         "of": name(event.name),
@@ -95,6 +99,6 @@ def _row(event: Event) -> Row:
         "begin": figure(event.start, "{:.1f} s".format),
         "took": figure(event.seconds, "{:.1f} s".format),
         "memory": figure(event.peak_bytes, human_size),
-        "worker": figure(event.worker),
+        "worker": Cell(names.get(event.worker, "").removeprefix("worker "), event.worker),
         "longest stages": Cell(_longest_stages(event, 4), kind="wide"),
     }

@@ -35,14 +35,20 @@ class WorkerLostError(Exception):
         stage: the one that the action was in, or "".
         peak_bytes: the most memory that it was seen to hold.
         system: what the system says of the end, or "".
+        host: the machine of a cluster that it ran on, "" for this one.
     """
 
     def __init__(
-        self, signals: str = "", stage: str = "", peak_bytes: int = 0, system: str = ""
+        self,
+        signals: str = "",
+        stage: str = "",
+        peak_bytes: int = 0,
+        system: str = "",
+        host: str = "",
     ) -> None:
         super().__init__(signals)
         self.signals, self.stage = signals, stage
-        self.peak_bytes, self.system = peak_bytes, system
+        self.peak_bytes, self.system, self.host = peak_bytes, system, host
 
 
 class ExecutorLostError(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import tempfile
+import time
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import cache
@@ -32,6 +33,8 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
 _LOOK = 0.2  # seconds between two looks at a process
+_BETWEEN_LOGS = 2.0  # seconds between two looks at what it printed
+_MOST_LOG = 1 << 16  # bytes of a log that are told while its action runs
 _MANY = 1_000_000  # of a tag; what a worker has is never used up
 
 
@@ -56,6 +59,10 @@ def _memory_of(worker: Any) -> int:
         return int(limit)
     share = min(1.0, worker.state.nthreads / usable_cores())
     return int(share * min(available_memory(), 1 << 50))
+
+
+def _host() -> str:
+    return os.uname().nodename
 
 
 @cache
@@ -91,6 +98,7 @@ class _Performance:
         self._parcel, self._folder = parcel, str(folder)
         self._status = progress_path(self._action, self._workspace)
         self._said: Any = None
+        self._read, self._read_at = 0, 0.0  # bytes of the log, and when
 
     def run(self) -> Answer:
         future = _processes().submit(self._status, perform_parcel, self._parcel, self._folder)
@@ -100,8 +108,9 @@ class _Performance:
             answer = json.loads(future.result())
         except WorkerLostError as lost:
             crash_log = CrashLog(self._workspace.logs, str(self._action.package))
-            answer = {"lost": {**vars(lost), "step": crash_log.read_step()}}
-        answer["log"], answer["worker"] = "", self._worker.address
+            facts = {name: value for name, value in vars(lost).items() if name != "host"}
+            answer = {"lost": {**facts, "step": crash_log.read_step()}}
+        answer |= {"log": "", "worker": self._worker.address, "host": _host()}
         with suppress(OSError):
             answer["log"] = log_path(self._action, self._workspace).read_text(errors="replace")
         done: Answer = answer
@@ -120,14 +129,29 @@ class _Performance:
         said: Said = {
             "parcel": str(self._key),
             "worker": self._worker.address,
+            "host": _host(),
+            "log": self._read_log(),
             "stage": status.get("stage", ""),
             "done": status.get("done", 0),
             "total": status.get("total", 0),
             "peak_bytes": Count(_processes().peak_bytes(future)),
         }
         if said != self._said:
-            self._said = said
+            self._said = {**said, "log": ""}
             self._worker.log_event(TOPIC, said)
+
+    def _read_log(self) -> str:
+        """Return what was printed since the last time: every few seconds and only so much, for the
+        scheduler remembers what is said. The answer has the whole log."""
+        if time.monotonic() - self._read_at < _BETWEEN_LOGS:
+            return ""
+        self._read_at = time.monotonic()
+        with suppress(OSError), open(log_path(self._action, self._workspace), "rb") as log:
+            log.seek(self._read)
+            found = log.read(max(0, _MOST_LOG - self._read))
+            self._read += len(found)
+            return found.decode(errors="replace")
+        return ""
 
     def _is_wanted(self) -> bool:
         task = self._worker.state.tasks.get(self._key)

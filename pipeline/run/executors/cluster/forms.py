@@ -125,7 +125,8 @@ class Lost(TypedDict):
 
 
 class Answer(TypedDict):
-    """An answer to a parcel, one of the first four, and what its process printed."""
+    """An answer to a parcel, one of the first four, and what its process printed; `worker` is
+    dask's address of who gives it, `host` the name of the machine."""
 
     done: NotRequired[Done]
     refused: NotRequired[Refused]
@@ -133,13 +134,17 @@ class Answer(TypedDict):
     missing: NotRequired[str]
     log: str
     worker: str
+    host: str
 
 
 class Said(TypedDict):
-    """A worker's word of a parcel under way: that it has it, and how far it is."""
+    """A worker's word of a parcel under way: that it has it, how far it is, and what its process
+    printed since the last word."""
 
     parcel: str
     worker: str
+    host: str
+    log: str
     stage: str
     done: Count
     total: Count

@@ -1,0 +1,120 @@
+"""The event stream of a run: `build/events.jsonl`, a line as it happens, for who follows a build.
+
+`stream_records` has the form of each line. A run begins a new file, unless another one is under way
+in this workspace: then it adds to that file, and `run` tells their lines apart. What can't be
+written is left out: a build does not depend on who watches it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipeline.store.files import clear_place, make_folder
+
+STREAM = "events.jsonl"
+FORMAT = 1
+_NAMES = ("kind", "package", "method", "model")
+
+
+class Subject(Protocol):
+    """The names of an action, or of an event or a task of one."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def package(self) -> str | None: ...
+    @property
+    def method(self) -> str | None: ...
+    @property
+    def model(self) -> str | None: ...
+
+
+class EventStream:
+    """The stream of one run. Its file is opened by the first line, so that what runs no action
+    touches none; each line is one `write`, whole for every reader."""
+
+    def __init__(self, folder: Path, **facts: Any) -> None:
+        """Take the folder of the file, and the facts of the run for its first line."""
+        self._folder = folder
+        self._facts = facts
+        self._run = secrets.token_hex(6)
+        self._began = time.time()
+        self._file: FileIO | None = None
+        self._ended = False
+
+    def write(self, event: str, of: Subject | None = None, **facts: Any) -> None:
+        """Write a line: an event, the names of the action that it is `of`, and facts of it."""
+        if self._file is None and not self._ended:
+            self._open()
+        names = {name: getattr(of, name) for name in _NAMES} if of is not None else {}
+        self._write(event, time.time(), {**names, **facts})
+
+    def close(self, **facts: Any) -> None:
+        """Write the last line of the run."""
+        self.write("run-ended", seconds=round(time.time() - self._began, 3), **facts)
+        self._end()
+
+    def _open(self) -> None:
+        try:
+            self._file = _open_shared(self._folder / STREAM, self._folder)
+        except OSError:
+            self._end()
+        host, process = os.uname().nodename, os.getpid()
+        facts = {"format": FORMAT, "host": host, "process": process, **self._facts}
+        self._write("run-started", self._began, facts)
+
+    def _write(self, event: str, when: float, facts: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        line = {"event": event, "run": self._run, "time": round(when, 3), **facts}
+        try:
+            self._file.write(json.dumps(line).encode() + b"\n")
+        except OSError:  # a full disk, of which the build says more
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _open_shared(path: Path, root: Path) -> FileIO:
+    """Open a file to add to it: a new one, unless another process has it open so.
+
+    Each keeps a shared lock. So whoever gets the exclusive one is alone, and puts a new file in its
+    place, by which a follower sees that the old one ended. Raises OSError.
+    """
+    make_folder(path.parent, root)
+    while True:
+        clear_place(path)
+        file = FileIO(path, "ab")
+        if _is_alone(file):
+            path.unlink(missing_ok=True)
+            file.close()
+            file = FileIO(path, "ab")
+        with suppress(OSError):  # a filesystem without locks
+            fcntl.flock(file, fcntl.LOCK_SH)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
+                return file
+        file.close()  # another run began a new one meanwhile
+
+
+def _is_alone(file: FileIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a filesystem without locks
+        return True
+    return True

@@ -1,0 +1,164 @@
+"""The form of each line of `build/events.jsonl`. `python -m pipeline.report.schema events` prints
+it as a JSON Schema. A reader should pass over events and fields that it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+# Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
+from typing_extensions import NotRequired, TypedDict  # noqa: UP035
+
+Kind = Literal["export", "quantize", "compile", "link", "validate"]
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class Line(TypedDict):
+    """A line: the `run` that wrote it, since two can go on at once, and the `time` in seconds since
+    the epoch."""
+
+    run: str
+    time: float
+
+
+class ActionLine(Line):
+    """A line about an action, by its names; `package` is null for an export, `method` where an
+    action is of a whole package, and its methods with `+` between them where several are compiled
+    together."""
+
+    kind: Kind
+    package: str | None
+    method: str | None
+    model: str | None
+
+
+class RunStarted(Line):
+    """The first line of a run: its machine and process, how many actions run at a time, and the
+    `executor` of the settings, "" for this machine."""
+
+    event: Literal["run-started"]
+    format: Literal[1]
+    host: str
+    process: Count
+    jobs: Count
+    executor: str
+
+
+class ActionQueued(ActionLine):
+    """An action is to be performed: `action` is the digest of its key, which two packages may
+    share; `reason` says why it is not current."""
+
+    event: Literal["action-queued"]
+    action: str
+    reason: str
+
+
+class ActionStarted(ActionLine):
+    """An action was handed to the executor, for the first time or again, and what it is expected to
+    take."""
+
+    event: Literal["action-started"]
+    attempt: Annotated[int, Field(ge=1)]
+    expected_seconds: Seconds
+    expected_bytes: Count
+
+
+class ActionProgress(ActionLine):
+    """How far an action is, a second after it changed at the latest; `total` is 0 or 1 in a stage
+    without steps."""
+
+    event: Literal["action-progress"]
+    stage: str
+    done: Count
+    total: Count
+
+
+class ActionLost(ActionLine):
+    """The worker of an action died; the action is tried again, or ends with this."""
+
+    event: Literal["action-lost"]
+    signals: str
+    stage: str
+    peak_bytes: Count
+    system: str
+    host: str
+
+
+class ActionEnded(ActionLine):
+    """The outcome of an action. Those that were up to date have no line; `run-ended` counts them.
+
+    `seconds` is wall time, 0 for a hit; `peak_bytes` resident memory; `stage` the one that failed;
+    `log` a path in the workspace; `host` the machine of a cluster, "" for that of the run.
+    """
+
+    event: Literal["action-ended"]
+    outcome: Literal["built", "refit", "hit", "failed", "not-run"]
+    reason: str
+    seconds: Seconds
+    peak_bytes: Count
+    stage: str
+    error: str
+    log: str
+    host: str
+
+
+class KindUsage(TypedDict):
+    """What was asked of the caches for one kind of action: how often it was there and not, the
+    seconds that the former took when it was computed, and those that the latter took now."""
+
+    hits: Count
+    misses: Count
+    saved: Seconds
+    spent: Seconds
+
+
+class Caches(TypedDict):
+    """The use of the caches by kind of action, and the bytes that were fetched from the remote and
+    pushed there."""
+
+    kinds: dict[str, KindUsage]
+    moved: tuple[Count, Count]
+
+
+class RemoteCounts(TypedDict):
+    """How questions to the remote ended, what went there, and why it was given up, if it was."""
+
+    hits: Count
+    misses: Count
+    unsigned: Count
+    corrupt: Count
+    errors: Count
+    pushed: Count
+    bytes_fetched: Count
+    bytes_pushed: Count
+    believes_all: bool
+    problem: str
+
+
+class RunEnded(Line):
+    """The last line of a run, whose reports are written by now; one that was killed has none.
+
+    `outcomes` are numbers of actions, those that were up to date too; `remote` is null without one.
+    """
+
+    event: Literal["run-ended"]
+    seconds: Seconds
+    interrupted: bool
+    outcomes: dict[str, Count]
+    caches: Caches
+    remote: NotRequired[RemoteCounts | None]
+
+
+StreamLine = Annotated[
+    RunStarted
+    | ActionQueued
+    | ActionStarted
+    | ActionProgress
+    | ActionLost
+    | ActionEnded
+    | RunEnded,
+    Field(discriminator="event"),
+]

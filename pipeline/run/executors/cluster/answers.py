@@ -1,0 +1,92 @@
+"""Reads what workers answer, which is believed no more than what a remote sends."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+from pipeline.plan.actions import Action
+from pipeline.report.events import make_event
+from pipeline.run.executors.cluster.forms import Answer, Done, Said
+from pipeline.run.stored import find_wrong_result
+from pipeline.run.worker import Report, log_name, log_path, progress_path, write_status
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import write_atomically
+from pipeline.store.forms import fits
+from pipeline.store.remote import Counts
+from pipeline.store.store import MissingBlobError
+from pipeline.store.usage import Usage
+from pipeline.store.visible import one_line
+from pipeline.store.workspace import Workspace
+
+_FIRST_LANE = 1 << 32  # above all numbers of processes
+
+
+class Answers:
+    """Answers for the actions of a workspace. All methods may be called by several threads."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._lanes: dict[tuple[str, int], int] = {}
+        self._lock = threading.Lock()
+
+    def note(self, action: Action, said: Said) -> None:
+        """Keep how far an action under way is, and what it printed, where one that runs on this
+        machine does. Raises OSError."""
+        path = progress_path(action, self._workspace)
+        write_status(path, said["stage"], said["done"], said["total"])
+        if said["log"]:
+            with open(log_path(action, self._workspace), "a", encoding="utf-8") as log:
+                log.write(said["log"])
+
+    def read(self, action: Action, text: str) -> Answer:
+        """Read an answer, and keep its log. Raises PipelineError for one of another form, and
+        OSError."""
+        answer: Answer = json.loads(text)
+        if not fits(answer, Answer):
+            raise PipelineError("its worker gave an answer of another form")
+        workspace = self._workspace
+        write_atomically(log_path(action, workspace), answer["log"].encode(), workspace.build)
+        if workspace.store.remote is not None:
+            workspace.store.remote.forget_misses()
+        return answer
+
+    def report(self, action: Action, done: Done, answer: Answer) -> Report:
+        """Return the report of an action that a worker has performed."""
+        found, result = done["event"], done["result"]
+        error = found["error"] or self._find_wrong(action, done)
+        event = make_event(
+            action,
+            "failed" if error and found["outcome"] != "lost" else found["outcome"],
+            start=min(found["start"], time.time() - found["seconds"]),  # by this machine's clock
+            seconds=found["seconds"],
+            stages=[tuple(each) for each in found["stages"]],
+            stage=found["stage"],
+            worker=self._lane(answer["worker"], found["worker"]),
+            host=one_line(answer["host"]),
+            peak_bytes=found["peak_bytes"],
+            error=error,
+            log=log_name(action, self._workspace) if error else "",
+        )
+        usage = {kind: Usage(**each) for kind, each in done["usage"].items()}
+        asked = done["remote"] and (Counts(**done["remote"][0]), done["remote"][1])
+        return Report(event, usage, asked, result)
+
+    def _find_wrong(self, action: Action, done: Done) -> str:
+        """Say what is wrong with what a worker made; "" where it is here, and may be believed."""
+        store, result = self._workspace.store, done["result"]
+        try:
+            if result is not None:
+                wrong = find_wrong_result(store, action, result)
+                return f"its worker's result is not used: {wrong}" if wrong else ""
+            there = store.get(action.digest) is not None
+        except MissingBlobError:
+            there = False
+        what = "its worker made it, and neither this store nor its remote has it"
+        return "" if there else f"{what}; a worker must share one of them, and may write there"
+
+    def _lane(self, worker: str, process: int) -> int:
+        """Return the number of a process of the cluster, among those of this machine."""
+        with self._lock:
+            return self._lanes.setdefault((worker, process), _FIRST_LANE + len(self._lanes))

@@ -1,0 +1,97 @@
+"""The connection to dask's scheduler, and the cluster that is started where there is none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+from pipeline.run.executors import ExecutorLostError
+from pipeline.run.executors.cluster.agent import Resources
+from pipeline.run.executors.cluster.forms import TOPIC
+from pipeline.run.worker_group import starting_workers
+from pipeline.store.reasons import reason
+
+_CONNECT = "10s"
+_CLOSE = 5.0  # seconds
+# Ctrl-C in a terminal reaches them too; they are this process's matter.
+_NO_INTERRUPTS = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+_SILENT = logging.CRITICAL + 1
+
+
+class Connection:
+    """A client of a scheduler whose workers have this package.
+
+    Args:
+        where: `dask://host:port`, or `dask` for a cluster of `jobs` workers on this machine.
+
+    Raises:
+        ExecutorLostError: the scheduler can't be reached, or its workers lack this package.
+    """
+
+    def __init__(self, where: str, jobs: int) -> None:
+        self._cluster: LocalCluster | None = None
+        address: Any = f"{_protocol()}://{where.partition('://')[2]}"
+        try:
+            with starting_workers():
+                if where == "dask":
+                    address = self._cluster = _start_cluster(jobs)
+                self.client = Client(address, timeout=_CONNECT, set_as_default=False)
+            _silence()
+            self.client.register_plugin(Resources(), name=TOPIC)
+        except (OSError, TimeoutError) as error:
+            what = f"no scheduler answers at {address}: {reason(error)}"
+            raise ExecutorLostError(what) from None
+        except ImportError as error:
+            what = f"a worker of {where} can't import pte-pipeline: {reason(error)}"
+            raise ExecutorLostError(what) from None
+
+    def listen(self, to_parcels: Callable[[Any], Any], to_workers: Callable[[Any], Any]) -> None:
+        """Call functions with what workers say of parcels, and with what becomes of workers."""
+        self.client.subscribe_topic(TOPIC, to_parcels)
+        self.client.subscribe_topic("all", to_workers)
+
+    @property
+    def runs(self) -> bool:
+        return bool(self.client.status == "running")
+
+    def workers(self) -> Mapping[str, Any]:
+        """Return what the scheduler knows of its workers, by address."""
+        workers: Mapping[str, Any] = self.client.scheduler_info()["workers"]
+        return workers
+
+    def close(self) -> None:
+        with suppress(OSError, TimeoutError):
+            for topic in (TOPIC, "all"):
+                self.client.unsubscribe_topic(topic)
+            self.client.close(timeout=_CLOSE)
+        if self._cluster is not None:
+            with suppress(OSError, TimeoutError):
+                self._cluster.close(timeout=_CLOSE)
+
+
+def _start_cluster(jobs: int) -> LocalCluster:
+    return LocalCluster(
+        n_workers=jobs,
+        threads_per_worker=1,
+        memory_limit=0,
+        dashboard_address="127.0.0.1:0",  # a port that nobody has
+        preload=[_NO_INTERRUPTS],
+        silence_logs=_SILENT,
+    )
+
+
+def _silence() -> None:
+    """Keep dask from printing what becomes of its connections: reports say it."""
+    for name in [*logging.root.manager.loggerDict]:
+        if name.startswith("distributed"):
+            logging.getLogger(name).setLevel(_SILENT)
+
+
+def _protocol() -> str:
+    """Return the protocol by which a scheduler is spoken to: dask's own config may ask for TLS."""
+    return "tls" if dask.config.get("distributed.comm.require-encryption", None) else "tcp"

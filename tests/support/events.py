@@ -1,0 +1,32 @@
+"""The event stream of a workspace, each line of which is held against the documented schema."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from pipeline.report.schema import events_schema
+from pipeline.report.stream import STREAM
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    """The schema, without room for fields that it does not describe."""
+    schema = events_schema()
+    for form in schema["$defs"].values():
+        form["additionalProperties"] = False
+    return jsonschema.Draft202012Validator(schema)
+
+
+def read_events(build: Path) -> list[dict[str, Any]]:
+    """Read the lines in a `build/` folder, all of which must be valid."""
+    text = (build / STREAM).read_text()
+    assert text.endswith("\n")
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        _validator().validate(line)
+    return lines
