@@ -68,12 +68,13 @@ def test_a_report_is_as_it_was(name, rendered):
     )
 
 
-def test_the_schema_is_current():
-    run = [sys.executable, "-m", "pipeline.report.schema"]
+@pytest.mark.parametrize("name", ["report", "events"])
+def test_the_schemas_are_current(name):
+    run = [sys.executable, "-m", "pipeline.report.schema", name]
     printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    path = REPOSITORY / "docs" / "reference" / "report.schema.json"
+    path = REPOSITORY / "docs" / "reference" / f"{name}.schema.json"
     assert path.read_text(encoding="utf-8") == printed.stdout, (
-        "run `python -m pipeline.report.schema > docs/reference/report.schema.json`"
+        f"run `python -m pipeline.report.schema {name} > docs/reference/{name}.schema.json`"
     )
 
 
