@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from inspect import Signature
 from typing import Any
 
 from doit import cmd_info, cmd_run, loader
 from doit.exceptions import InvalidCommand
+from doit.task import Task
 
 from pipeline.cli.commands import GROUPS
 from pipeline.cli.doit_states import mend_states
@@ -18,14 +19,18 @@ from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.store.errors import PipelineError
 
+MakeTasks = Callable[[], Iterator[Task]]
+
 
 class UpToDate:
-    """doit's `uptodate` callable; `doit info` shows its `reason`."""
+    """doit's `uptodate` callable; `doit info` shows its `reason`. `setup` makes the tasks that come
+    before this one where it is stale, if they were not made with it."""
 
     __signature__ = Signature()  # which doit asks for at each call
 
-    def __init__(self, task: ActionTask) -> None:
+    def __init__(self, task: ActionTask, setup: MakeTasks | None = None) -> None:
         self.task = task
+        self.setup = setup
         self.reason = ""
         self._found: Status | None = None
 
@@ -38,6 +43,14 @@ class UpToDate:
         self._found = None
         self.reason = status.reason
         return status.current
+
+    def is_current(self) -> bool:
+        """Return whether the task is up to date, by which doit's next question is answered too. One
+        with mistakes is not: they are shown when its turn comes."""
+        try:
+            return self.status().current
+        except PipelineError:
+            return False
 
     def status(self) -> Status:
         """Return the task's status, by which doit's next question is answered too. Raises

@@ -133,6 +133,17 @@ class BatchRunner(Runner):
                 self.process_task_result(node, self.execute_task(node.task))
         done.append(node)
 
+    def select_task(self, node: Any, tasks: Any) -> Any:
+        """Make the tasks of the methods of a package that is stale, and let doit look at it."""
+        check = up_to_date(node.task)
+        if check is not None and check.setup is not None and node.run_status is None:
+            if self.always_execute or not check.is_current():
+                made = {each.name: each for each in check.setup()}
+                tasks.update(made)
+                node.task.setup_tasks += [name for name in made if name.startswith("compile:")]
+            check.setup = None
+        return super().select_task(node, tasks)
+
     def _comes_from_store(self, node: Any, task: ActionTask) -> bool:
         """Return whether a package was linked before, so that doit need not look at its methods, or
         a method compiled, so that it need not be quantized."""

@@ -14,13 +14,21 @@ from typing import Any
 from pipeline.cli.commands import VERBS
 
 _TASK = re.compile(r"(?:quantize|compile|lower|validate):([^/:*?\[]+)(?:/[^*?\[]*)?")
+_WHOLE = re.compile(r"(?:lower|validate)(?::[^/:*?\[]+)?")
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The `packages` by the names that tasks have, or None for all."""
+    """The tasks that are asked for.
+
+    Attributes:
+        packages: their names, as tasks have them, or None for all.
+        whole: whether packages run as a whole, so that the tasks of methods need only be made where
+            a package is stale.
+    """
 
     packages: frozenset[str] | None = None
+    whole: bool = False
 
     def choose(self, names: Mapping[str, str]) -> list[str]:
         """Return the selected packages of all, which are given by the names that tasks have."""
@@ -40,12 +48,16 @@ def find_selection(namespace: Mapping[str, Any], executes: bool, words: Sequence
         executes: whether doit's command executes tasks, and doesn't list them, say.
         words: the command's, without its options.
     """
+    words = words or namespace.get("DOIT_CONFIG", {}).get("default_tasks", ())
     if not executes or not words or own_tasks(namespace):
         return ALL
     if words[0] in VERBS:
         return Selection(frozenset())
+    whole = all(map(_WHOLE.fullmatch, words))
     found = [_TASK.fullmatch(word) for word in words]
-    return Selection(frozenset(match[1] for match in found if match)) if all(found) else ALL
+    if not all(found):
+        return Selection(whole=whole)
+    return Selection(frozenset(match[1] for match in found if match), whole)
 
 
 def own_tasks(namespace: Mapping[str, Any]) -> list[str]:

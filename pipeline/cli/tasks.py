@@ -12,16 +12,18 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from doit.exceptions import InvalidDodoFile, TaskFailed
+from doit.loader import generate_tasks
+from doit.task import Task
 
 from pipeline.cli.commands import GROUPS, VERBS
 from pipeline.cli.console import Reporter
-from pipeline.cli.doit_link import UpToDate, install_into_doit
+from pipeline.cli.doit_link import MakeTasks, UpToDate, install_into_doit
 from pipeline.cli.grammar import quoted
 from pipeline.cli.runner import BatchRunner
 from pipeline.cli.selection import ALL, Selection
@@ -90,32 +92,46 @@ def _group(name: str) -> dict[str, Any]:
     return {"name": None, "doc": GROUPS[name].summary}
 
 
-def _task(task: ActionTask, doc: str, **more: Any) -> dict[str, Any]:
+def _task(
+    task: ActionTask, doc: str, setup_later: MakeTasks | None = None, **more: Any
+) -> dict[str, Any]:
     name = "/".join(filter(None, (task.package or task.model, task.method)))
     return {
         "name": quoted(name),
         "doc": one_line(doc),
         "actions": [_needs_our_runner],
-        "uptodate": [UpToDate(task)],
+        "uptodate": [UpToDate(task, setup_later)],
         **more,
     }
 
 
 def _method_tasks(kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the tasks of compile units, or of the methods that are quantized."""
+    """Yield the tasks of compile units, or of the methods that are quantized, unless they are made
+    where a package is stale."""
     plan = _plan()
     yield _group(kind)
-    for package in _packages(plan):
-        if plan.problems(package):
-            continue
-        model, exporter, name = plan.model(package), plan.exporter(package), quoted(package)
-        quantized = plan.quantized(package)
-        first = [f"export:{quoted(exporter)}"] if exporter else []
-        for unit in plan.units(package) if kind == "compile" else [(each,) for each in quantized]:
-            task = ActionTask(plan, kind, model, package, unit)
-            own = [each for each in unit if each in quantized] if kind == "compile" else []
-            setup = [f"quantize:{name}/{each}" for each in own]
-            yield _task(task, f"{kind} {task.method} of {package}", task_dep=first, setup=setup)
+    for package in _packages(plan) if not _selection.whole else ():
+        yield from _method_tasks_of(plan, package, kind)
+
+
+def _method_tasks_of(plan: Plan, package: str, kind: str) -> Iterator[dict[str, Any]]:
+    if plan.problems(package):
+        return
+    model, exporter, name = plan.model(package), plan.exporter(package), quoted(package)
+    quantized = plan.quantized(package)
+    first = [f"export:{quoted(exporter)}"] if exporter else []
+    for unit in plan.units(package) if kind == "compile" else [(each,) for each in quantized]:
+        task = ActionTask(plan, kind, model, package, unit)
+        own = [each for each in unit if each in quantized] if kind == "compile" else []
+        setup = [f"quantize:{name}/{each}" for each in own]
+        yield _task(task, f"{kind} {task.method} of {package}", task_dep=first, setup=setup)
+
+
+def _make_method_tasks(plan: Plan, package: str) -> Iterator[Task]:
+    """Make the tasks of a package's methods for doit, after it has made all others."""
+    for kind in ("quantize", "compile"):
+        made = generate_tasks(kind, _method_tasks_of(plan, package, kind), "")
+        yield from (each for each in made if each.subtask_of)
 
 
 def task_export() -> Iterator[dict[str, Any]]:
@@ -140,10 +156,12 @@ def task_lower() -> Iterator[dict[str, Any]]:
     yield _group("lower")
     for package in _packages(plan):
         model = plan.model(package)
-        units = () if plan.problems(package) else plan.units(package)
+        whole = _selection.whole
+        units = () if whole or plan.problems(package) else plan.units(package)
         yield _task(
             ActionTask(plan, "link", model, package),
             f"lower {package}" + (f" to {model}.pte" if model else ""),
+            partial(_make_method_tasks, plan, package) if whole else None,
             setup=[f"compile:{quoted(package)}/{unit_name(unit)}" for unit in units],
             targets=[f"build/{package}/{model}.pte"] if model else [],
             clean=[(remove_what_was_built, (plan, package))],

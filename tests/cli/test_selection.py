@@ -12,27 +12,33 @@ OURS = vars(tasks)
 
 
 @pytest.mark.parametrize(
-    ("words", "packages"),
+    ("words", "packages", "whole"),
     [
-        (["lower:a"], {"a"}),
-        (["lower:a", "validate:b", "compile:c/x+y"], {"a", "b", "c"}),
-        (["quantize:a/x"], {"a"}),
-        (["plan"], set()),
-        (["explain", "a/x"], set()),
-        ([], None),
-        (["lower"], None),
-        (["lower:*"], None),
-        (["lower:a", "validate"], None),
-        (["export:m"], None),
-        (["build/a/m.pte"], None),
-        (["lower:a", "-x"], None),
-        (["mine"], None),
+        (["lower:a"], {"a"}, True),
+        (["lower:a", "validate:b", "compile:c/x+y"], {"a", "b", "c"}, False),
+        (["quantize:a/x"], {"a"}, False),
+        (["plan"], set(), False),
+        (["explain", "a/x"], set(), False),
+        ([], None, True),
+        (["lower"], None, True),
+        (["lower:*"], None, False),
+        (["lower:a", "validate"], None, True),
+        (["lower", "compile"], None, False),
+        (["export:m"], None, False),
+        (["build/a/m.pte"], None, False),
+        (["lower:a", "-x"], None, False),
+        (["mine"], None, False),
     ],
 )
-def test_words_that_name_packages_select_them(words, packages):
-    wanted = ALL if packages is None else Selection(frozenset(packages))
+def test_words_that_name_packages_select_them(words, packages, whole):
+    wanted = Selection(None if packages is None else frozenset(packages), whole)
     assert find_selection(OURS, True, words) == wanted
     assert find_selection(OURS, False, words) == ALL  # `doit list` and the like
+
+
+def test_a_dodo_file_with_other_default_tasks_has_all():
+    for config in ({"default_tasks": ["compile"]}, {}):
+        assert find_selection({**OURS, "DOIT_CONFIG": config}, True, []) == ALL
 
 
 def test_tasks_of_the_user_may_depend_on_any():
