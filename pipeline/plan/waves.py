@@ -43,14 +43,14 @@ def ask_for_exports(plan: Plan, packages: Sequence[str]) -> None:
 
 
 def ask_for_packages(
-    plan: Plan, packages: Sequence[str], validate: bool = True, whole: bool = False
+    plan: Plan, packages: Sequence[str], validate: bool = True, methods: bool = False
 ) -> list[Digest]:
     """Fetch the entries of all actions that a build of these packages would look up, and return the
     blobs that it would take from the store.
 
     Args:
         validate: whether packages are validated too.
-        whole: whether the methods of a package that is linked already are looked up as well.
+        methods: whether those of a package that is linked already are looked up as well.
     """
     store = plan.workspace.store
     if store.remote is None:
@@ -58,7 +58,7 @@ def ask_for_packages(
     links = {each: digest for each in packages if (digest := _find_link(plan, each))}
     store.ask(links.values())
     linked = {each: entry for each, link in links.items() if (entry := store.get(link))}
-    unlinked = [each for each in links if whole or each not in linked]
+    unlinked = [each for each in links if methods or each not in linked]
     compiles = [unit for each in unlinked for unit in plan.compiles(each) or ()]
     store.ask(unit.digest for unit in compiles)
     uncompiled = [unit for unit in compiles if store.get(unit.digest) is None]

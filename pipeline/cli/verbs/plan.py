@@ -28,6 +28,7 @@ from pipeline.store.errors import (
 VERDICTS = {"up-to-date": "current", "hit": "in the store", "stale": "to do", "waiting": "waits"}
 _NOT_THERE = ("stale", "waiting")
 _LINKED = Status("up-to-date", "its package is lowered")
+_TO_FETCH = Status("hit", "its package is in the store")
 _COMPILED = Status("up-to-date", "its method is compiled")
 _UNLINKED = Status("waiting", "the package is to be linked first")
 
@@ -105,14 +106,17 @@ class Expected:
         return key
 
 
-def expected(plan: Plan, package: str) -> Iterator[Expected]:
-    """Yield the actions of a package without problems, in the order of a run."""
+def expected(plan: Plan, package: str, whole: bool = False) -> Iterator[Expected]:
+    """Yield the actions of a package without problems, in the order of a run; where the store has
+    it `whole`, that is all that is asked about its methods, as by a run."""
     if (model := plan.exporter(package)) is not None:
         yield _expect(plan, "export", model)
     link = _expect(plan, "link", package)
     for unit in plan.units(package):
         if link.status.current:  # a run doesn't look at them, whatever the store has
             compile_ = Expected(plan, "compile", package, unit, _LINKED)
+        elif whole and link.status.state == "hit":
+            compile_ = Expected(plan, "compile", package, unit, _TO_FETCH)
         else:
             compile_ = _expect(plan, "compile", package, unit)
         for method in unit:
@@ -148,13 +152,14 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
     packages = list(dict.fromkeys(target.package for target in targets))
     faulty = [package for package in packages if plan.problems(package)]
     sound = [package for package in packages if package not in faulty]
-    plan.workspace.store.look(ask_for_packages(plan, sound, whole=True))
+    whole = not any(target.methods for target in targets)
+    plan.workspace.store.look(ask_for_packages(plan, sound, methods=not whole))
     for package in packages:
         if package in faulty:
             lines = format_new_problems(plan.problems(package), package, shown)
             rows += [("", package, "faulty", line) for line in lines]
             continue
-        for each in expected(plan, package):
+        for each in expected(plan, package, whole):
             if not any(each.is_of(target) for target in targets):
                 continue
             if each.kind == "export" and each.title in exported:
