@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import tempfile
 import time
 from concurrent.futures import Future, wait
