@@ -777,13 +777,14 @@ def test_the_example_of_the_documentation_is_true(write):
     examples, (inputs,), (gates,) = (
         re.findall(r"```yaml\n(.*?)```", each, re.DOTALL) for each in pages
     )
-    base, config, matrix, libraries, edge, made, parts, export, weights = examples
+    whole, base, config, matrix, libraries, edge, made, parts, export, weights = examples
     view = re.search(r"```\n(# asr-small-int8.*?)```", text, re.DOTALL)[1].splitlines()
     other = f"extends: _phone\n{METHODS}{matrix}"
     embed = "model: m\nmethods: {embed: {partitioners: []}}\n"
     three = "model: m\nmethods: {encode: {partitioners: []}, prefill: {partitioners: []}, "
     three += "decode: {partitioners: []}}\n"
     found = write(
+        whole=whole,
         _phone=base,
         asr=config,
         other=other,
@@ -809,7 +810,7 @@ def test_the_example_of_the_documentation_is_true(write):
         *(f"asr-{size}-{p}" for size in ["large", "small"] for p in ["fp32", "int8"]),
         *["edge", "export-bf16", "export-fp32", "gates", "inputs"],
         *["ios.asr.fp32", "libraries", "linux.asr.fp32", "linux.asr.int8", "made", "parts"],
-        *["weights0", "weights1", "weights2", "zephyr.asr.int8"],
+        *["weights0", "weights1", "weights2", "whole", "zephyr.asr.int8"],
     ]
 
 

@@ -1,0 +1,13 @@
+"""Files that are written, copied and put in place."""
+
+import os
+
+from pipeline.store.files import copy_atomically
+
+
+def test_a_file_is_copied_where_the_kernel_copies_none(tmp_path, monkeypatch):
+    """As on macOS, whose Python has no `copy_file_range`."""
+    monkeypatch.delattr(os, "copy_file_range")
+    (tmp_path / "a").write_bytes(b"content")
+    copy_atomically(tmp_path / "a", tmp_path / "folder" / "b", tmp_path)
+    assert (tmp_path / "folder" / "b").read_bytes() == b"content"
