@@ -17,20 +17,15 @@ from tools.reference.markdown import row
 
 def gates() -> Iterator[str]:
     """Yield the table of all gates."""
-    yield "| gate | of | unit | fails where the figure is | needs a baseline | limit | example |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| gate | of each | unit | limit | example |"
+    yield "|---|---|---|---|---|"
     for of, several in (("package", PACKAGE_GATES), ("method", METHOD_GATES)):
         for gate in several:
-            shown = example(f"validate.gates.{gate.name}").removeprefix("validate: {gates: ")
-            yield row(
-                f"`{gate.name}`",
-                of,
-                gate.unit,
-                "less" if gate.name.startswith("min_") else "more",
-                "yes" if gate.needs_baseline else "no",
-                keys()[f"validate.gates.{gate.name}"].meaning,
-                f"`gates: {shown.removesuffix('}')}`",
-            )
+            shown = example(f"validate.gates.{gate.name}").removeprefix("validate: {gates: {")
+            meaning = keys()[f"validate.gates.{gate.name}"].meaning
+            compared = " Needs a baseline." if gate.needs_baseline else ""
+            cells = (of, gate.unit, f"{meaning}{compared}", f"`{shown.removesuffix('}}')}`")
+            yield row(f"`{gate.name}`", *cells)
 
 
 def limits() -> Iterator[str]:
