@@ -99,7 +99,7 @@ def _identify(found: Distribution, info: Path) -> dict[str, Any]:
 
 
 def _cache_path(info: Path) -> Path:
-    from pipeline.store.store import default_root
+    from pipeline.store.places import default_root
 
     name = f"{info.stem}-{hash_bytes(os.fsencode(info))[:16]}.json"
     return default_root() / "distributions" / name

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.store import digest
+from pipeline.store.blobs import BlobStore, BlobWriter, MissingBlobError
 from pipeline.store.digest import Digest
 from pipeline.store.files import replacing
 from pipeline.store.forms import ShortBytes
 from pipeline.store.results import Piece as Piece
-from pipeline.store.store import BlobWriter, MissingBlobError, Store
 
 _SHORT = 64  # bytes; shorter than a key of named data
 _SHARED_FROM = 1 << 20  # bytes; smaller blobs are fewer files, and so fewer questions to a remote
@@ -33,14 +33,14 @@ class JoinedFile(NamedTuple):
     pieces: list[Piece]
 
 
-def make_piece(data: bytes, store: Store) -> Piece:
+def make_piece(data: bytes, store: BlobStore) -> Piece:
     """Return bytes as a piece of a file."""
     if len(data) > _SHORT:
         return "blob", store.put(data)
     return "bytes", ShortBytes(data.hex())
 
 
-def iter_content(pieces: Iterable[Piece], store: Store) -> Iterator[bytes]:
+def iter_content(pieces: Iterable[Piece], store: BlobStore) -> Iterator[bytes]:
     """Yield the content of a file, its blobs verified. Raises MissingBlobError."""
     for piece in pieces:
         if piece[0] == "blob":
@@ -49,12 +49,12 @@ def iter_content(pieces: Iterable[Piece], store: Store) -> Iterator[bytes]:
             yield bytes.fromhex(piece[1])
 
 
-def find_size(pieces: Iterable[Piece], store: Store) -> int:
+def find_size(pieces: Iterable[Piece], store: BlobStore) -> int:
     """Return the bytes of a file. Raises MissingBlobError."""
     return sum(_size(piece, store) for piece in pieces)
 
 
-def join_pieces(pieces: Iterable[Piece], store: Store) -> tuple[Digest, int]:
+def join_pieces(pieces: Iterable[Piece], store: BlobStore) -> tuple[Digest, int]:
     """Store a file as one blob; return its digest and size in bytes. Raises MissingBlobError."""
     with store.writer() as file:
         for chunk in iter_content(pieces, store):
@@ -63,7 +63,7 @@ def join_pieces(pieces: Iterable[Piece], store: Store) -> tuple[Digest, int]:
 
 
 @contextmanager
-def joined(pieces: Iterable[Piece], store: Store) -> Iterator[JoinedFile]:
+def joined(pieces: Iterable[Piece], store: BlobStore) -> Iterator[JoinedFile]:
     """Put a file together, to be read: as a blob, or, where large blobs are in it, for as long as
     the context lasts. Raises MissingBlobError."""
     pieces = list(pieces)
@@ -81,7 +81,7 @@ def joined(pieces: Iterable[Piece], store: Store) -> Iterator[JoinedFile]:
 
 
 def write_joined(
-    pieces: Iterable[Piece], whole: Digest, store: Store, path: Path, root: Path
+    pieces: Iterable[Piece], whole: Digest, store: BlobStore, path: Path, root: Path
 ) -> None:
     """Write a file of a folder below `root`, in place of what is there.
 
@@ -104,7 +104,7 @@ def blobs_of_files(result: Mapping[str, Any]) -> list[Digest]:
     return list(dict.fromkeys([*whole, *parts]))
 
 
-def _merge_small(pieces: Iterable[Piece], store: Store) -> Iterator[Piece]:
+def _merge_small(pieces: Iterable[Piece], store: BlobStore) -> Iterator[Piece]:
     """Yield pieces of which each is a large blob, or stands between two: then it is one."""
     for large, group in groupby(pieces, lambda piece: _is_large(piece, store)):
         between = list(group)
@@ -116,11 +116,11 @@ def _merge_small(pieces: Iterable[Piece], store: Store) -> Iterator[Piece]:
             yield "bytes", ShortBytes(b"".join(iter_content(between, store)).hex())
 
 
-def _is_large(piece: Piece, store: Store) -> bool:
+def _is_large(piece: Piece, store: BlobStore) -> bool:
     return _size(piece, store) >= _SHARED_FROM
 
 
-def _size(piece: Piece, store: Store) -> int:
+def _size(piece: Piece, store: BlobStore) -> int:
     if piece[0] == "bytes":
         return len(piece[1]) // 2
     if not store.has(piece[1]):

@@ -25,9 +25,9 @@ from typing import Any, BinaryIO, TypeVar
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
+from pipeline.store.places import action_name, blob_name
 from pipeline.store.remote_fs import RemoteError, RemoteFiles
 from pipeline.store.signing import Keys, load_keys
-from pipeline.store.store import action_name, blob_name
 
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34

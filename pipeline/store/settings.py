@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.store.errors import PipelineError, did_you_mean, shown
 from pipeline.store.files import read_text_file
+from pipeline.store.places import default_root
 from pipeline.store.sizes import parse_size
-from pipeline.store.store import default_root
 
 if TYPE_CHECKING:
     from pipeline.store.remote import RemoteSettings

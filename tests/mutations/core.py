@@ -32,12 +32,12 @@ class Fault(NamedTuple):
 FAULTS = [
     Fault("store/digest.py", "blake3(data).hexdigest()", "blake3(data[:64]).hexdigest()", "store"),
     Fault(
-        "store/store.py",
+        "store/blobs.py",
         "return data if digest.hash_bytes(data) == blob",
         "return data if True",
         "store",
     ),
-    Fault("store/store.py", "return entry if whole else None", "return entry", "store"),
+    Fault("store/entries.py", "return entry if whole and", "return entry if", "store"),
     Fault("store/digest.py", "if hasher.hexdigest() != expected:", "if False:", "store"),
     Fault(
         "store/file_digests.py",
@@ -66,13 +66,13 @@ FAULTS = [
     Fault("plan/keys.py", "if spec.depends_on_host:", "if False:", "plan"),
     Fault(
         "plan/status.py",
-        'damage = find_damage(plan, package, recorded["files"])\n',
+        "damage = find_damage(plan, package, recorded)\n",
         'damage = ""\n',
         "plan cli/test_tasks.py",
     ),
     Fault(
         "compile/link.py",
-        "1 + _index(self.mutable, owner.mutable[index])",
+        "1 + self._index_mutable(owner.mutable[index], tensor)",
         "1 + _index(self.constants, owner.mutable[index])",
         "compile/test_link.py",
     ),

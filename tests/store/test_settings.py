@@ -5,8 +5,8 @@ import os
 import pytest
 
 from pipeline.store.errors import PipelineError
+from pipeline.store.places import default_root
 from pipeline.store.settings import VARIABLES, read_settings
-from pipeline.store.store import default_root
 
 HEAD = "[tool.pte-pipeline]\n"
 

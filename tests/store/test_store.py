@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from pipeline.store import digest
 from pipeline.store.entries import ActionEntry
-from pipeline.store.store import MissingBlobError, Store, default_root
+from pipeline.store.places import default_root
+from pipeline.store.store import MissingBlobError, Store
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pipeline.run.build.chance import find_chance, find_strings
 from pipeline.run.trace.watch import Watch, loaded_files, running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
-from pipeline.store.store import default_root
+from pipeline.store.places import default_root
 from pipeline.store.workspace import Workspace
 
 

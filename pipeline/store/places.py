@@ -1,0 +1,42 @@
+"""Where things stand in a store, and in a remote."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
+
+README = """\
+This folder is the store of pte-pipeline: compiled methods and linked packages, by content.
+It can be deleted at any time; what is needed again is built again.
+"""
+
+_FILES = ("README", "costs.json", "usage.json", "index.sqlite3", "index.sqlite3-journal")
+_OWN = ("blobs", "actions", "tmp", "locks", "runs", ".gc.lock", *_FILES)
+
+
+def blob_name(blob: Digest) -> str:
+    """Return the place of a blob in a store or a remote."""
+    return f"blobs/{blob[:2]}/{blob[2:]}"
+
+
+def action_name(action: Digest) -> str:
+    """Return the place of an action's entry in a store or a remote."""
+    return f"actions/{action[:2]}/{action[2:]}.json"
+
+
+def default_root() -> Path:
+    """Return `$XDG_CACHE_HOME/pte-pipeline`, which all checkouts of a user share. Raises
+    PipelineError where that is not set and the user has no home."""
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        raise PipelineError("this user has no home folder; set HOME or XDG_CACHE_HOME") from None
+    return Path(cache) / "pte-pipeline"
+
+
+def own_places(root: Path) -> list[Path]:
+    """Return the folders and files that builds write in a store's folder."""
+    return [*(root / name for name in _OWN), default_root() / "distributions"]
