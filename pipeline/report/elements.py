@@ -37,13 +37,15 @@ Row = Mapping[str, Cell | str]
 class DataTable:
     """A table; each row maps the same titles of columns to cells.
 
-    Markdown shows the first `brief` rows, which should be those that count most.
+    Markdown shows the first `brief` rows, which should be those that count most. A `folded` table
+    is opened by whoever wants to see it.
     """
 
     name: str
     title: str
     rows: Sequence[Row]
     brief: int = 100
+    folded: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.rows)

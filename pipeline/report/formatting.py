@@ -50,7 +50,16 @@ def error(value: float | str | None) -> str:
         return "0"
     if 1e-3 <= abs(value) < 1e4:
         return f"{value:#.3g}".rstrip(".").replace("-", "−")
-    return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
+    return _plain_exponent(f"{value:.2e}")
+
+
+def short(value: float) -> str:
+    """Format a limit, which people gave, or rounded, to the digits that it has."""
+    return _plain_exponent(f"{value:g}")
+
+
+def _plain_exponent(text: str) -> str:
+    return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace("-", "−")
 
 
 def decibel(value: float | str | None) -> str:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
 
 from pipeline.report import packages
 from pipeline.report.elements import Cell, DataTable, ReportSection
 from pipeline.report.formatting import NOTHING
 from pipeline.report.packages import Entry
-from pipeline.report.sections import report_sections
+from pipeline.report.sections import gates, report_sections
+from pipeline.report.sections.gates import is_change
 
-# GitHub takes a summary of at most 1 MiB. Sentences can hold shapes and lists of operators.
-_MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS = 900_000, 10, 400
+# GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
+# hold shapes and lists of operators.
+_MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = 900_000, 10, 400, 60_000
+_OPEN = ("failed", "culprits")  # the tables that are not folded, and those of changes
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Render the report of a package; the verdict is its first line. Charts are left out."""
+    """Render the report of a package, for a comment of a pull request: the verdict, what changed
+    and what failed; the rest is folded, as far as there is room. Charts are left out."""
     figures, verdict = packages.known_figures(report).items(), packages.outcome(report)
     parts = [
         f"# {_escape(report['package'])}: {verdict if report['ok'] else verdict.upper()}",
@@ -25,18 +29,48 @@ def markdown(report: Mapping[str, Any]) -> str:
         packages.lead(report),
         "\n".join(f"- {title[0].upper()}{title[1:]}: {_cell(cell)}" for title, cell in figures),
     ]
-    for section in report_sections(report):
-        parts += _section(section)
+    changes = DataTable("changes", "Changed", [r for r in gates.compare(report) if is_change(r)])
+    sections = report_sections(report)
+    opened = [part for each in sections for part in each.parts if _is_open(part)]
+    for table in [changes, *opened]:
+        if table:
+            parts += [f"### {table.title}", _table(table)]
+    parts += _fold(sections, _MOST_OF_A_COMMENT - sum(len(part) for part in parts))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def markdown_summary(entries: Iterable[Entry]) -> str:
-    """Render all packages as one table, and the failures of each, at most 900 kB in all."""
+def _is_open(part: object) -> TypeGuard[DataTable]:
+    return isinstance(part, DataTable) and part.name in _OPEN
+
+
+def _fold(sections: Iterable[ReportSection], room: int) -> Iterator[str]:
+    """Yield the sections, each folded, without what is shown already; a long one that does not
+    fit is named."""
+    left_out = []
+    for section in sections:
+        if not (parts := list(_section(section))):
+            continue
+        text = "\n\n".join(parts)
+        whole = f"<details><summary>{_escape(section.title)}</summary>\n\n{text}\n\n</details>"
+        if (room := room - len(whole)) < 0:
+            room += len(whole)
+            left_out.append(section.title)
+        else:
+            yield whole
+    if left_out:
+        yield f"In report.html, for lack of room: {', '.join(left_out)}."
+
+
+def markdown_summary(entries: Iterable[Entry], sections: Iterable[ReportSection] = ()) -> str:
+    """Render all packages as one table, and the failures of each, at most 900 kB in all; then what
+    did not run, what changed, and the provenance, of the sections of the page over all packages."""
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
     parts = [f"# {'FAILED: ' if failed else ''}{packages.overall_verdict(entries)}"]
     parts += [_table(packages.table(entries))] if entries else []
-    room = _MOST_BYTES - sum(len(part.encode()) for part in parts)
+    shown = [each for each in sections if each.name in ("not-run", "changes", "provenance")]
+    more = ["\n\n".join([f"## {each.title}", *_section(each)]) for each in shown if each.parts]
+    room = _MOST_BYTES - sum(len(part.encode()) for part in [*parts, *more])
     for entry in failed:
         failures = _failures(entry)
         room -= len(failures.encode())
@@ -44,7 +78,7 @@ def markdown_summary(entries: Iterable[Entry]) -> str:
             parts.append("More in the reports of the packages.")
             break
         parts.append(failures)
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *more]) + "\n"
 
 
 def _failures(entry: Entry) -> str:
@@ -56,16 +90,14 @@ def _failures(entry: Entry) -> str:
     return "\n".join([f"## {_escape(entry.package)}", "", *lines])
 
 
-def _section(section: ReportSection) -> list[str]:
-    """Return the parts of a section below its heading; nothing where it has charts only."""
-    parts = []
+def _section(section: ReportSection) -> Iterator[str]:
+    """Yield the parts of a section, without charts and what is shown open."""
     for part in section.parts:
         if isinstance(part, str):
-            parts.append(_escape(part))
-        elif isinstance(part, DataTable) and part.brief:
+            yield _escape(part)
+        elif isinstance(part, DataTable) and part.brief and part.name not in _OPEN:
             table = part.cut(part.brief)
-            parts += [f"### {table.title}", _table(table)]
-    return [f"## {section.title}", *parts] if parts else []
+            yield from (f"### {table.title}", _table(table))
 
 
 def _table(table: DataTable) -> str:

@@ -67,6 +67,13 @@ def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
     return inside / nodes if nodes else None
 
 
+def in_order(report: Mapping[str, Any], by_method: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a report has by method in the order of its methods."""
+    order = {each["method"]: place for place, each in enumerate(report["methods"])}
+    found = (by_method or {}).items()
+    return dict(sorted(found, key=lambda each: (order.get(each[0], len(order)), each[0])))
+
+
 def name_kernels(operators: Iterable[str]) -> str:
     """Return what the kernels of operators that no delegate took are called: portable ones are
     those of ATen, of dim orders and of sizes alone."""
@@ -89,7 +96,8 @@ class OutputErrorRecord(TypedDict):
     Greatest, mean and 99.9th percentile of the absolute error; `relative` to the signal; signal to
     noise ratio in dB; cosine; `agreement`, the share of rows whose greatest value has the same
     place, `agreeing` of `rows`; `nonfinite`, the places where both are the same infinity or NaN,
-    and `disagreeing`, those where one alone is; `mismatch` of kind, dtype or shape.
+    and `disagreeing`, those where one alone is; `of_limit`, the greatest ratio of an error to its
+    limit, above 1 where it is exceeded; `mismatch` of kind, dtype or shape.
     """
 
     max_abs: Figure
@@ -103,6 +111,7 @@ class OutputErrorRecord(TypedDict):
     rows: NotRequired[int]
     nonfinite: NotRequired[int]
     disagreeing: NotRequired[int]
+    of_limit: NotRequired[Figure]
     mismatch: NotRequired[str | None]
 
 
@@ -300,7 +309,8 @@ class ReportRecord(TypedDict):
     value, `file:line` by its path there (`methods.encode`, `validate.atol`); `sources` are
     digests of the files of the workspace whose lines pages quote, as they were exported from and
     as the config was read; `left_float` counts operators that a quantized method's control flow
-    keeps in floating point; `narrowed` has, by method, sizes whose range lowering narrowed;
+    keeps in floating point; `portable` are the methods for which the config names no partitioner;
+    `narrowed` has, by method, sizes whose range lowering narrowed;
     `operators` are the libraries of operators beside ATen's that the methods call;
     `seconds` is each method's running time in the package over all calls.
     """
@@ -320,6 +330,7 @@ class ReportRecord(TypedDict):
     sources: NotRequired[dict[str, str]]
     delegation: NotRequired[dict[str, DelegationRecord]]
     left_float: NotRequired[dict[str, int]]
+    portable: NotRequired[list[str]]
     narrowed: NotRequired[dict[str, list[NarrowedRecord]]]
     operators: NotRequired[list[OperatorLibraryRecord]]
     contents: NotRequired[ContentsRecord | None]

@@ -14,14 +14,16 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline.report import packages
+from pipeline.report import overview, packages
 from pipeline.report.charts import draw
 from pipeline.report.elements import MOST_ROWS, Json, ReportSection
 from pipeline.report.events import RUN, TIMELINE, ActionRecord
 from pipeline.report.excerpts import excerpts, named_files
+from pipeline.report.formatting import NOTHING
 from pipeline.report.junit import junit
 from pipeline.report.markdown import markdown, markdown_summary
 from pipeline.report.packages import Entry
+from pipeline.report.provenance import find_provenance
 from pipeline.report.records import read_fitting, read_manifest
 from pipeline.report.sections import caches, report_sections, run
 from pipeline.store.digest import hash_bytes
@@ -30,6 +32,7 @@ from pipeline.store.forms import fits
 from pipeline.store.visible import visible
 from pipeline.store.workspace import Workspace
 
+_MOST_FAILURES = 5  # of a package on the page over all packages
 _LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
 
 
@@ -58,19 +61,28 @@ def render(report: Json, sources: Mapping[str, str | None] | None = None) -> dic
     }
 
 
-def render_all(entries: Iterable[Entry], timeline: Json | None = None) -> dict[str, bytes]:
+def render_all(
+    entries: Iterable[Entry],
+    timeline: Json | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> dict[str, bytes]:
     """Render the reports over all packages, by file name.
 
     Args:
         timeline: of the last run that did something, as `read_timeline` gives it.
+        provenance: as `find_provenance` gives it.
     """
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
     all_passed = bool(entries) and all(entry.outcome == "passed" for entry in entries)
     sections = [
+        overview.not_run_section(entries),
+        overview.changes_section(entries),
         ReportSection("packages", "All packages", packages.table(entries)),
+        overview.sums_section(entries),
         caches.section(timeline),
         run.section(timeline, {entry.package: entry.page for entry in entries}),
+        overview.provenance_section(provenance or {}),
     ]
     page = _page(
         "index.html.j2",
@@ -80,13 +92,14 @@ def render_all(entries: Iterable[Entry], timeline: Json | None = None) -> dict[s
         failures=[(entry.package, entry.page, entry.failures) for entry in failed],
         sections=[section for section in sections if section.parts],
         timeline=timeline,
+        most_failures=_MOST_FAILURES,
     )
     reports = [entry.report for entry in entries if entry.report is not None and not entry.error]
     not_built = {entry.package: entry.error for entry in entries if entry.error}
     return {
         "index.html": page,
         "junit.xml": junit(reports, not_built),
-        "summary.md": visible(markdown_summary(entries)).encode(),
+        "summary.md": visible(markdown_summary(entries, sections)).encode(),
     }
 
 
@@ -100,7 +113,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"draw": draw, "most_rows": MOST_ROWS}
+    environment.globals |= {"draw": draw, "most_rows": MOST_ROWS, "nothing": NOTHING}
     return environment
 
 
@@ -184,7 +197,9 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
         else Entry(package, read_report(workspace, package))
         for package in packages
     ]
-    return _write(workspace, workspace.build, render_all(entries, read_timeline(workspace)))
+    provenance = find_provenance(workspace, [entry.package for entry in entries])
+    rendered = render_all(entries, read_timeline(workspace), provenance)
+    return _write(workspace, workspace.build, rendered)
 
 
 def _write(workspace: Workspace, folder: Path, contents: Mapping[str, bytes]) -> list[Path]:

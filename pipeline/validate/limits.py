@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -65,15 +65,27 @@ def drop_limits_of_noise(limits: AnyLimits, expected: Any) -> AnyLimits:
     return limits.model_copy(update=dict.fromkeys(_RELATIVE_TO_SIGNAL))
 
 
-def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Iterator[str]:
-    """Yield what is wrong with an output, each with its figure and its limit.
+class Judgement(NamedTuple):
+    """An output against its limits: a sentence for each that it exceeds, and the greatest ratio of
+    an error to its limit, above 1 where one is exceeded; None without limits on errors."""
+
+    wrong: tuple[str, ...]
+    of_limit: float | None
+
+
+def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits) -> tuple[str, ...]:
+    """Return what is wrong with an output, each with its figure and its limit."""
+    return judge_output(error, actual, expected, limits).wrong
+
+
+def judge_output(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Judgement:
+    """Judge an output by its limits.
 
     It passes where |a - e| <= atol + rtol |e| everywhere, if there are such limits, and each figure
     keeps to its limit, if it has one. A figure that is undefined passes.
     """
     if error.mismatch is not None:
-        yield error.mismatch
-        return
+        return Judgement((error.mismatch,), math.inf)
     atol = math.inf if limits.atol is None else limits.atol
     integers = isinstance(limits, OutputLimits) and limits.integers
     worst = find_worst_place(error, actual, expected, atol, limits.rtol or 0.0, integers)
@@ -81,11 +93,25 @@ def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits)
     values = f"({worst.actual:.6g}, must be {worst.expected:.6g})"
     if error.disagreeing:
         count = f"{error.disagreeing} value{'s' if error.disagreeing > 1 else ''}"
-        yield f"{count} NaN or infinite, and not alike on both sides, as{at} {values}"
-        return
+        wrong = f"{count} NaN or infinite, and not alike on both sides, as{at} {values}"
+        return Judgement((wrong,), math.inf)
+    found = list(_check_figures(error, limits))
+    distance, allowed = abs(worst.actual - worst.expected), worst.allowed
     if not worst.ok:
-        distance = abs(worst.actual - worst.expected)
-        yield f"absolute error {distance:.3g}{at} {values} exceeds {worst.allowed:.3g}"
+        sentence = f"absolute error {distance:.3g}{at} {values} exceeds {allowed:.3g}"
+        found.insert(0, (distance / allowed if allowed else math.inf, sentence))
+    elif limits.atol is not None and distance and allowed:
+        found.append((distance / allowed, ""))
+    elif limits.atol is not None:
+        found.append((0.0, ""))
+    ratios = [ratio for ratio, _ in found if ratio is not None]
+    sentences = tuple(sentence for _, sentence in found if sentence)
+    return Judgement(sentences, max(ratios, default=None))
+
+
+def _check_figures(error: OutputError, limits: Limits) -> Iterator[tuple[float | None, str]]:
+    """Yield for each limit on a figure the ratio of the error to it, None for one of no error, and
+    what is wrong, or ""."""
     for figure, (words, name) in FIGURES.items():
         found, limit = getattr(error, figure), getattr(limits, name)
         if found is None or limit is None:
@@ -93,7 +119,12 @@ def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits)
         shown, unit = (f"{found:.1f}", " dB") if name == "min_sqnr" else (f"{found:.6g}", "")
         if name == "min_agreement" and error.rows:
             shown = f"in {error.agreeing} of {plural(error.rows, 'row')}"
-        if name.startswith("max_") and found > limit:
-            yield f"{words} {shown} exceeds {limit:g}"
-        elif name.startswith("min_") and found < limit:
-            yield f"{words} {shown}{unit} is below {limit:g}{unit}"
+        ratio, wrong = None, ""
+        if name.startswith("max_"):
+            ratio = found / limit if limit else math.inf if found else 0.0
+            wrong = f"{words} {shown} exceeds {limit:g}" if found > limit else ""
+        else:
+            wrong = f"{words} {shown}{unit} is below {limit:g}{unit}" if found < limit else ""
+            if name == "min_sqnr":  # the noise to the noise that is allowed
+                ratio = 10 ** (min(limit - found, 6000) / 20)
+        yield ratio, wrong

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from pipeline.config.validation import Limits, ValidateConfig
+from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
@@ -42,8 +42,8 @@ from pipeline.validate.default_limits import (
     what_it_computes_in,
 )
 from pipeline.validate.interface import compare_declared
-from pipeline.validate.limits import LIMITS, check_limits
-from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.limits import LIMITS, judge_output
+from pipeline.validate.metrics import compare
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
 from pipeline.validate.rounding import finds_ranges
@@ -361,14 +361,16 @@ class MethodValidator:
         by_rounding = self.held_to.by_rounding(quantized or expected, rounded, run.case)
         limits = self.held_to.against_source(inputs, expected, quantized, by_rounding)
         errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
-        self.result.runs.append(replace(run, outputs=errors, limits=tuple(limits)))
-        self._fail_beyond(errors, actual, expected, limits, where, self._hint(run))
+        made = replace(run, outputs=errors, limits=tuple(limits))
+        ratios = self._fail_beyond(made, actual, expected, where, self._hint(run))
+        self.result.runs.append(replace(made, of_limits=ratios))
         if quantized is not None:
             errors = tuple(compare(a, e) for a, e in zip(actual, quantized, strict=True))
             own = self.held_to.against_quantized(expected, quantized, by_rounding)
-            self.result.quantized_runs.append(replace(run, outputs=errors, limits=tuple(own)))
+            made = replace(run, outputs=errors, limits=tuple(own))
+            self.result.quantized_runs.append(made)
             more = ", against the quantized program that it was made of"
-            self._fail_beyond(errors, actual, quantized, own, where, more, "quantized")
+            self._fail_beyond(made, actual, quantized, where, more, "quantized")
 
     def _hint(self, run: Run) -> str:
         if run.step != 1 or not self.source.nonzero:
@@ -379,15 +381,19 @@ class MethodValidator:
 
     def _fail_beyond(
         self,
-        errors: Sequence[OutputError],
+        run: Run,
         actual: Sequence[Any],
         expected: Sequence[Any],
-        limits: Sequence[Limits],
         where: str,
         more: str,
         about: FailureSubject = "",
-    ) -> None:
-        outputs = zip(self.source.outputs, errors, actual, expected, limits, strict=True)
+    ) -> tuple[float | None, ...]:
+        """Fail for each limit that an output exceeds; return the ratio of each to its limits."""
+        outputs = zip(self.source.outputs, run.outputs, actual, expected, run.limits, strict=True)
+        ratios = []
         for (name, _), error, a, e, own in outputs:
-            for what in check_limits(error, a, e, own):
+            judged = judge_output(error, a, e, own)
+            ratios.append(judged.of_limit)
+            for what in judged.wrong:
                 self.result.fail(what + more, where, name, about)
+        return tuple(ratios)

@@ -34,7 +34,8 @@ class Run:
 
     `case` is the kind of a generated set that is not random (cases.py). `step` counts the calls of
     a sequence from 1, which `sequence` names and which began on a package just opened; it is 0 for
-    a method without state. `limits` are those that each output was held to.
+    a method without state. `limits` are those that each output was held to, and `of_limits` how
+    far it went, as `limits.Judgement` has it.
     """
 
     origin: str
@@ -44,12 +45,17 @@ class Run:
     generated: bool = False
     case: str = ""
     limits: tuple[Limits, ...] = ()
+    of_limits: tuple[float | None, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        record = {name: value for name, value in vars(self).items() if name != "limits"}
+        others = {"limits", "of_limits"}
+        record = {name: value for name, value in vars(self).items() if name not in others}
+        outputs = [error.to_json() for error in self.outputs]
+        for output, ratio in zip(outputs, self.of_limits, strict=False):
+            output["of_limit"] = json_number(ratio)
         return {
             **record,
-            "outputs": [error.to_json() for error in self.outputs],
+            "outputs": outputs,
             "limits": [each.model_dump(exclude_defaults=True) for each in self.limits],
         }
 

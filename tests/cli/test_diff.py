@@ -70,18 +70,18 @@ def test_everything_that_differs_is_told_method_by_method():
     ]
     told = {key: tuple(row[1:]) for key, row in rows.items()}
     assert told == {
-        ("package", "size"): ("1,000", "1,038", "+38 (+3.8%)"),
-        ("package", "constants"): ("600", "630", "+30 (+5.0%)"),
+        ("package", "size"): ("1,000", "1,038", "+38 (+3.8 %)"),
+        ("package", "constants"): ("600", "630", "+30 (+5.0 %)"),
         ("package", "asr.pte"): ("1,000", "1,030", "other bytes"),
         ("package", "w.ptd"): ("", "8", "is new"),
-        ("decode", "nodes delegated"): ("9 of 10 (90.0%)", "0 of 10 (0.0%)", "-90.0 points"),
-        ("decode", "operators delegated"): ("1 of 2 (50.0%)", "0 of 2 (0.0%)", "-50.0 points"),
+        ("decode", "nodes delegated"): ("9 of 10 (90.0 %)", "0 of 10 (0.0 %)", "-90.0 points"),
+        ("decode", "operators delegated"): ("1 of 2 (50.0 %)", "0 of 2 (0.0 %)", "-50.0 points"),
         ("decode", "partitions of XnnpackBackend"): ("1", "0", "-1"),
         ("decode", "left: aten.add.Tensor"): ("1", "0", "no longer left"),
         ("decode", "left: aten.linear"): ("0", "9", "newly left (in decoder: too big)"),
         ("decode", "left: aten.mul.Tensor"): ("0", "1", "newly left"),
-        ("decode", "planned memory"): ("2,304", "4,352", "+2,048 (+88.9%)"),
-        ("decode", "constants"): ("300", "315", "+15 (+5.0%)"),
+        ("decode", "planned memory"): ("2,304", "4,352", "+2,048 (+88.9 %)"),
+        ("decode", "constants"): ("300", "315", "+15 (+5.0 %)"),
         ("decode", "SQNR of logits"): ("42.1 dB", "36 dB", "-6.1 dB"),
         ("decode", "max abs error"): ("0.012", "0.05", ""),
         ("decode", "program"): ("0" * 12, "1" * 12, "another program"),
@@ -126,15 +126,19 @@ def test_the_markdown_is_a_table():
         "asr", build(), build(toolchain={"torch": "3|4"}), "x_y", ["a *note*"]
     )
     assert list(comparison.markdown()) == [
-        "### `asr` compared with x\\_y",
+        "**`asr`**: other toolchain",
         "",
         "> a \\*note\\*",
+        "",
+        "<details><summary>compared with x\\_y</summary>",
         "",
         "| | before | after | change |",
         "| --- | ---: | ---: | --- |",
         "| **toolchain** | | | |",
         "| executorch | 1.4.1 | none |  |",
         "| torch | 2.13.0 | 3\\|4 |  |",
+        "",
+        "</details>",
     ]
 
 
@@ -216,6 +220,8 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
     assert told["left: aten.sigmoid"].endswith("newly left (portable only: the config says so)")
     assert told["lowering.partitioners"].split() == ["lowering.partitioners", "xnnpack", "none"]
     assert built.doit("diff", "HEAD", "--markdown", "pair") == 0
+    assert built.output.startswith("## 1 of 1 package changed")
+    assert "**`pair`**: size " in built.output
     assert "| partitions of XnnpackBackend | 1 | 0 | -1 |" in built.output.splitlines()
 
     worktrees = ["git", "worktree", "list"]

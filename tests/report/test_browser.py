@@ -14,7 +14,7 @@ if not (browsers.CHROMIUM and browsers.DRIVER) and not os.environ.get("PTE_PIPEL
 
 pytestmark = pytest.mark.slow
 
-WIDTHS, SCHEMES = (1200, 800, 390, 320), ("light", "dark")
+WIDTHS, SCHEMES = (1920, 1400, 1200, 800, 390, 320), ("light", "dark")
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,12 @@ for (const text of document.querySelectorAll("svg text")) {
   const box = text.getBoundingClientRect();
   if (box.right > width + 1 || box.left < -1) found.push(`text beyond: ${text.textContent}`);
 }
+for (const box of document.querySelectorAll(".scroll")) {
+  const more = Math.max(box.scrollWidth - box.clientWidth, box.scrollHeight - box.clientHeight);
+  if (shown(box) && more > 1) {
+    found.push(`cut: ${box.ariaLabel}`);
+  }
+}
 for (const cell of document.querySelectorAll("td, th")) {
   if (shown(cell) && cell.scrollWidth > cell.clientWidth + 1) {
     found.push(`cell: ${cell.textContent}`);
@@ -105,15 +111,38 @@ def test_texts_in_pictures_have_the_size_of_texts(opened):
         assert sizes and min(sizes) >= 8.5 and max(sizes) <= 26, width
 
 
-def test_one_of_the_two_pictures_is_shown(opened):
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_tapped_is_24_pixels_high(opened, name):
     script = """
-    const shown = (name) =>
-      [...document.querySelectorAll(`.chart${name}`)].filter((e) => e.checkVisibility()).length;
-    return [".wide", ".narrow"].map(shown)
+    return [...document.querySelectorAll("a, button, input, summary")]
+      .filter((e) => e.checkVisibility() && !e.closest("svg"))
+      .filter((e) => e.getBoundingClientRect().height < 24).map((e) => e.textContent)
     """
-    for width, which in ((1200, 0), (390, 1)):
-        counts = opened("seq2seq-int8/report.html", width=width).run(script)
-        assert counts[which] == 5 and counts[1 - which] == 0
+    for width in (1400, 390):
+        assert opened(name, width=width).run(script) == []
+
+
+def test_a_tap_on_a_mark_says_what_it_is(opened):
+    page = opened("seq2seq-int8/report.html", width=390)
+    script = """
+    const figure = document.querySelector("#delegation-section figure");
+    const mark = figure.querySelector("title").parentElement;
+    mark.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+    return [figure.querySelector("output").textContent, mark.querySelector("title").textContent];
+    """
+    said, title = page.run(script)
+    assert said == title and said.startswith("encode: XnnpackBackend: 42 of 93 nodes")
+
+
+def test_a_long_table_shows_its_first_rows_on_a_phone_and_the_others_when_asked(opened):
+    script = """
+    const rows = [...document.querySelectorAll("#left tbody tr")];
+    return rows.filter((row) => row.checkVisibility()).length
+    """
+    page = opened("seq2seq-int8/report.html", width=390)
+    assert page.run(script) == 8
+    page.run("document.querySelector('#left .more').click()")
+    assert page.run(script) == len(column(page, "left", 0))
 
 
 @pytest.mark.parametrize("name", PAGES)

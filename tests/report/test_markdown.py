@@ -158,7 +158,7 @@ def test_limits_are_listed_and_those_of_a_method_where_they_differ():
     ) in lines(PASSED)
     assert (
         "decode is held to: absolute error at most 0.5 + 0.001 × |expected|; cosine at least 0.9; "
-        "greatest values at the same place in at least 99.0% of rows."
+        "greatest values at the same place in at least 99.0 % of rows."
     ) in lines(PASSED)
 
 
@@ -196,7 +196,7 @@ def test_failures_of_methods_come_before_those_of_the_package():
 
 
 def test_delegation_by_method():
-    decode, encode = rows(markdown({**PASSED, **FACTS}), "Delegation by method")
+    encode, decode = rows(markdown({**PASSED, **FACTS}), "Delegation by method")
     assert decode[:4] == ["`decode`", "–", "–", "–"] and decode[-1] == "2"
     assert encode == [
         "`encode`",
@@ -234,7 +234,7 @@ def test_the_bundled_program_with_its_tolerances():
     left_out = {**none, "left_out": [{"origin": "", "reason": "output 1 is no tensor"}]}
     bundle = {"file": "m.bpte", "size": 2048, "methods": {"decode": suite, "encode": left_out}}
     text = markdown({**PASSED, "bundle": bundle})
-    assert "## For the device\n\nm.bpte has 2,048 bytes." in text
+    assert "<summary>For the device</summary>\n\nm.bpte has 2,048 bytes." in text
     assert rows(text, "Cases, and tolerances for the runtime") == [
         ["`decode`", "2", "0.001", "0.2", "for each case: it has state"],
         ["`encode`", "0", "0", "0", "once"],

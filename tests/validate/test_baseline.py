@@ -195,7 +195,9 @@ def test_a_regression_is_refused_until_it_is_accepted(built):
     assert path.read_text() == text
 
     assert built.doit() == 1
-    sentence = "decode: 0.0% of nodes delegated, 100.0% in the baseline: 100.0% less, at most 5.0% "
+    sentence = (
+        "decode: 0.0 % of nodes delegated, 100.0 % in the baseline: 100.0 % less, at most 5.0 % "
+    )
     assert sentence + "wanted; newly left to portable kernels: aten." in built.output
     assert built.doit("baseline") == 0
     assert built.output.startswith("baselines/pair.yaml: changed; size ")

@@ -80,7 +80,7 @@ def test_a_record_for_each_gate_and_method_with_its_place():
             "figure": 0.5,
             "limit": 0.9,
             "ok": False,
-            "sentence": "decode: 50.0% of operators delegated, at least 90.0% wanted; left to "
+            "sentence": "decode: 50.0 % of operators delegated, at least 90.0 % wanted; left to "
             "portable kernels: aten.add.Tensor x1",
             "place": "asr.yaml:9",
         },
@@ -115,20 +115,21 @@ LEFT = delegation(
         (
             {"min_delegated_nodes": 0.6},
             {"build": lowered(LEFT)},
-            "encode: 50.0% of nodes delegated, at least 60.0% wanted; left to portable kernels: "
+            "encode: 50.0 % of nodes delegated, at least 60.0 % wanted; left to portable kernels: "
             "aten.mul.Tensor x3, aten.view_copy x2; newly left since the baseline: "
             "aten.mul.Tensor x3 (in encoder.act: of int32)",
         ),
         (
             {"max_delegation_drop": "10%"},
             {"build": lowered(LEFT)},
-            "encode: 50.0% of nodes delegated, 80.0% in the baseline: 30.0% less, at most 10.0% "
-            "wanted; newly left to portable kernels: aten.mul.Tensor x3 (in encoder.act: of int32)",
+            "encode: 50.0 % of nodes delegated, 80.0 % in the baseline: 30.0 % less, at most "
+            "10.0 % wanted; newly left to portable kernels: aten.mul.Tensor x3 (in "
+            "encoder.act: of int32)",
         ),
         (
             {"max_delegation_drop": 0},
             {"build": lowered(decode=delegation(9, {"aten.add.Tensor": 3}))},
-            "decode: 75.0% of nodes delegated, 90.0% in the baseline: 15.0% less, at most 0.0% "
+            "decode: 75.0 % of nodes delegated, 90.0 % in the baseline: 15.0 % less, at most 0.0 % "
             "wanted; newly left to portable kernels: aten.add.Tensor x3 (was x1)",
         ),
         (
@@ -141,13 +142,13 @@ LEFT = delegation(
         (
             {"max_size": 1100},
             {"build": sized(1500), "inside": contents(1100)},
-            "the package has 1500 bytes, at most 1100 wanted; grew: constants by 500 bytes to "
-            "1100; methods: decode by 250 bytes to 650, encode by 250 bytes to 650",
+            "the package has 1,500 bytes, at most 1,100 wanted; grew: constants by 500 bytes to "
+            "1,100; methods: decode by 250 bytes to 650, encode by 250 bytes to 650",
         ),
         (
             {"max_size": 1100},
             {"build": sized(1500), "inside": contents(1100), "baseline": None},
-            "the package has 1500 bytes, at most 1100 wanted; constants 1100, program 300, "
+            "the package has 1,500 bytes, at most 1,100 wanted; constants 1,100, program 300, "
             "delegate 100",
         ),
         (
@@ -156,16 +157,16 @@ LEFT = delegation(
                 "build": sized(1030),
                 "inside": contents(630, **{"decoder.weight": 230, "head.weight": 800, "b": 8}),
             },
-            "the package grew by 3.0% since the baseline, from 1000 to 1030 bytes, at most 2.0% "
-            "wanted; grew: constants by 30 bytes to 630; methods: decode by 15 bytes to 415, "
+            "the package grew by 3.0 % since the baseline, from 1,000 to 1,030 bytes, at most "
+            "2.0 % wanted; grew: constants by 30 bytes to 630; methods: decode by 15 bytes to 415, "
             "encode by 15 bytes to 415; tensors: head.weight is new, 800 bytes, decoder.weight by "
             "30 bytes to 230",
         ),
         (
             {"max_planned_memory": "2kB"},
             {"inside": contents(memory=2000)},
-            "decode: plans 2256 bytes of memory, at most 2000 wanted; arena 1: 2000, arena 2: 256; "
-            "2304 in the baseline",
+            "decode: plans 2,256 bytes of memory, at most 2,000 wanted; arena 1: 2,000, arena 2: "
+            "256; 2,304 in the baseline",
         ),
         (
             {"max_latency_ratio": 2},
@@ -307,7 +308,7 @@ def test_what_this_machine_cannot_run_is_said_not_to_be_checked():
 def test_a_method_has_gates_of_its_own():
     own = {"decode": {"min_delegated_nodes": 0.95}, "encode": {"min_delegated_nodes": 0}}
     (sentence,) = failures({"min_delegated_nodes": 1}, own=own)
-    assert sentence.startswith("decode: 90.0% of nodes delegated, at least 95.0% wanted")
+    assert sentence.startswith("decode: 90.0 % of nodes delegated, at least 95.0 % wanted")
 
 
 def test_kernels_of_a_backend_count_as_delegated():

@@ -6,7 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.config.validation import Limits
 from pipeline.validate import metrics
+from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import compare, find_worst_place, json_number
 
 NAN, INF = math.nan, math.inf
@@ -304,3 +306,31 @@ def test_finite_values_that_are_infinitely_far_apart_are_not_close():
 def test_numbers_of_the_record():
     numbers = [None, INF, -INF, NAN, 0.123456789]
     assert list(map(json_number, numbers)) == [None, "inf", "-inf", "nan", 0.123457]
+
+
+@pytest.mark.parametrize(
+    ("actual", "limits", "of_limit"),
+    [
+        ([1.0, 2.0, 3.25], {"atol": 0.5}, 0.5),
+        ([1.0, 2.0, 4.0], {"atol": 0.5}, 2.0),
+        ([1.0, 2.0, 3.25], {"atol": 0.2, "rtol": 0.1}, 0.5),  # 0.25 of 0.2 + 0.1 * 3
+        ([1.0, 2.0, 3.0], {"atol": 0.0}, 0.0),
+        ([1.0, 2.0, 3.5], {"atol": 0.0}, INF),
+        ([1.0, 2.0, 3.3], {"atol": 1.0, "max_mean_abs": 0.05}, 2.0),
+        ([1.0, 2.0, 3.5], {"min_sqnr": 10 * math.log10(14 / 0.25) + 20}, 10.0),
+        ([1.0, 2.0, 3.5], {"min_cosine": 0.9}, None),
+        ([1.0, 2.0, NAN], {"atol": 1.0}, INF),
+        ([1.0, 2.0], {"atol": 1.0}, INF),
+    ],
+)
+def test_an_output_has_the_ratio_to_the_limit_that_it_comes_nearest_to(actual, limits, of_limit):
+    actual, expected = torch.tensor(actual), torch.tensor([1.0, 2.0, 3.0])
+    judged = judge_output(compare(actual, expected), actual, expected, Limits(**limits))
+    assert judged.of_limit == (None if of_limit is None else pytest.approx(of_limit))
+    assert bool(judged.wrong) == ((of_limit or 0) > 1)
+
+
+def test_integers_must_be_equal_whatever_the_limits():
+    actual, expected = torch.tensor([1, 3]), torch.tensor([1, 2])
+    judged = judge_output(compare(actual, expected), actual, expected, Limits(min_sqnr=1.0))
+    assert judged.wrong and judged.of_limit == INF

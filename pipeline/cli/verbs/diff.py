@@ -18,7 +18,7 @@ from pipeline.plan.status import link_status
 from pipeline.report.records import fits_name, read_fitting
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
-from pipeline.store.errors import PipelineError, SourceError, did_you_mean
+from pipeline.store.errors import PipelineError, SourceError, did_you_mean, plural
 from pipeline.store.files import CONTENTS, MANIFEST, REPORT
 from pipeline.store.maintenance import earlier_keys
 from pipeline.store.store import MissingBlobError, Store
@@ -59,19 +59,29 @@ def run(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[st
         raise PipelineError(f"'{others[0]}' and '{others[1]}' are no packages; {known}")
     with ExitStack() as stack:
         find, packages = _choose_finder(plan, "".join(others), packages, stack)
-        refused, first = list[str](), True
+        refused, compared = list[str](), list[Comparison]()
         for package in packages:
             try:
-                comparison = _compared(plan, package, find)
+                compared.append(_compared(plan, package, find))
             except PipelineError as error:
                 refused += error.lines
-                continue
-            if not first and (markdown or not comparison.same):
+        if markdown:
+            yield _verdict(compared, len(packages))
+        for number, comparison in enumerate(compared):
+            if markdown or (number and not comparison.same):
                 yield ""
-            first = False
             yield from comparison.markdown() if markdown else _text(comparison)
         if refused:
             raise PipelineError(*refused)
+
+
+def _verdict(compared: Sequence[Comparison], asked: int) -> str:
+    """Return the heading of a comparison of packages: how many changed, and how many could not be
+    compared."""
+    changed = sum(not each.same for each in compared)
+    said = f"## {changed or 'None'} of {plural(asked, 'package')} changed"
+    lacking = asked - len(compared)
+    return f"{said}, {lacking} not compared" if lacking else said
 
 
 def _text(comparison: Comparison) -> Iterator[str]:

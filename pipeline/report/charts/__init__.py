@@ -1,7 +1,8 @@
 """Charts: specifications in Vega-Lite and Vega from parts of records, drawn while a page is made.
 
-A chart becomes SVG in the page, which so has no script, needs no network, and is small. Colours are
-variables of the page's style, so that a chart follows dark mode. The marks and their channels stand
+A chart becomes SVG in the page, which so has no script, needs no network, and is small. It is drawn
+once, as wide as a phone; the page's style makes it larger on larger screens, and its colours are
+variables of that style, so that a chart follows dark mode. The marks and their channels stand
 in `charts.vl.json` and `treemap.vg.json`; values are made here: `y` in pixels from the top, and the
 `description` of a mark, which becomes its tooltip and its name for screen readers.
 """
@@ -26,7 +27,8 @@ from pipeline.store.visible import visible
 
 Spec = dict[str, Any]
 
-_WIDTHS = {"wide": 960, "narrow": 360}  # pixels
+_WIDTH = 400  # pixels
+_DECADES = 2  # between the least and the greatest of an axis, from which on it is logarithmic
 _NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'  # which SVG in a page goes without
 _DROPPED = ("aria-roledescription", "font-family", "pointer-events", "class", "version")
 _LABEL, _BAR = 20, 18  # pixels: what stands above a bar, and a bar
@@ -125,65 +127,56 @@ def timeline(actions: Sequence[Json], lanes: Sequence[str]) -> Spec:
     return _chart("timeline", values, _labels(lanes, row), row * len(lanes), x)
 
 
-def errors(lines: Sequence[Json], limits: Mapping[str, float]) -> Spec:
-    """Return the errors of each output on each input set, on a logarithmic axis.
-
-    A line leads from the mean over the 99.9th percentile to the greatest error.
+def errors(dots: Sequence[Json]) -> Spec:
+    """Return the errors of each output on each input set by their limits, on a logarithmic axis.
 
     Args:
-        lines: with `row` (method and output), `mean`, `p999` and `max` (finite, and `max`
-            positive), `ok` and `description`.
-        limits: of the absolute error, by row.
+        dots: with `row` (method and output), `ratio` (finite and positive), `ok` and `description`.
     """
-    rows = dict.fromkeys(line["row"] for line in lines)
-    figures = ("mean", "p999", "max")
-    known = [line[name] for line in lines for name in figures]
-    known += [limit for row, limit in limits.items() if row in rows]
-    low = math.floor(math.log10(min(value for value in known if value > 0)))
-    high = math.ceil(math.log10(max(known) * 1.0001))
+    rows = dict.fromkeys(dot["row"] for dot in dots)
+    ratios = [dot["ratio"] for dot in dots]
+    low = math.floor(math.log10(min(*ratios, 0.1)))
+    high = max(1, math.ceil(math.log10(max(ratios) * 1.0001)))
     values: list[Json] = []
-    marks: list[Json] = []
     labels: dict[float, str] = {}
     top = 0.0
     for row in rows:
-        own = [line for line in lines if line["row"] == row]
+        own = [dot for dot in dots if dot["row"] == row]
         labels[top + 14] = row
-        bottom = top + _LABEL + _LANE * len(own)
-        if (limit := limits.get(row, 0)) > 0:
-            words = f"{row}: limit of the absolute error, {limit:g} + rtol × |expected|"
-            place = {"limit": math.log10(limit), "y": top + _LABEL - 4, "y2": bottom}
-            marks.append({**place, "description": words})
         first = top + _LABEL + _LANE / 2
-        for lane, line in enumerate(own):
-            colour = "var(--c0)" if line["ok"] else "var(--bad)"
-            powers = {name: math.log10(max(line[name], 10.0**low)) for name in figures}
-            values.append({**line, **powers, "y": first + lane * _LANE, "colour": colour})
-        top = bottom + 12
-    step = f"max(1, ceil(({high} - {low}) / (width / 70)))"
-    axis = {
-        "values": {"expr": f"sequence({low}, {high} + 1, {step})"},
-        "labelExpr": "format(pow(10, datum.value), '~e')",
-    }
-    scale = {"domain": [low, high], "nice": False, "zero": False}
-    x = {"type": "quantitative", "scale": scale, "axis": axis}
-    return _chart("errors", values, labels, top, x, marks)
+        for lane, dot in enumerate(own):
+            colour = "var(--c0)" if dot["ok"] else "var(--bad)"
+            power = math.log10(dot["ratio"])
+            values.append({**dot, "power": power, "y": first + lane * _LANE, "colour": colour})
+        top += _LABEL + _LANE * len(own) + 12
+    words = "1: an error that is as large as its limit"
+    limit = {"limit": 0, "y": 0, "y2": top, "description": words}
+    return _chart("errors", values, labels, top, _logarithmic(low, high), [limit])
 
 
 def latency(spreads: Sequence[Json]) -> Spec:
-    """Return quartiles and medians in milliseconds, of the package and of its source.
+    """Return quartiles and medians in milliseconds, of the package and of its source; on a
+    logarithmic axis where they span decades.
 
     Args:
         spreads: with `row`, `low`, `median`, `high`, `source` (whether it is the source program's)
             and `description`.
     """
     rows = list(dict.fromkeys(spread["row"] for spread in spreads))
+    figures = ("low", "median", "high")
+    least = min(spread["low"] for spread in spreads)
+    last = max(spread["high"] for spread in spreads)
+    spans = least > 0 and last / least > 10**_DECADES
     values = []
     for spread in spreads:
         top = rows.index(spread["row"]) * _ROW + _LABEL
         below, colour = (_BAR - 5, "var(--soft)") if spread["source"] else (4, "var(--c0)")
-        values.append({**spread, "y": top + below, "colour": colour})
-    last = max(spread["high"] for spread in spreads) * 1.04
-    x = _linear(last, _unit_axis("ms", last))
+        at = {name: math.log10(spread[name]) if spans else spread[name] for name in figures}
+        values.append({**spread, **at, "y": top + below, "colour": colour})
+    if spans:
+        x = _logarithmic(math.floor(math.log10(least)), math.ceil(math.log10(last)), " ms")
+    else:
+        x = _linear(last * 1.04, _unit_axis("ms", last * 1.04))
     return _chart("latency", values, _labels(rows), _ROW * len(rows), x)
 
 
@@ -221,8 +214,21 @@ def _linear(last: float, axis: Json | None) -> Json:
     return {"type": "quantitative", "scale": {"domain": [0, last], "nice": False}, "axis": axis}
 
 
+def _logarithmic(low: int, high: int, unit: str = "") -> Json:
+    """Return the channel of powers of ten, between two of them."""
+    step = f"max(1, ceil(({high} - {low}) / (width / 70)))"
+    power = "pow(10, datum.value)"
+    label = f"abs(datum.value) < 4 ? format({power}, '~g') : format({power}, '~e')"
+    axis = {
+        "values": {"expr": f"sequence({low}, {high} + 1, {step})"},
+        "labelExpr": f"({label}) + '{unit}'",
+    }
+    scale = {"domain": [low, high], "nice": False, "zero": False}
+    return {"type": "quantitative", "scale": scale, "axis": axis}
+
+
 def _labels(rows: Sequence[str], height: float = _ROW) -> dict[float, str]:
-    return {index * height + _LABEL - 6: row for index, row in enumerate(rows)}
+    return {index * height + _LABEL - 8: row for index, row in enumerate(rows)}
 
 
 def _unit_axis(unit: str, last: float) -> Json:
@@ -238,23 +244,16 @@ def _unit_axis(unit: str, last: float) -> Json:
 
 
 def draw(chart: Chart) -> Markup:
-    """Draw a chart twice, for screens and for phones; the page's style shows one of the two."""
-    return Markup("").join(
-        Markup('<div class="chart {}">{}</div>').format(name, _svg(chart, width))
-        for name, width in _WIDTHS.items()
-    )
-
-
-def _svg(chart: Chart, width: int) -> Markup:
-    spec = {**_visible(chart.spec), "width": width}
+    """Draw a chart as SVG, whose size the page's style sets."""
+    spec = {**_visible(chart.spec), "width": _WIDTH}
     name = "vega_to_svg" if "marks" in spec else "vegalite_to_svg"
     root = Xml.fromstring(_convert(name, spec).replace(_NAMESPACE, "", 1))
     _prune(root)
     _add_titles(root, chart.links)
-    del root.attrib["height"]
-    style = f"max-width:{root.attrib.pop('width')}px"
-    root.attrib |= {"role": "img", "aria-label": chart.label, "style": style}
-    return Markup(Xml.tostring(root, encoding="unicode"))
+    del root.attrib["height"], root.attrib["width"]
+    root.attrib |= {"role": "img", "aria-label": chart.label}
+    svg = Markup(Xml.tostring(root, encoding="unicode"))
+    return Markup('<div class="chart">{}</div>').format(svg)
 
 
 def _convert(name: str, spec: Json) -> str:

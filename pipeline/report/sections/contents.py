@@ -9,6 +9,7 @@ from pipeline.report import charts
 from pipeline.report.cells import code, figure, name, names, text
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
+from pipeline.report.records import in_order
 from pipeline.store.sizes import human_size
 
 _BRIEF = 10  # rows in Markdown of what is sorted by size
@@ -27,6 +28,7 @@ _PLACES = _KINDS | {"delegate": "in a delegate, size in the program"}
 def section(report: Json) -> ReportSection:
     if not (contents := report.get("contents")):
         return ReportSection("contents", "Contents")
+    by_method = in_order(report, contents["methods"])
     whole, segments = contents["size"], contents["segments"]
     largest = sorted(segments, key=lambda s: (-s["size"], s["file"], s["offset"]))
     tensors = [_tensor(each, whole) for each in contents["tensors"]]
@@ -57,7 +59,7 @@ def section(report: Json) -> ReportSection:
         _treemap(segments) if segments else None,
         DataTable("kinds", "Bytes of each file", list(_files(segments))),
         DataTable("segments", "Segments", [_segment(each, whole) for each in largest], _BRIEF),
-        DataTable("memory", "Bytes that each method needs", list(_methods(contents["methods"]))),
+        DataTable("memory", "Bytes that each method needs", list(_methods(by_method))),
         DataTable("tensors", "Largest tensors", tensors, _BRIEF),
         DataTable("shared", f"Shared, stored once: saves {human_size(saved)}", shared, _BRIEF),
         DataTable("twice", more, twice, _BRIEF),
@@ -80,7 +82,7 @@ def _treemap(segments: Sequence[Json]) -> Chart:
         (f"{_kind(kind)} {human_size(total)}", charts.colour_of(kind))
         for kind, total in totals.most_common()
     ]
-    about = "As areas, by what they are. Hover for names."
+    about = "As areas, by what they are. Hover or tap for names."
     label = "Size of each segment of the package"
     spec = charts.treemap(list(_tiles(segments)))
     return Chart("Bytes of the package.", about, legend, label, spec)
@@ -125,7 +127,7 @@ def _segment(segment: Json, whole: int) -> Row:
 
 def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
     """Yield what each method needs; constant methods need nothing."""
-    for method, own in sorted(methods.items()):
+    for method, own in methods.items():
         if not own["instructions"]:
             continue
         arenas = own["planned_memory"]

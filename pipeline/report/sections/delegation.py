@@ -8,7 +8,7 @@ from pipeline.report import charts
 from pipeline.report.cells import code, figure, name, source, text
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
-from pipeline.report.records import delegated_share, name_kernels
+from pipeline.report.records import delegated_share, in_order, name_kernels
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
@@ -16,7 +16,7 @@ Piece = tuple[int, str, str]  # of a bar: nodes, colour and description
 
 
 def section(report: Json) -> ReportSection:
-    methods = dict(sorted((report.get("delegation") or {}).items()))
+    methods = in_order(report, report.get("delegation"))
     kernels = [
         {
             "method": name(method),
@@ -34,9 +34,13 @@ def section(report: Json) -> ReportSection:
             "operators in floating point": figure(number),
             "where": "control flow, whose bodies no quantizer looks into",
         }
-        for method, number in sorted((report.get("left_float") or {}).items())
+        for method, number in in_order(report, report.get("left_float")).items()
     ]
-    left = [operator for counts in methods.values() for operator in counts["undelegated"]]
+    chosen = set(report.get("portable", ()))
+    meant = {method: counts for method, counts in methods.items() if method in chosen}
+    others = {method: counts for method, counts in methods.items() if method not in chosen}
+    chosen_title = "Of methods without a partitioner, by choice"
+    left = [operator for counts in others.values() for operator in counts["undelegated"]]
     counted = [_counts(*each) for each in methods.items()]
     return ReportSection(
         "delegation",
@@ -44,7 +48,8 @@ def section(report: Json) -> ReportSection:
         _shares_chart(methods),
         _segments_chart(methods),
         DataTable("delegation", "Delegation by method", counted),
-        DataTable("left", f"Left to {name_kernels(left)}", list(_left(methods))),
+        DataTable("left", f"Left to {name_kernels(left)}", list(_left(others))),
+        DataTable("portable", chosen_title, list(_left(meant)), folded=True),
         DataTable("kernels", "Kernels of backends", kernels),
         DataTable("left-float", "Not quantized", left_float),
     )
@@ -63,7 +68,11 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
         legend |= {name: colour for name, colour, _ in parts}
         share = delegated_share([counts])
         rows[f"{method}  {'no operators' if share is None else percent(share)}"] = [
-            (amount, colour, f"{method}: {name}: {amount} of {nodes} nodes ({amount / nodes:.1%})")
+            (
+                amount,
+                colour,
+                f"{method}: {name}: {amount} of {nodes} nodes ({percent(amount / nodes)})",
+            )
             for name, colour, amount in parts
         ]
     about = "A node is a call of an operator, in control flow too."
@@ -71,6 +80,10 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     label = "Share of nodes delegated, by method"
     spec = charts.bars(rows, {"format": ".0%", "tickCount": 4})
     return Chart("Nodes by who runs them.", about, names, label, spec) if rows else None
+
+
+def _share_words(amount: int, nodes: int) -> str:
+    return f"{amount} of {nodes} nodes ({percent(amount / nodes)})"
 
 
 def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
@@ -94,7 +107,7 @@ def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
     }
     about = (
         "Each method from its first node to its last: what each delegate runs, and what was "
-        "left between. Hover for the operators."
+        "left between. Hover or tap for the operators."
     )
     label = "Delegated regions in the order of each method's graph"
     return Chart("Regions of the graph.", about, [], label, charts.bars(rows)) if rows else None

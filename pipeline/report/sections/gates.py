@@ -7,10 +7,11 @@ from typing import Any
 
 from pipeline.report.cells import code, figure, source, verdict
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
-from pipeline.report.formatting import decibel, percent
-from pipeline.report.records import MOST_SQNR, delegated_share, is_unchecked
+from pipeline.report.formatting import decibel, percent, short
+from pipeline.report.records import MOST_SQNR, delegated_share, in_order, is_unchecked
 from pipeline.store.sizes import human_size
 
+_WORDS = {"bad": "worse", "good": "better"}
 _UNITS: dict[str, Callable[[Any], str]] = {
     "share": percent,
     "bytes": human_size,
@@ -20,8 +21,11 @@ _UNITS: dict[str, Callable[[Any], str]] = {
 
 
 def section(report: Json) -> ReportSection:
-    gates = [_gate(gate) for gate in sorted(report.get("gates") or (), key=lambda each: each["ok"])]
-    compared = list(_compare(report.get("baseline") or {}, report))
+    order = {each["method"]: place for place, each in enumerate(report["methods"], 1)}
+    found = report.get("gates") or ()
+    ranked = sorted(found, key=lambda gate: (gate["ok"], order.get(gate["method"], 0)))
+    gates = [_gate(gate) for gate in ranked]
+    compared = list(compare(report))
     return ReportSection(
         "gates",
         "Gates" if gates else "Against the baseline",
@@ -31,7 +35,7 @@ def section(report: Json) -> ReportSection:
 
 
 def _gate(gate: Json) -> Row:
-    style = _UNITS.get(gate.get("unit", ""), "{:g}".format)
+    style = _UNITS.get(gate.get("unit", ""), short)
     bound = "at least" if gate["gate"].startswith("min") else "at most"
     return {
         "gate": code(gate["gate"]),
@@ -44,13 +48,27 @@ def _gate(gate: Json) -> Row:
     }
 
 
-def _compare(baseline: Json, report: Json) -> Iterator[Row]:
+def is_change(row: Row) -> bool:
+    """Return whether a row of `compare` is of a figure that changed."""
+    cell = row["change"]
+    return isinstance(cell, Cell) and bool(cell.kind)
+
+
+def is_worse(row: Row) -> bool:
+    """Return whether a row of `compare` is of a figure that is worse."""
+    cell = row["change"]
+    return isinstance(cell, Cell) and cell.kind == "bad"
+
+
+def compare(report: Json) -> Iterator[Row]:
+    """Yield a row for each figure of the accepted baseline, with that of now."""
+    baseline = report.get("baseline") or {}
     contents = report.get("contents") or {}
     if "size" in baseline:
         now = contents.get("size") or sum(report.get("sizes", {}).values())
         yield _change("package", "size", baseline["size"], now, human_size, less_is_better=True)
     decibels = {method["method"]: method["sqnr_db"] for method in report["methods"]}
-    for method, then in sorted((baseline.get("methods") or {}).items()):
+    for method, then in in_order(report, baseline.get("methods")).items():
         counts = (report.get("delegation") or {}).get(method)
         if counts and "nodes" in then:
             was, share = delegated_share([then]), delegated_share([counts])
@@ -75,11 +93,14 @@ def _change(
     worse = step > 0 if less_is_better else step < 0
     sign = "+" if step > 0 else "−"
     relative = f" ({sign}{percent(abs(step) / was)})" if less_is_better and was else ""
+    kind = "" if not step else "bad" if worse else "good"
     change = f"{sign}{style(abs(step))}{relative}" if step else "none"
     return {
         "of": subject,
         "figure": what,
         "accepted": figure(was, style),
         "now": figure(now, style),
-        "change": Cell(change, step, kind="" if not step else "bad" if worse else "good"),
+        "change": Cell(
+            change, step, kind=kind, note={"bad": "worse", "good": "better"}.get(kind, "")
+        ),
     }

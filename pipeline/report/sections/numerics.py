@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 from pipeline.report import charts
 from pipeline.report.cells import figure, name, source, verdict
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
-from pipeline.report.formatting import decibel, error, percent, ratio, sort_key
+from pipeline.report.formatting import decibel, error, percent, ratio, short
 from pipeline.store.errors import plural
 
-_LIMITS = {
-    "max_mean_abs": "mean absolute error at most {:g}",
-    "max_p999_abs": "99.9th percentile of the absolute error at most {:g}",
-    "max_relative": "relative error at most {:g}",
-    "min_sqnr": "SQNR at least {:g} dB",
-    "min_cosine": "cosine at least {:g}",
-    "min_agreement": "greatest values at the same place in at least {:.1%} of rows",
+_LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "max_mean_abs": ("mean absolute error at most {}", short),
+    "max_p999_abs": ("99.9th percentile of the absolute error at most {}", short),
+    "max_relative": ("relative error at most {}", short),
+    "min_sqnr": ("SQNR at least {} dB", short),
+    "min_cosine": ("cosine at least {}", short),
+    "min_agreement": ("greatest values at the same place in at least {} of rows", percent),
 }
 # Titles of columns, the figures in them, and how these are formatted.
 _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -131,11 +131,14 @@ def _unseen(held: Json) -> str:
 
 
 def _limit_words(limits: Json) -> list[str]:
-    given = ((words, limits.get(key)) for key, words in _LIMITS.items())
-    found = [words.format(limit) for words, limit in given if limit is not None]
+    found = [
+        words.format(style(limits[key]))
+        for key, (words, style) in _LIMITS.items()
+        if limits.get(key) is not None
+    ]
     if limits.get("atol") is not None:
-        relative = limits["rtol"] or 0
-        found.insert(0, f"absolute error at most {limits['atol']:g} + {relative:g} × |expected|")
+        atol, rtol = short(limits["atol"]), short(limits["rtol"] or 0)
+        found.insert(0, f"absolute error at most {atol} + {rtol} × |expected|")
     return found
 
 
@@ -197,59 +200,56 @@ def _skipped(methods: Sequence[Json]) -> list[Row]:
 
 
 def _errors(report: Json) -> Chart | None:
-    """Draw a line for each output and input set, from the mean error to the greatest.
+    """Draw a dot for each output and input set: its error by its limit.
 
     Of several calls on one set, in a method with state, the worst is drawn. None where every
-    output is exact.
+    output is exact, or none has a limit.
     """
     outputs = list(_outputs(report))
-    sets: dict[tuple[str, str], list[Output]] = {}
-    limits: dict[str, float] = {}
+    sets: dict[tuple[str, str], list[tuple[float, Output]]] = {}
     for each in outputs:
-        row = each.method["method"] + each.suffix
-        if limit := (each.method["limits"] or report["settings"]).get("atol"):
-            limits[row] = limit
-        if isinstance(each.errors["max_abs"], int | float):
-            sets.setdefault((row, each.run["origin"]), []).append(each)
-    worst = [
-        _error(row, max(own, key=lambda each: each.errors["max_abs"]))
-        for (row, _), own in sets.items()
-    ]
-    if not (drawn := [line for line in _most_sets(worst) if line["max"] > 0]):
+        ratio = _of_limit(each, report)
+        if isinstance(ratio, int | float):
+            row = each.method["method"] + each.suffix
+            sets.setdefault((row, each.run["origin"]), []).append((ratio, each))
+    worst = [_dot(row, *max(own, key=lambda each: each[0])) for (row, _), own in sets.items()]
+    if not (drawn := [dot for dot in _most_sets(worst) if dot["ratio"] > 0]):
         return None
     about = (
-        "A line per input set, from the mean over the 99.9th percentile (tick) to the greatest "
-        "absolute error (dot), on a logarithmic axis. Dashed: the absolute tolerance."
+        "A dot per input set: the error divided by the limit that it comes nearest to, on a "
+        "logarithmic axis. Dashed: 1, the limit. Hover or tap for figures."
     )
-    if any(each.run.get("case") == "large" for each in outputs):
-        about += " Sets of large values lie further right: their limits grow with the outputs."
-    if unbounded := len(outputs) - sum(map(len, sets.values())):
-        about += f" {plural(unbounded, 'output')} not drawn, whose errors have no bound."
+    if lacking := len(outputs) - sum(map(len, sets.values())):
+        about += f" {plural(lacking, 'output')} not drawn: no limit, or no bound to the error."
     legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
-    legend = [] if all(line["ok"] for line in worst) else legend
-    label = "Distribution of absolute errors by method and input set"
-    return Chart("Errors.", about, legend, label, charts.errors(drawn, limits))
+    legend = [] if all(dot["ok"] for dot in worst) else legend
+    label = "Errors divided by their limits, by method and input set"
+    return Chart("Errors by their limits.", about, legend, label, charts.errors(drawn))
 
 
-def _error(row: str, output: Output) -> Json:
-    errors = output.errors
+def _of_limit(output: Output, report: Json) -> float | str | None:
+    """Return the greatest ratio of an error of an output to its limit."""
+    if "of_limit" in output.errors:
+        found: float | str | None = output.errors["of_limit"]
+        return found
+    limit = (output.method["limits"] or report["settings"]).get("atol")  # of an older record
+    greatest = output.errors["max_abs"]
+    return greatest / limit if limit and isinstance(greatest, int | float) else None
+
+
+def _dot(row: str, ratio: float, output: Output) -> Json:
     parts = {"mean": "mean_abs", "99.9 %": "p999_abs", "max": "max_abs"}
-    words = ", ".join(f"{title} {error(errors.get(key))}" for title, key in parts.items())
-    return {
-        "row": row,
-        "mean": max(sort_key(errors["mean_abs"]), 0.0),
-        "p999": max(sort_key(errors.get("p999_abs")), 0.0),
-        "max": errors["max_abs"],
-        "ok": output.ok,
-        "description": f"{row}, {output.where}: {words}{'' if output.ok else ', failed'}",
-    }
+    words = ", ".join(f"{title} {error(output.errors.get(key))}" for title, key in parts.items())
+    failed = "" if output.ok else ", failed"
+    about = f"{row}, {output.where}: {error(ratio)} of its limit; {words}{failed}"
+    return {"row": row, "ratio": ratio, "ok": output.ok, "description": about}
 
 
-def _most_sets(lines: Sequence[Json]) -> list[Json]:
+def _most_sets(dots: Sequence[Json]) -> list[Json]:
     """Keep the input sets with the greatest errors of each output, in their order."""
     kept = []
-    for row in dict.fromkeys(line["row"] for line in lines):
-        own = [line for line in lines if line["row"] == row]
-        least = sorted((line["max"] for line in own), reverse=True)[:_MOST_SETS][-1]
-        kept += [line for line in own if line["max"] >= least][:_MOST_SETS]
+    for row in dict.fromkeys(dot["row"] for dot in dots):
+        own = [dot for dot in dots if dot["row"] == row]
+        least = sorted((dot["ratio"] for dot in own), reverse=True)[:_MOST_SETS][-1]
+        kept += [dot for dot in own if dot["ratio"] >= least][:_MOST_SETS]
     return kept

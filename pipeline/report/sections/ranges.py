@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipeline.report.cells import code, name, source
 from pipeline.report.elements import DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import size_range
+from pipeline.report.records import in_order
 
 
 def section(report: Json) -> ReportSection:
@@ -19,7 +20,7 @@ def section(report: Json) -> ReportSection:
             ),
             "source": source(each["line"]),
         }
-        for method, narrowed in sorted((report.get("narrowed") or {}).items())
+        for method, narrowed in in_order(report, report.get("narrowed")).items()
         for each in narrowed
     ]
     return ReportSection(

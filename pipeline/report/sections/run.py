@@ -75,7 +75,8 @@ def _chart(
     share = percent(busy / (seconds * len(lanes)) if seconds else 1.0, 0)
     return Chart(
         "Workers.",
-        f"What each did when; {share} of their time was used. Red edges: failed. Hover for stages.",
+        f"What each did when; {share} of their time was used. Red edges: failed. Hover or tap for "
+        "stages.",
         [(kind, charts.colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
         charts.timeline(bars, [names.get(lane, f"worker {lane}") for lane in lanes]),

@@ -1,4 +1,5 @@
-// Tables sort by their headings and filter by what is typed. Without this they are plain tables.
+// Tables sort by their headings and filter by what is typed; on a phone long ones show their first
+// rows. A tap on a mark of a chart shows its tooltip. Without this they are plain tables and charts.
 (() => {
   "use strict";
   const FILTERED_FROM = 9;
@@ -54,6 +55,7 @@
         row.hidden = !words.every((word) => text.includes(word));
         shown += row.hidden ? 0 : 1;
       });
+      if (words.length) holder.classList.remove("short");
       told.textContent = words.length ? `${shown} of ${rows.length}` : `${rows.length} rows`;
     };
     input.addEventListener("input", apply);
@@ -72,9 +74,33 @@
     fromLink();
   }
 
+  function shortened(holder, table) {
+    const rows = table.tBodies[0].rows.length;
+    if (rows < FILTERED_FROM) return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "more";
+    button.textContent = `Show all ${rows} rows`;
+    button.addEventListener("click", () => holder.classList.remove("short"));
+    holder.classList.add("short", ...[12, 24].filter((most) => rows > most).map((n) => `over-${n}`));
+    holder.querySelector(".scroll").after(button);
+  }
+
+  function tappable(figure) {
+    const told = document.createElement("output");
+    figure.append(told);
+    figure.addEventListener("click", (event) => {
+      const mark = event.target.closest("svg *");
+      const title = mark?.querySelector(":scope > title");
+      if (title) told.textContent = title.textContent;
+    });
+  }
+
   document.querySelectorAll(".table").forEach((holder) => {
     const table = holder.querySelector("table");
     sortable(table);
+    shortened(holder, table);
     filterable(holder, table);
   });
+  document.querySelectorAll("figure").forEach(tappable);
 })();

@@ -162,6 +162,11 @@ def _make_record(
         "ok": ok,
         "verdict": outcome({**measured, "ok": ok}),
         "failures": failures,
+        "portable": [
+            name
+            for name, each in (manifest or {}).get("methods", {}).items()
+            if not each["lowering"].get("partitioners")
+        ],
         "gates": gates,
         "baseline": baseline and baseline.resolved(),
         "contents": contents,

@@ -6,10 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pipeline.report.formatting import percent
+from pipeline.store.errors import listed
 from pipeline.store.json_diff import diff_json, show_value
 from pipeline.validate.gates.figures import Build, MethodFigures, describe_left, output_names
 
 Json = Mapping[str, Any]
+
+
+# The figures that a verdict names, and how many.
+_HEADLINES, _MOST_HEADLINES = ("size", "nodes delegated", "SQNR"), 4
 
 
 class Row(NamedTuple):
@@ -52,16 +58,34 @@ class Comparison:
             for row in section.rows:
                 yield row._replace(what=f"  {row.what}")
 
+    @property
+    def headline(self) -> str:
+        """Return the changes that count most, for a line: size, delegation and SQNR."""
+        found = [
+            f"{row.what}{'' if section.title == 'package' else f' of {section.title}'} {row.change}"
+            for section in self.sections
+            for row in section.rows
+            if row.change and row.what.startswith(_HEADLINES)
+        ]
+        others = ", ".join(section.title for section in self.sections)
+        return listed(found, _MOST_HEADLINES) or f"other {others}"
+
     def markdown(self) -> Iterator[str]:
-        """Yield the lines of a Markdown table, for a pull request."""
-        package, against = f"`{self.package}`", _escape(self.against)
-        compared = f"### {package} compared with {against}"
-        yield f"**{package}**: no difference from {against}" if self.same else compared
+        """Yield lines of Markdown for a pull request: what changed most, and then all in a folded
+        table."""
+        package, against = f"**`{self.package}`**", _escape(self.against)
+        verdict = f"no difference from {against}" if self.same else _escape(self.headline)
+        yield f"{package}: {verdict}"
         for note in self.notes:
             yield from ("", f"> {_escape(note)}")
         if self.same:
             return
-        yield from ("", "| | before | after | change |", "| --- | ---: | ---: | --- |")
+        yield from ("", f"<details><summary>compared with {against}</summary>", "")
+        yield from self._table()
+        yield from ("", "</details>")
+
+    def _table(self) -> Iterator[str]:
+        yield from ("| | before | after | change |", "| --- | ---: | ---: | --- |")
         for section in self.sections:
             yield f"| **{_escape(section.title)}** | | | |"
             for row in section.rows:
@@ -141,7 +165,7 @@ def _delegation(before: MethodFigures, after: MethodFigures, delegation: Json) -
     for noun in ("nodes", "operators"):
         shares = [each.share(noun) for each in (before, after)]
         cells = [
-            f"{getattr(each, f'delegated_{noun}')} of {getattr(each, noun)} ({share:.1%})"
+            f"{getattr(each, f'delegated_{noun}')} of {getattr(each, noun)} ({percent(share)})"
             for each, share in zip((before, after), shares, strict=True)
         ]
         if cells[0] != cells[1]:
@@ -227,7 +251,8 @@ def _change(before: int, after: int) -> str:
     """Describe a change of a size; empty where there is none."""
     if before == after:
         return ""
-    return f"{after - before:+,}" + (f" ({after / before - 1:+.1%})" if before else "")
+    share = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
+    return f"{after - before:+,}{share}"
 
 
 def _existence(before: Any, after: Any) -> str:

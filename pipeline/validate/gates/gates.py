@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple
 
+from pipeline.report.formatting import percent
 from pipeline.report.records import ALL, LATENCY, GateRecord, GateUnit, name_kernels
 from pipeline.store.errors import listed
 from pipeline.validate.gates.figures import Figures, describe_left, make_figures, output_names
@@ -150,15 +151,15 @@ def _size(package: Subject, limit: int) -> Measured:
         more = _growth(package) or "no part of it grew since the baseline"
     else:
         parts = sorted(package.now.segments.items(), key=lambda pair: -pair[1])
-        more = ", ".join(f"{kind} {n}" for kind, n in parts)
-    return size, f"the package has {size} bytes, at most {limit} wanted; {more}"
+        more = ", ".join(f"{kind} {n:,}" for kind, n in parts)
+    return size, f"the package has {size:,} bytes, at most {limit:,} wanted; {more}"
 
 
 def _size_growth(package: Subject, limit: float) -> Measured:
     size, before = package.now.size, package.before.size
     growth = size / before - 1
-    what = f"the package grew by {growth:.1%} since the baseline, from {before} to {size} bytes"
-    return growth, f"{what}, at most {limit:.1%} wanted; {_growth(package)}"
+    what = f"the package grew by {percent(growth)} since the baseline, from {before:,}"
+    return growth, f"{what} to {size:,} bytes, at most {percent(limit)} wanted; {_growth(package)}"
 
 
 def _growth(package: Subject) -> str:
@@ -170,9 +171,9 @@ def _growth(package: Subject) -> str:
     grown = {"grew": _increases(*segments), "methods": _increases(*methods), "tensors": new}
     sentences = {
         what: [
-            f"{name} is new, {size} bytes"
+            f"{name} is new, {size:,} bytes"
             if before is None
-            else f"{name} by {size - before} bytes to {size}"
+            else f"{name} by {size - before:,} bytes to {size:,}"
             for name, before, size in changes
         ]
         for what, changes in grown.items()
@@ -199,7 +200,7 @@ def _increases(before: Mapping[str, int], after: Mapping[str, int]) -> list[Incr
 def _delegated(noun: str, method: Subject, limit: float) -> Measured:
     found = method.now.share(noun)
     left = ", ".join(f"{n} x{c}" for n, c in method.now.left.items())
-    what = f"{found:.1%} of {noun} delegated, at least {limit:.1%} wanted"
+    what = f"{percent(found)} of {noun} delegated, at least {percent(limit)} wanted"
     newly = _newly_left(method, "since the baseline")
     return found, f"{what}; left to {name_kernels(method.now.left)}: {left or 'none'}{newly}"
 
@@ -236,11 +237,11 @@ def _memory(method: Subject, limit: int) -> Measured:
     if planned is None:
         what = "its planned memory is not known, since there is no contents.json"
         return None, f"{what}; `doit -a lower:{method.package}` makes it"
-    what = f"plans {planned} bytes of memory, at most {limit} wanted"
-    arenas = [f"arena {a['arena']}: {a['size']}" for a in method.arenas if a["size"]]
+    what = f"plans {planned:,} bytes of memory, at most {limit:,} wanted"
+    arenas = [f"arena {a['arena']}: {a['size']:,}" for a in method.arenas if a["size"]]
     what += "; " + ", ".join(arenas) if arenas[1:] else ""
     before = method.before.planned_memory if method.before else None
-    return planned, what + ("" if before is None else f"; {before} in the baseline")
+    return planned, what + ("" if before is None else f"; {before:,} in the baseline")
 
 
 def _latency(method: Subject, limit: float) -> Measured:
@@ -256,9 +257,10 @@ def _latency(method: Subject, limit: float) -> Measured:
 def _delegation_drop(method: Subject, limit: float) -> Measured:
     here, there = method.now.share(), method.before.share()
     drop = there - here
-    what = f"{here:.1%} of nodes delegated, {there:.1%} in the baseline: {drop:.1%} less"
+    what = f"{percent(here)} of nodes delegated, {percent(there)} in the baseline"
+    what += f": {percent(drop)} less"
     newly = _newly_left(method, f"to {name_kernels(method.now.left)}")
-    return drop, f"{what}, at most {limit:.1%} wanted{newly}"
+    return drop, f"{what}, at most {percent(limit)} wanted{newly}"
 
 
 def _sqnr_drop(method: Subject, limit: float) -> Measured:

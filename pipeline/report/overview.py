@@ -1,0 +1,126 @@
+"""All packages at a glance: what did not run, what changed, and sums by backend and by target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pipeline.report.cells import figure, name, text
+from pipeline.report.elements import Cell, DataTable, ReportSection, Row
+from pipeline.report.formatting import percent
+from pipeline.report.packages import Entry
+from pipeline.report.records import name_kernels
+from pipeline.report.sections import gates
+from pipeline.store.errors import listed, plural
+from pipeline.store.sizes import human_size
+
+_MOST_METHODS = 4  # named in a cell
+
+
+def not_run_section(entries: Sequence[Entry]) -> ReportSection:
+    """Return the section of methods that this machine could not run, and of what is not validated
+    yet."""
+    rows: list[Row] = []
+    for entry in entries:
+        if entry.report is None and not entry.error:
+            reason = Cell("not validated yet", kind="wide")
+            rows.append({"package": name(entry.package), "methods": "all", "why": reason})
+        for why, methods in _reasons(entry).items():
+            rows.append(
+                {
+                    "package": name(entry.package, href=entry.page),
+                    "methods": listed(methods, _MOST_METHODS),
+                    "why": Cell(why, kind="wide"),
+                }
+            )
+    return ReportSection("not-run", "What did not run", DataTable("unrun", "Not run", rows))
+
+
+def _reasons(entry: Entry) -> dict[str, list[str]]:
+    """Return the methods of a package that were not run, by why."""
+    found: dict[str, list[str]] = {}
+    for method in (entry.report or {"methods": ()})["methods"]:
+        if method["not_run"]:
+            found.setdefault(method["not_run"], []).append(method["method"])
+    return found
+
+
+def changes_section(entries: Sequence[Entry]) -> ReportSection:
+    """Return the section of what changed since the accepted baselines, what is worse first."""
+    reports = [(entry, entry.report) for entry in entries if entry.report is not None]
+    accepted = [(entry, report) for entry, report in reports if report.get("baseline")]
+    rows = [
+        {"package": name(entry.package, href=entry.page), **row}
+        for entry, report in accepted
+        for row in gates.compare(report)
+        if gates.is_change(row)
+    ]
+    rows.sort(key=lambda row: not gates.is_worse(row))
+    equal = f"No figure of {plural(len(accepted), 'package')} with a baseline changed."
+    return ReportSection(
+        "changes",
+        "What changed since the baseline",
+        DataTable("changes", "Changes, the worse ones first", rows),
+        equal if accepted and not rows else None,
+    )
+
+
+def sums_section(entries: Sequence[Entry]) -> ReportSection:
+    """Return the section of sums by backend and by target."""
+    return ReportSection(
+        "sums",
+        "By backend and target",
+        DataTable("backends", "Nodes by who runs them", list(_by_backend(entries))),
+        DataTable("targets", "Targets", list(_by_target(entries))),
+    )
+
+
+def provenance_section(known: Mapping[str, str]) -> ReportSection:
+    """Return the section of what the packages were built from and with, and where."""
+    rows: list[Row] = [
+        {"what": name(what), "value": Cell(value, kind="wide")} for what, value in known.items()
+    ]
+    return ReportSection("provenance", "Provenance", DataTable("provenance", "Built from", rows))
+
+
+def _by_backend(entries: Iterable[Entry]) -> Iterator[Row]:
+    nodes: dict[str, int] = {}
+    users: dict[str, set[tuple[str, str]]] = {}
+    for entry in entries:
+        for method, counts in ((entry.report or {}).get("delegation") or {}).items():
+            own = {name: each["nodes"] for name, each in (counts.get("backends") or {}).items()}
+            for backend, kernels in counts.get("kernels", {}).items():
+                own[backend] = own.get(backend, 0) + sum(kernels.values())
+            if left := counts["nodes"] - sum(own.values()):
+                own[name_kernels(counts["undelegated"])] = left
+            for backend, number in own.items():
+                nodes[backend] = nodes.get(backend, 0) + number
+                users.setdefault(backend, set()).add((entry.package, method))
+    whole = sum(nodes.values())
+    for backend, number in sorted(nodes.items(), key=lambda each: (-each[1], each[0])):
+        yield {
+            "runs on": name(backend),
+            "packages": figure(len({package for package, _ in users[backend]})),
+            "methods": figure(len(users[backend])),
+            "nodes": figure(number),
+            "share": figure(number / whole, percent, bar=number / whole),
+        }
+
+
+def _by_target(entries: Iterable[Entry]) -> Iterator[Row]:
+    targets: dict[str, list[Entry]] = {}
+    for entry in entries:
+        targets.setdefault((entry.report or {}).get("target") or "", []).append(entry)
+    if not any(targets):
+        return
+    for target, own in sorted(targets.items(), key=lambda each: (not each[0], each[0])):
+        sizes = [sum(each.report.get("sizes", {}).values()) for each in own if each.report]
+        failed = sum(each.failed for each in own)
+        passed = sum(each.outcome == "passed" for each in own)
+        yield {
+            "target": name(target) if target else text("none", "soft"),
+            "packages": figure(len(own)),
+            "passed": figure(passed),
+            "failed": figure(failed, kind="bad" if failed else ""),
+            "others": figure(len(own) - passed - failed),
+            "size": figure(sum(sizes), human_size),
+        }

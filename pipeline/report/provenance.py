@@ -1,0 +1,56 @@
+"""The revision, versions, host and time of what `build/` holds, for the page over all packages.
+
+They stand on no page of a package, whose bytes must not depend on them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from pipeline.report.records import read_manifest
+from pipeline.store.workspace import Workspace
+
+_NAMES = {"torch": "torch", "executorch": "ExecuTorch", "python": "Python"}
+
+
+def find_provenance(workspace: Workspace, packages: Iterable[str]) -> dict[str, str]:
+    """Return what is known, by name: the versions are those of the packages' manifests."""
+    manifests = [m for each in packages if (m := read_manifest(workspace, each)) is not None]
+    found = {"revision": _revision(workspace)}
+    for name, title in _NAMES.items():
+        versions = {manifest["toolchain"].get(name, "") for manifest in manifests} - {""}
+        found[title] = ", ".join(sorted(versions))
+    try:
+        found["pte-pipeline"] = version("pte-pipeline")
+    except PackageNotFoundError:  # it is imported from a checkout
+        found["pte-pipeline"] = "not installed"
+    found["host"] = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
+    found["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {name: value for name, value in found.items() if value}
+
+
+def _revision(workspace: Workspace) -> str:
+    """Return the commit that is checked out, and whether files differ from it; "" without one."""
+    # Variables such as GIT_INDEX_FILE, in a hook, name another repository or index.
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("GIT_")}
+    environment["GIT_OPTIONAL_LOCKS"] = "0"
+
+    def ask(*arguments: str) -> str | None:
+        command = ["git", "-C", str(workspace.root), *arguments]
+        try:
+            run = subprocess.run(
+                command, capture_output=True, check=False, text=True, env=environment, timeout=10
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return run.stdout.strip() if run.returncode == 0 else None
+
+    if not (commit := ask("rev-parse", "--verify", "HEAD")):
+        return ""
+    changed = ask("status", "--porcelain", "--untracked-files=no", "--", ".")
+    return f"{commit[:12]}, with changes" if changed else commit[:12]
