@@ -23,7 +23,7 @@ def test_examples_run(name, tmp_path):
         first = text[: block.start(1)].count("\n")
         own = block[1].splitlines()
         lines[first : first + len(own)] = own
-    script = tmp_path / f"{name}.py"
+    script = tmp_path / "example.py"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     done = run_python(str(script), cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
