@@ -48,7 +48,7 @@ class UpToDate:
         """Return whether the task is up to date, by which doit's next question is answered too. One
         with mistakes is not: they are shown when its turn comes."""
         try:
-            return self.status().current
+            return (self._found or self.status()).current
         except PipelineError:
             return False
 

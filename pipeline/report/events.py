@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -86,14 +87,18 @@ def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:
 def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str, Any]) -> None:
     """Write `run.json`, with an action a line, and what the remote tier was asked.
 
-    Indented JSON would leave the C encoder, which a run with nothing to do would feel.
+    Indented JSON would leave the C encoder, which a run with nothing to do would feel, as it would
+    a call for each line. Only between two actions does a brace come before a quote that is not
+    escaped.
 
     Raises:
         OSError: the file can't be written.
     """
-    rounded = (event._replace(seconds=round(event.seconds, 3)) for event in events)
-    actions = [{name: getattr(event, name) for name in _RUN_FIELDS} for event in rounded]
-    lines = ",\n".join(map(json.dumps, actions))
+    find = attrgetter(*_RUN_FIELDS)
+    actions = [dict(zip(_RUN_FIELDS, find(event), strict=True)) for event in events]
+    for action in actions:
+        action["seconds"] = round(action["seconds"], 3)
+    lines = json.dumps(actions)[1:-1].replace('}, {"', '},\n{"')
     text = f'{{"actions": [\n{lines}\n], "remote": {json.dumps(remote)}}}\n'
     write_atomically(workspace.build / RUN, text.encode(), workspace.build)
 

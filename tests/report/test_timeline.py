@@ -95,9 +95,11 @@ def test_a_timeline_is_read_as_it_was_written(tmp_path):
 def test_the_record_of_a_run_has_an_action_a_line(tmp_path):
     space = workspace(tmp_path)
     assert read_run(space) == []
-    write_run(space, [span(end=1.23456, stages=[("lower", 0, 1)]), span("link", None)], {})
+    tricky = '}, {"kind": "link'
+    write_run(space, [span(end=1.23456, stages=[("lower", 0, 1)]), span(error=tricky)], {})
     assert len((space.build / "run.json").read_text().splitlines()) == 4
-    action, _ = read_run(space)
+    action, other = read_run(space)
+    assert other["error"] == tricky
     assert (action["kind"], action["method"], action["seconds"]) == ("compile", "run", 1.235)
     assert not {"stages", "start", "worker"} & action.keys()
 
