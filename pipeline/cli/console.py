@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from doit.exceptions import TaskError
 from doit.reporter import ConsoleReporter
 
-from pipeline.cli.columns import columns
 from pipeline.cli.doit_link import is_foreign
-from pipeline.cli.terminal import guard, unguarded
+from pipeline.cli.terminal import guard
 from pipeline.plan.actions import Action
 from pipeline.plan.patterns import find_unknown_names, find_unwritten
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
-from pipeline.run.batch import Show, Steps
-from pipeline.store.errors import plural
+from pipeline.run.batch import Outlook, Show
+from pipeline.run.install import find_orphans
+from pipeline.store.errors import listed, plural
 from pipeline.store.files import REPORT
-from pipeline.store.names import shorten_name
 from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
-_SECONDS_BETWEEN_LOOKS = 0.2
+_PAGE = "report.html"
 
 
 class Reporter(ConsoleReporter):
@@ -33,6 +31,8 @@ class Reporter(ConsoleReporter):
 
     def __init__(self, outstream: Any, options: Any) -> None:
         super().__init__(guard(outstream), options)
+        self.verbose = False  # whether the table has rows of methods
+        self.methods_of: tuple[str, ...] = ()  # or those packages whose methods it has
 
     desc = "packages: progress, failures, and a table at the end"
 
@@ -52,9 +52,11 @@ class Reporter(ConsoleReporter):
             self.write(f"{bug}{fail.message}\n")
             self.outstream.flush()
 
-    def progress(self, actions: Sequence[Action], steps: Steps) -> AbstractContextManager[Show]:
+    def progress(self, actions: Sequence[Action], outlook: Outlook) -> AbstractContextManager[Show]:
         """Return a context with the function to call with each event."""
-        return progress_on(self.outstream, actions, steps)
+        from pipeline.cli.progress import progress_on  # no matter of a no-op run
+
+        return progress_on(self.outstream, actions, outlook)
 
     def summarize(self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]) -> None:
         """Write the table of a run, or a line where all was up to date, and what came of the
@@ -63,134 +65,68 @@ class Reporter(ConsoleReporter):
             packages = {event.package for event in events if event.package}
             lines = [f"up to date: {plural(len(packages), 'package')}"]
         else:
-            rows = [tuple(row.values()) for row in _rows(plan, events)]
-            table = columns([HEADINGS, *rows], right=range(4, len(HEADINGS)), rule=True)
+            from pipeline.cli.progress import terminal_width
+            from pipeline.cli.table import make_table
+
+            shown = None if self.verbose else self.methods_of
+            table = make_table(plan, events, shown, terminal_width(self.outstream))
             counts = Counter[str](event.outcome for event in events)
             known = ("built", "refit", "hit", "up-to-date", "failed", "not-run")
             counted = ", ".join(f"{counts[each]} {each}" for each in known if counts[each])
             lines = ["", *table, *_manifest_lines(plan, events), *_left_out_lines(plan, events)]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
+            lines += describe_failures(plan, events)
+        lines += _orphan_lines(plan)
         if any(remote.values()):  # it was asked something, can't be, or everyone is believed
             lines.append(_remote_line(remote))
         self.write("".join(f"{line}\n" for line in lines))
 
 
-@contextmanager
-def progress_on(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterator[Show]:
-    """Yield the function to call with each event: on a terminal it moves a bar, beside which one
-    stands for each action that calibrates; else it writes plain lines."""
-
-    def line(event: Event) -> None:
-        title = shorten_name(one_line(event.title))
-        stream.write(f"{event.outcome:<8} {title:<44} {event.seconds:6.1f} s\n")
-        stream.flush()
-
-    if stream.isatty():
-        with _bars(stream, actions, steps) as show:
-            yield show
-    else:
-        yield line
-
-
-@contextmanager
-def _bars(stream: Any, actions: Sequence[Action], steps: Steps) -> Iterator[Show]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.text import Text
-
-    title = TextColumn("{task.description}", markup=False)
-    parts = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), title)
-    console = Console(file=unguarded(stream))
-    with Progress(*parts, transient=True, console=console) as progress:
-        bar = progress.add_task(" ".join(sorted({a.kind for a in actions})), total=len(actions))
-
-        def show(event: Event) -> None:
-            outcome = (event.outcome, "red" if event.outcome == "failed" else "")
-            title = shorten_name(one_line(event.title))
-            console.print(Text.assemble(outcome, f" {title} ", (f"{event.seconds:.1f} s", "dim")))
-            progress.advance(bar)
-
-        over = threading.Event()
-        looking = threading.Thread(
-            target=_show_calibrations, args=(actions, steps, progress, over), daemon=True
-        )
-        looking.start()
-        try:
-            yield show
-        finally:
-            over.set()
-            looking.join()
+def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
+    """Yield for each failure of a run what failed, why, and the file to open. What several packages
+    fail for, as a mistake in a config that they extend, is told once."""
+    failures: dict[tuple[str, str], list[Event]] = {}
+    for event in events:
+        if event.outcome == "failed":
+            why = event.error.partition("\n")[0]
+            failures.setdefault((why, _file_to_open(plan, event)), []).append(event)
+    if failures:
+        yield ""
+        yield "failed:"
+    for (why, place), those in failures.items():
+        stage = f" in stage '{those[0].stage}'" if those[0].stage and those[0].log else ""
+        titles = listed([one_line(event.title) for event in those], 3)
+        yield f"  {titles}{stage}: {one_line(why)}"
+        if more := those[0].error.count("\n"):
+            yield f"    and {plural(more, 'line')} more above"
+        if place:
+            yield f"    {one_line(place)}"
 
 
-def _show_calibrations(
-    actions: Sequence[Action], steps: Steps, progress: Any, over: threading.Event
-) -> None:
-    """Look from time to time how far each calibration is, and show a bar while it lasts."""
-    calibrating = [action for action in actions if action.kind == "quantize"]
-    titles = [one_line(a.title.replace("quantize", "calibrate", 1)) for a in calibrating]
-    bars = [progress.add_task(title, start=False, visible=False) for title in titles]
-    while bars and not over.wait(_SECONDS_BETWEEN_LOOKS):
-        for action, bar in zip(calibrating, bars, strict=True):
-            if done := steps(action):
-                progress.start_task(bar)
-                progress.update(bar, completed=done[0], total=done[1], visible=True)
-            else:
-                progress.update(bar, visible=False)
+def _file_to_open(plan: Plan, event: Event) -> str:
+    """Return the report of a validation that failed, else the log; "" for what has neither."""
+    if event.kind == "validate" and event.package and event.log:
+        page = plan.workspace.package(event.package) / _PAGE
+        recorded = plan.workspace.state(event.package).get("validate", {})
+        if recorded.get("ok") is False and page.is_file():
+            return str(page.relative_to(plan.workspace.root))
+    return event.log
 
 
-_DONE = ("built", "refit", "hit", "up-to-date")
-HEADINGS = (
-    "package", "method", "lower", "validate", "delegated", "size", "max error", "limit", "seconds",
-)  # fmt: skip
-
-
-def _rows(plan: Plan, events: Sequence[Event]) -> Iterator[dict[str, str]]:
-    """Yield for each package a row of its own, then one for each method."""
-    # This imports typing_extensions, which a no-op run does without.
-    from pipeline.report.packages import outcome
-    from pipeline.report.records import delegated_share, read_fitting, read_manifest
-
-    blank = dict.fromkeys(HEADINGS, "")
-    for package in sorted({str(event.package) for event in events if event.package}):
-        own = [event for event in events if event.package == package]
-        outcomes = {event.kind: event.outcome for event in reversed(own)}
-        manifest = read_manifest(plan.workspace, package) or {}
-        report = read_fitting(plan.workspace.package(package) / REPORT) or {}
-        spent = sum(event.seconds for event in own if event.kind not in ("compile", "quantize"))
-        size = sum(file["size"] for file in manifest.get("files", {}).values())
-        linked = outcomes.get("link") in _DONE
-        validated = outcomes.get("validate", "")
-        if report and validated in _DONE and (verdict := outcome(report)) != "passed":
-            validated = verdict
-        yield blank | {
-            "package": package,
-            "lower": outcomes.get("link", ""),
-            "validate": validated,
-            "size": human_size(size) if linked else "",
-            "seconds": f"{spent:.1f}",
-        }
-        judged = {method["method"]: method for method in report.get("methods", ())}
-        quantizing = {str(event.method): event.seconds for event in own if event.kind == "quantize"}
-        units = [event for event in own if event.kind == "compile"]
-        for unit in sorted(units, key=lambda unit: str(unit.method)):
-            for method in str(unit.method).split("+"):
-                seconds = unit.seconds + quantizing.get(method, 0.0)
-                row = {"method": method, "lower": unit.outcome, "seconds": f"{seconds:.1f}"}
-                if linked:
-                    counts = manifest.get("methods", {}).get(method, {}).get("delegation")
-                    share = delegated_share([counts] if counts else [])
-                    row["delegated"] = "" if share is None else f"{100 * share:.0f} %"
-                    if method in judged:
-                        row["max error"] = _error(judged[method])
-                        row["limit"] = _limit(judged[method])
-                yield blank | row
+def _orphan_lines(plan: Plan) -> Iterator[str]:
+    """Yield a line for what is in `build/` of packages that no config makes any more."""
+    if orphans := find_orphans(plan.workspace, plan.packages):
+        names, build = listed(orphans, 5), plan.workspace.build.name
+        remedy = "`doit clean --orphans` removes it"
+        yield one_line(f"{build}/ holds what no config makes any more: {names}; {remedy}")
 
 
 def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     """Yield what the packages of this run are not, though their configs may mean it."""
+    from pipeline.cli.table import DONE
     from pipeline.report.records import read_manifest
 
-    linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in _DONE}
+    linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}
     for package in sorted(linked):
         if manifest := read_manifest(plan.workspace, package):
             yield from _narrowed(package, manifest["methods"])
@@ -213,25 +149,6 @@ def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
                 + (f"; narrowed by {by}" if by else "")
                 + ("" if keeps else "; `edge: {keep_ranges: true}` may keep them")
             )
-
-
-def _error(method: Mapping[str, Any]) -> str:
-    if method["not_run"] and method["ok"]:
-        return "not run"
-    if not method["runs"]:
-        return ""  # it failed before it could
-    return f"{method['max_abs']:.1e}" if isinstance(method["max_abs"], float) else method["max_abs"]
-
-
-def _limit(method: Mapping[str, Any]) -> str:
-    """Return the limit on a method's error, and what it follows."""
-    limits, source = method["limits"], method.get("limits_from", "")
-    if not method["runs"]:
-        return ""
-    if limits.get("atol") is not None:
-        return f"{limits['atol']:.1e} {source}".strip()
-    least = limits.get("min_sqnr")
-    return source if least is None else f"{least:.1f} dB {source}".strip()
 
 
 def _left_out_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from inspect import Signature
 from typing import Any
 
@@ -96,7 +97,10 @@ def install_into_doit(
     def load_tasks(
         namespace: Any, names: Any = (), allow_delayed: bool = False, args: Any = (), **more: Any
     ) -> Any:
+        if {"--help", "-h"} & {*args}:
+            _show_help(args[0])
         try:
+            _choose_rows(runner, args, plan(), own_tasks(namespace), allow_delayed)
             # doit selects tasks by the same list.
             args[:] = rewrite(args, plan, own_tasks(namespace), allow_delayed)
             select(find_selection(namespace, allow_delayed, args))
@@ -125,6 +129,25 @@ def install_into_doit(
 
     get_reasons.ours = True  # type: ignore[attr-defined]
     cmd_info.Info.get_reasons = staticmethod(get_reasons)
+
+
+def _show_help(word: str) -> None:
+    """Show the help on a command of ours and end; of anything else, doit says what it takes."""
+    from pipeline.cli.help import COMMANDS, describe
+
+    if word in COMMANDS:
+        print(*describe(word), sep="\n")
+        raise SystemExit
+
+
+def _choose_rows(runner: Any, words: list[str], plan: Plan, own: list[str], executes: bool) -> None:
+    """Tell a runner which packages have rows for their methods in the table: all with `-v`, which
+    is taken out of the words, and those of which methods are named."""
+    if executes and not set(own) & set(words) and words[:1] != ["-v"]:
+        runner.verbose = bool({"-v", "--verbose"} & set(words))
+        words[:] = [word for word in words if word not in ("-v", "--verbose")]
+    named = [word.rpartition(":")[2].split("/")[0] for word in words if "/" in word]
+    runner.methods_of = tuple(p for p in plan.packages if any(fnmatchcase(p, n) for n in named))
 
 
 def _refuse_nothing(words: list[str], namespace: Any, tasks: Any, plan: Plan) -> None:

@@ -47,9 +47,15 @@ class Waiting(NamedTuple):
 class BatchRunner(Runner):
     """Takes the place of all of doit's runners; `doit -n N` sets the number of workers."""
 
+    verbose = False  # whether the command line asks for rows of methods
+    methods_of: tuple[str, ...] = ()  # or for those of these packages
+
     def __init__(self, *arguments: Any) -> None:
         """Take doit's arguments for a runner, with the number of processes as a sixth one."""
         super().__init__(*arguments[:5])
+        stream = arguments[4]  # `doit -v 2` is doit's own way to say it
+        self.reporter.verbose = self.verbose or (stream.force_global and stream.verbosity > 1)
+        self.reporter.methods_of = self.methods_of
         self._jobs: int = arguments[5] if len(arguments) > 5 else 0
         self._pool: Any = None
         self._lease = contextlib.ExitStack()

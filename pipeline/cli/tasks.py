@@ -32,7 +32,7 @@ from pipeline.plan.actions import unit_name
 from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
 from pipeline.plan.waves import ask_for_exports
-from pipeline.run.install import clean
+from pipeline.run.install import clean, find_orphans
 from pipeline.store.errors import PipelineError
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import open_workspace
@@ -171,6 +171,17 @@ def task_lower() -> Iterator[dict[str, Any]]:
 def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
     for name in clean(plan.workspace, package, dryrun):
         print(one_line(f"lower:{package} - removing {name}"))
+
+
+def clean_orphans(dryrun: bool) -> int:
+    """Remove what builds left of packages that no config makes any more, and nothing else."""
+    plan = _plan()
+    orphans = find_orphans(plan.workspace, plan.packages)
+    for package in orphans:
+        remove_what_was_built(plan, package, dryrun)
+    if not orphans:
+        print("no orphans: every package in build/ has a config")
+    return 0
 
 
 def task_validate() -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ of all that it was made from.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -163,6 +163,14 @@ class ConfigCache:
     def packages(self) -> tuple[str, ...]:
         """All packages that a config asks for, those with mistakes too."""
         return tuple(sorted(self._files))
+
+    def made_by(self, file: str) -> Iterator[str]:
+        """Yield the packages that a file of the folder makes, or has a part in."""
+        for package, paths in self._files.items():
+            composed = [self._composed(path) for path in paths]
+            parts = {name for each in composed if each for name in each["files"]}
+            if file in {*parts, *(path.name for path in paths)}:
+                yield package
 
     def parsed(self, package: str) -> Parsed:
         """Parse one package's config, or find what is wrong with it."""

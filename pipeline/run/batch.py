@@ -9,25 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.plan.actions import Action
 from pipeline.plan.export_parameters import parse_export
 from pipeline.plan.kinds import KINDS, ActionTask
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event, Outcome, make_event
+from pipeline.run.expectations import Expectations
 from pipeline.run.install import install
-from pipeline.run.worker import Report, log_name, read_progress
+from pipeline.run.worker import Report, UnderWay, log_name, read_progress
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.store import MissingBlobError
 
 _ATTEMPTS = 3
 Show = Callable[[Event], None]
-Steps = Callable[[Action], tuple[int, int] | None]
-# Gives, for actions and a function that returns how many of how many steps one of them has done, a
-# context with the function to call with each event.
-Progress = Callable[[Sequence[Action], Steps], AbstractContextManager[Show]]
+
+
+class Outlook(NamedTuple):
+    """What can be said of actions while they run: how far one is, how many seconds it took when it
+    ran before, and how many run at a time."""
+
+    status: Callable[[Action], UnderWay | None]
+    expected: Callable[[Action], float | None]
+    workers: int
+
+
+# Gives, for actions and their outlook, a context with the function to call with each event.
+Progress = Callable[[Sequence[Action], Outlook], AbstractContextManager[Show]]
 
 
 class Batch:
@@ -75,8 +85,10 @@ class Batch:
     def _events(self, queue: Sequence[Action]) -> Iterator[tuple[Action, Event]]:
         if not queue:
             return
-        steps = partial(read_progress, workspace=self._plan.workspace)
-        with self._progress(queue, steps) as show:
+        workspace = self._plan.workspace
+        status = partial(read_progress, workspace=workspace)
+        recall = Expectations(workspace.store).recall
+        with self._progress(queue, Outlook(status, recall, self._pool.jobs)) as show:
             for action, made in self._pool.run(queue):
                 report = self._install(action, made)
                 self.reports.append(report)

@@ -27,14 +27,23 @@ class Expectations:
         self._store = store
 
     def expect(self, action: Action) -> Expected:
-        """Return what an action took under another key; or else the most that actions of its model
-        and kind took, those of its method if there are any; or else a guess from its weights."""
-        name = name_of(action)
-        for like in (name, name._replace(package=""), name._replace(package="", method="")):
-            if (cost := self._costs.get(like)) is not None:
-                return Expected(cost.seconds, cost.peak)
+        """Return what an action took before, or else a guess from its weights."""
+        if (cost := self._find(action)) is not None:
+            return Expected(cost.seconds, cost.peak)
         memory = _LEAST + _COPIES * sum(map(weigh, _sources(action)))
         return Expected(memory / _SPEED, memory)
+
+    def recall(self, action: Action) -> float | None:
+        """Return the seconds that an action took before, None where the store knows of none."""
+        cost = self._find(action)
+        return cost.seconds if cost else None
+
+    def _find(self, action: Action) -> Cost | None:
+        """Return what an action took under another key; or else the most that actions of its model
+        and kind took, those of its method if there are any."""
+        name = name_of(action)
+        likes = (name, name._replace(package=""), name._replace(package="", method=""))
+        return next((found for like in likes if (found := self._costs.get(like))), None)
 
     @cached_property
     def _costs(self) -> dict[Name, Cost]:

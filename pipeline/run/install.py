@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,17 @@ def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> 
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
     workspace.write_state(package, {**state, section: record})
+
+
+def find_orphans(workspace: Workspace, packages: Collection[str]) -> list[str]:
+    """Return the names of what was built here and is none of the `packages` by now, as after a
+    config was renamed."""
+    try:
+        names = os.listdir(workspace.build / ".state")
+    except OSError:
+        return []
+    built = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return sorted(each for each in built if each not in packages and not each.startswith("."))
 
 
 def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]:

@@ -58,7 +58,7 @@ class Pool:
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
         self._workspace = replace(workspace)  # without what it has cached
-        self._jobs = jobs
+        self.jobs = jobs
         self._always = always
         self._executor: Executor | None = None
         self._lost = ""  # why no action can run any more
@@ -152,7 +152,7 @@ class Pool:
         """Return the executor, or None where it is out of reach."""
         if self._executor is None and not self._lost:
             try:
-                self._executor = open_executor(self._workspace, self._jobs, self._always)
+                self._executor = open_executor(self._workspace, self.jobs, self._always)
             except ExecutorLostError as error:
                 self._lost = str(error)
         return self._executor

@@ -91,10 +91,18 @@ class _Status(TypedDict):
     total: int
 
 
-def read_progress(action: Action, workspace: Workspace) -> tuple[int, int] | None:
-    """Return how many of how many steps an action under way has done, if it has some."""
+class UnderWay(NamedTuple):
+    """The stage that an action is in, and how many of how many steps of it are done."""
+
+    stage: str
+    done: int = 0
+    total: int = 0
+
+
+def read_progress(action: Action, workspace: Workspace) -> UnderWay | None:
+    """Return how far an action is that is under way on this machine, None for any other."""
     status = read_status(progress_path(action, workspace))
-    return (status["done"], status["total"]) if status.get("total", 0) > 1 else None
+    return UnderWay(status["stage"], status["done"], status["total"]) if status else None
 
 
 def write_status(path: Path, stage: str, done: int, total: int) -> None:

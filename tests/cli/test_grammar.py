@@ -7,6 +7,7 @@ import pytest
 from pipeline.cli.grammar import rewrite
 from pipeline.store.errors import PipelineError
 from tests.support.bench import bench_of
+from tests.support.resident import run_python
 
 _UNITS = {"asr": (("encode", "decode"),), "vision": (("classify",), ("embed",)), "a b": ()}
 
@@ -136,3 +137,22 @@ def test_methods_are_lowered_and_planned_alone(built):
     assert built.doit("quantize") == 0
     assert built.output.startswith("quantize: nothing to do: no config quantizes a method\n")
     assert built.doit("info", "pair") == 0 and "lower:pair" in built.output
+
+
+def test_orphans_are_told_and_removed(built):
+    config = built.root / "partition_configs" / "pair.yaml"
+    config.rename(config.with_name("double.yaml"))
+    (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")
+    assert built.doit("lower") == 0, built.output
+    told = "build/ holds what no config makes any more: pair; `doit clean --orphans` removes it\n"
+    assert told in built.output
+    assert built.doit("lower") == 0 and told in built.output
+    for dry, gone in ((True, False), (False, True)):
+        code = f"import pipeline.cli.tasks as tasks; tasks.clean_orphans({dry})"
+        done = run_python(
+            "-c", code, cwd=built.root, env=built.environment, timeout=60, merged=True
+        )
+        assert "lower:pair - removing build/pair/pair.pte" in done.stdout
+        assert (built.root / "build" / "pair" / "pair.pte").exists() is not gone
+    assert [path.name for path in (built.root / "build" / "pair").iterdir()] == ["mine.txt"]
+    assert built.doit("lower") == 0 and built.output == "up to date: 1 package\n"

@@ -1,7 +1,6 @@
 """Calibration: where its inputs come from, that it is not run twice, and that it is told of."""
 
 import shutil
-import time
 from contextlib import nullcontext
 
 import numpy
@@ -10,7 +9,6 @@ import torch
 from safetensors.torch import save_file
 from torch.export import Dim, export
 
-from pipeline.cli.console import Reporter
 from pipeline.cli.grammar import Target
 from pipeline.cli.verbs.explain import run as explain
 from pipeline.cli.verbs.plan import preview
@@ -20,7 +18,7 @@ from pipeline.program.input_files import read_file
 from pipeline.program.inputs import InputSet
 from pipeline.run.batch import Batch
 from pipeline.run.pool import Pool
-from pipeline.run.worker import progress_path, read_progress
+from pipeline.run.worker import UnderWay, progress_path, read_progress
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -316,22 +314,6 @@ def test_a_package_is_calibrated_from_files(calibrated):
 # Progress
 
 
-class Terminal:
-    """A stream that says it is a terminal."""
-
-    def __init__(self):
-        self.text = ""
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-    def isatty(self):
-        return True
-
-
 @pytest.mark.slow
 def test_progress_is_read_from_what_a_worker_wrote(calibrated):
     plan = plan_of(calibrated)
@@ -339,29 +321,10 @@ def test_progress_is_read_from_what_a_worker_wrote(calibrated):
     assert read_progress(action, plan.workspace) is None
     path = progress_path(action, plan.workspace)
     whole = '{"pid": 1, "stage": "quantize", "done": %d, "total": %d}'
-    for text, told in ((whole % (12, 64), (12, 64)), (whole % (0, 0), None), ("", None)):
+    for text, told in (
+        (whole % (12, 64), UnderWay("quantize", 12, 64)),
+        (whole % (0, 0), UnderWay("quantize")),
+        ("", None),
+    ):
         path.write_text(text)
         assert read_progress(action, plan.workspace) == told
-
-
-@pytest.mark.slow
-def test_a_calibration_under_way_has_a_bar(calibrated, monkeypatch, capsys):
-    from rich.progress import Progress
-
-    shown = []
-    original = Progress.update
-
-    def update(self, bar, **changes):
-        original(self, bar, **changes)
-        task = next(task for task in self.tasks if task.id == bar)
-        shown.append((task.description, task.visible, task.completed, task.total))
-
-    monkeypatch.setattr(Progress, "update", update)
-    (action,) = plan_of(calibrated).quantizes("pair").values()
-    looks = iter([None])
-    with Reporter(Terminal(), {}).progress([action], lambda each: next(looks, (12, 64))):
-        limit = time.monotonic() + 20
-        while len(shown) < 2 and time.monotonic() < limit:
-            time.sleep(0.05)
-    assert shown[0][:2] == ("calibrate pair/decode", False)
-    assert shown[1] == ("calibrate pair/decode", True, 12, 64)

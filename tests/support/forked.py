@@ -184,6 +184,7 @@ class _PoolOfOne:
 
         self._workspace = replace(workspace)
         self._always = always
+        self.jobs = 1
         # A worker has not loaded it, and `inspect.getmodule` looks at the files of all modules.
         sys.modules.pop("dodo", None)
 

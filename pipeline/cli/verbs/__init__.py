@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+from doit import loader
 
 from pipeline.cli.grammar import describe_no_packages, find_named
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
+
+
+def find_path(plan: Plan, word: str) -> Path:
+    """Return the path that a word names from the folder in which doit was started, or else from the
+    workspace."""
+    here = Path(loader.initial_workdir or plan.workspace.root) / word
+    return here if here.exists() else plan.workspace.root / word
 
 
 def known_packages(plan: Plan, words: Sequence[str]) -> list[str]:

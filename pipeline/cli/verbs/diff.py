@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import fit_packages
 from pipeline.cli.revisions import find_commit, read_revision
-from pipeline.cli.verbs import known_packages
+from pipeline.cli.verbs import find_path, known_packages
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import fits_name, read_fitting
@@ -127,7 +127,7 @@ def _choose_finder(
     """Return how to find the other side, and the packages that are meant."""
     if not against:
         return lambda package: _find_accepted(plan, package), packages or list(plan.packages)
-    path = plan.workspace.root / against
+    path = find_path(plan, against)
     if path.exists():
         return _find_in_folder(plan, path, against, packages)
     if (commit := find_commit(plan.workspace.root, against)) is None:

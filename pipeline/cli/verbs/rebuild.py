@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.console import progress_on
+from pipeline.cli.progress import progress_on
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS

@@ -1,0 +1,94 @@
+"""`doit init`: a workspace with a minimal exporter and a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import write_atomically
+
+_DODO = '''\
+"""The tasks of this workspace; `doit help` lists them."""
+
+from pipeline.tasks import *
+'''
+
+_MODEL = '''\
+"""The model `hello`: two methods that share their weights."""
+
+import torch
+from torch.export import Dim, export
+
+
+class Hello(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.Linear(16, 32)
+        self.head = torch.nn.Linear(32, 4)
+
+    def forward(self, x):
+        return torch.relu(self.encoder(x))
+
+
+class Classify(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return torch.softmax(self.model.head(self.model(x)), dim=-1)
+
+
+def export_methods():
+    torch.manual_seed(0)
+    model = Hello().eval().requires_grad_(False)
+    inputs = (torch.randn(2, 16),)
+    batch = {"x": {0: Dim("batch", max=8)}}
+    return {
+        "embed": export(model, inputs, dynamic_shapes=batch),
+        "classify": export(Classify(model), inputs, dynamic_shapes=batch),
+    }
+'''
+
+_CONFIG = """\
+model: hello                        # models/hello.py
+target: android-arm64               # a label for people and reports
+methods:
+  embed: {partitioners: [xnnpack]}
+  classify: {partitioners: [xnnpack]}
+validate: {gates: {max_size: 1MB}}  # `doit help validate`
+"""
+
+_IGNORED = """\
+build/
+.doit.sqlite3*
+__pycache__/
+"""
+
+FILES = {
+    "dodo.py": _DODO,
+    "models/hello.py": _MODEL,
+    "partition_configs/hello.yaml": _CONFIG,
+    ".gitignore": _IGNORED,
+}
+
+
+def make_workspace(folder: Path) -> Iterator[str]:
+    """Write what a workspace needs into a folder, which need not be there, and yield a line for
+    each file. What is there stays as it is. Raises PipelineError."""
+    others = any((folder / "partition_configs").glob("*.y*ml"))
+    try:
+        for name, text in FILES.items():
+            path = folder / name
+            example = name.startswith(("models/", "partition_configs/"))
+            if path.exists():
+                yield f"{name}: is there already"
+            elif not (example and others):  # a workspace with packages needs no example
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, text.encode())
+                yield f"{name}: new"
+    except OSError as error:
+        raise PipelineError(f"{error.filename}: {error.strerror}") from error
+    there = "" if folder == Path.cwd() else f"cd {folder.name} && "
+    yield f"`{there}doit` builds the package and validates it"

@@ -1,0 +1,169 @@
+"""Progress while actions run: a live view on a terminal, a line for each that ended elsewhere.
+
+Rich is imported only for the live view, so neither a run with nothing to do nor a log pays for it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.cli.terminal import unguarded
+from pipeline.plan.actions import Action
+from pipeline.report.events import Event
+from pipeline.run.batch import Outlook, Show
+from pipeline.run.worker import UnderWay
+from pipeline.store.names import shorten_name
+from pipeline.store.visible import one_line
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+_STYLES = {"failed": "red", "built": "green", "refit": "green"}
+
+
+@contextmanager
+def progress_on(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[Show]:
+    """Yield the function to call with each event."""
+
+    def line(event: Event) -> None:
+        title = shorten_name(one_line(event.title))
+        stream.write(f"{event.outcome:<8} {title:<44} {event.seconds:6.1f} s\n")
+        stream.flush()
+
+    if is_live(stream):
+        with _live(stream, actions, outlook) as show:
+            yield show
+    else:
+        yield line
+
+
+def is_live(stream: Any) -> bool:
+    """Tell whether a stream is a terminal on which lines can be redrawn. The logs of CI are not,
+    though some say that they are a terminal."""
+    dumb = os.environ.get("TERM", "") in ("", "dumb")
+    return bool(stream.isatty()) and not dumb and not os.environ.get("CI")
+
+
+@dataclass
+class Tally:
+    """How far a batch of actions is: which have ended, and since when the others are under way."""
+
+    actions: Sequence[Action]
+    outlook: Outlook
+    began: float = field(default_factory=time.monotonic)
+    done: int = 0
+    failed: int = 0
+    ended: set[str] = field(default_factory=set)
+    since: dict[str, float] = field(default_factory=dict)
+
+    def count(self, event: Event) -> None:
+        self.done += 1
+        self.failed += event.outcome == "failed"
+        self.ended.add(event.title)
+
+    def running(self, now: float) -> list[tuple[Action, UnderWay, float]]:
+        """Return the actions that are under way, with the seconds since they were first seen."""
+        found = []
+        for action in self.actions:
+            status = None if action.title in self.ended else self.outlook.status(action)
+            if status is not None:
+                found.append((action, status, now - self.since.setdefault(action.title, now)))
+            else:
+                self.since.pop(action.title, None)
+        return found
+
+    def left(self, running: Sequence[tuple[Action, UnderWay, float]]) -> float | None:
+        """Return about how many seconds are left, None where the store knows nothing of an action
+        that is to be done."""
+        rest = {
+            a.title: self.outlook.expected(a) for a in self.actions if a.title not in self.ended
+        }
+        if not rest or None in rest.values():
+            return None
+        spent = {action.title: seconds for action, _, seconds in running}
+        each = [max((all_of or 0.0) - spent.get(title, 0.0), 0.0) for title, all_of in rest.items()]
+        return max(sum(each) / max(self.outlook.workers, 1), *each)
+
+
+@contextmanager
+def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(file=unguarded(stream), highlight=False)
+    tally = Tally(actions, outlook)
+    kinds = " ".join(sorted({action.kind for action in actions}))
+
+    def draw() -> Any:
+        return Text("\n".join(_lines(kinds, tally)), no_wrap=True, overflow="ellipsis")
+
+    with Live(draw(), console=console, transient=True, auto_refresh=False) as live:
+        lock, over = threading.Lock(), threading.Event()
+
+        def show(event: Event) -> None:
+            title = shorten_name(one_line(event.title))
+            outcome = (f"{event.outcome:<8}", _STYLES.get(event.outcome, ""))
+            with lock:
+                tally.count(event)
+                live.update(draw())  # which printing shows
+                said = Text.assemble(outcome, f" {title} ", (f"{event.seconds:.1f} s", "dim"))
+                console.print(said, no_wrap=True, overflow="ellipsis")
+
+        def look() -> None:
+            while not over.wait(_SECONDS_BETWEEN_LOOKS):
+                with lock:
+                    live.update(draw(), refresh=True)
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        try:
+            yield show
+        finally:
+            over.set()
+            looking.join()
+
+
+def _lines(kinds: str, tally: Tally) -> Iterator[str]:
+    """Yield the line of a batch, then one for each action under way."""
+    now = time.monotonic()
+    running = tally.running(now)
+    workers = f"{len(running)} of {tally.outlook.workers} workers busy"
+    failed = f", {tally.failed} failed" if tally.failed else ""
+    left = tally.left(running)
+    time_left = "" if left is None else f", about {clock(left)} left"
+    yield (
+        f"{kinds}: {tally.done} of {len(tally.actions)} done{failed}"
+        f" | {clock(now - tally.began)}{time_left} | {workers}"
+    )
+    for action, status, seconds in running:
+        expected = tally.outlook.expected(action)
+        of = "" if expected is None else f" of about {clock(expected)}"
+        steps = f" {status.done}/{status.total}" if status.total > 1 else ""
+        name = shorten_name(one_line(action.title))
+        yield f"  {name}  {one_line(status.stage)}{steps}  {clock(seconds)}{of}"
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def terminal_width(stream: Any, environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return the columns of a terminal, or COLUMNS where it is set; None where lines may be as long
+    as they like, as in a file or a log."""
+    given = environment.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    if stream.isatty():
+        try:
+            return os.get_terminal_size(stream.fileno()).columns or None
+        except (OSError, ValueError, AttributeError):
+            return None
+    return None

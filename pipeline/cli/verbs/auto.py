@@ -1,0 +1,89 @@
+"""`doit auto`: builds again at each save what the saved file touches.
+
+Each build is a `doit` of its own, which finds out by itself what is stale. Files are looked at by
+their stamps from time to time, which needs no library and works on any filesystem.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.cli.verbs import known_packages
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError, listed
+
+_LOOK = 0.5  # seconds between two looks
+_QUIET = 0.3  # seconds without another save, since editors save several files
+_NEVER = {"__pycache__", "node_modules"}
+
+Stamps = dict[str, tuple[int, int]]
+
+
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Build packages, by default all, now and at each save, until Ctrl-C. Raises PipelineError."""
+    known_packages(plan, words)
+    workspace = plan.workspace
+    apart = {str(workspace.build.resolve()), str(workspace.store.root.resolve())}
+    if workspace.store.root.resolve() == workspace.root.resolve():
+        raise PipelineError(
+            "the store is the workspace itself, so every build would look like a save"
+        )
+    before = find_stamps(workspace.root, apart)
+    changed: list[str] = []
+    while True:
+        yield f"{listed(changed, 5)} changed" if changed else "building; Ctrl-C ends"
+        _build(words)
+        yield "waiting for a save"
+        while not (changed := differing(before, now := find_stamps(workspace.root, apart))):
+            time.sleep(_LOOK)
+        before = _settled(workspace.root, apart, now)
+
+
+def _build(words: Sequence[str]) -> None:
+    command = [sys.executable, "-m", "doit"]
+    for group in ("lower", "validate") if words else ():
+        command += [group, *words]
+    subprocess.run(command, check=False)
+
+
+def _settled(root: Path, apart: set[str], now: Stamps) -> Stamps:
+    """Return the stamps once they stay the same."""
+    while True:
+        time.sleep(_QUIET)
+        later = find_stamps(root, apart)
+        if later == now:
+            return now
+        now = later
+
+
+def differing(before: Stamps, now: Stamps) -> list[str]:
+    """Return the paths of files that are new, gone or saved."""
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def find_stamps(root: Path, apart: set[str]) -> Stamps:
+    """Return time and size of each file of a workspace, by its path in it, without hidden ones and
+    those in the folders `apart`."""
+    stamps: Stamps = {}
+    for folder, folders, files in os.walk(root):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in _NEVER
+            and os.path.join(folder, name) not in apart
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+        ]
+        for name in files:
+            path = os.path.join(folder, name)
+            with suppress(OSError):  # gone meanwhile
+                if not name.startswith("."):
+                    found = os.stat(path)
+                    stamps[os.path.relpath(path, root)] = found.st_mtime_ns, found.st_size
+    return stamps

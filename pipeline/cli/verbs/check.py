@@ -1,0 +1,39 @@
+"""`doit check`: whether configs are right, without torch and without building anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.cli.verbs import find_path, known_packages
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError, Problem, format_new_problems, plural
+
+
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each mistake, or one that there is none.
+
+    Args:
+        words: packages or files of configs, by default all.
+
+    Raises:
+        PipelineError: there are mistakes, after they were told, or a word names nothing.
+    """
+    packages = known_packages(plan, [each for word in words for each in _packages_of(plan, word)])
+    shown: dict[Problem, str] = {}
+    wrong = 0
+    for package in packages:
+        problems = plan.problems(package)
+        wrong += bool(problems)
+        yield from format_new_problems(problems, package, shown)
+    if wrong:
+        raise PipelineError(f"{wrong} of {plural(len(packages), 'package')} with mistakes")
+    yield f"{plural(len(packages), 'package')}: no mistakes"
+
+
+def _packages_of(plan: Plan, word: str) -> list[str]:
+    """Return the packages that a config's file makes, with those that extend it; or the word."""
+    folder = plan.workspace.configs
+    path = find_path(plan, word)
+    if path.parent.resolve() != folder.resolve():
+        return [word]
+    return list(plan.configs.made_by(path.name)) or [word]

@@ -1,0 +1,161 @@
+"""doit's own commands, with what this package adds to them: entry points of the group
+`doit.COMMAND`, which doit looks up wherever it is started.
+
+A dodo file can't add any of this, since it is about folders without one: `doit init`, `doit help`,
+and doit in a folder below a workspace. Where the nearest dodo file is not ours, everything is as
+doit does it, and nothing else of this package is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from doit import cmd_clean, cmd_forget, cmd_help, cmd_info, cmd_list, cmd_run
+from doit.exceptions import InvalidCommand, InvalidDodoFile
+
+_DODO = "dodo.py"
+_print_usage = cmd_help.Help.print_usage
+
+
+def nearest_dodo() -> Path | None:
+    """Return the dodo file of this folder, or of the nearest one above that has one."""
+    folder = Path.cwd()
+    places = (each / _DODO for each in (folder, *folder.parents))
+    return next((place for place in places if place.is_file()), None)
+
+
+def is_ours(dodo: Path) -> bool:
+    """Tell whether a dodo file takes the tasks of this package."""
+    with suppress(OSError):
+        return b"pipeline.tasks" in dodo.read_bytes()
+    return False
+
+
+class _Seeking:
+    """A command of doit's that works in folders below a workspace too."""
+
+    def execute(self, params: Any, args: Any) -> Any:
+        default = params.get("dodoFile") == _DODO and not params.get("seek_file")
+        if default and not os.path.exists(_DODO) and (dodo := nearest_dodo()) and is_ours(dodo):
+            params["seek_file"] = True
+        return super().execute(params, args)  # type: ignore[misc]
+
+
+class Run(_Seeking, cmd_run.Run):  # type: ignore[misc]
+    """`doit run`, which is what `doit` alone and `doit TASK` are; and `doit init`."""
+
+    def parse_execute(self, in_args: Any) -> Any:
+        """Let `-v` stand without the number that doit's own needs."""
+        given = list(in_args)
+        for place, word in enumerate(given):
+            if word == "-v" and not "".join(given[place + 1 : place + 2]).isdecimal():
+                if (dodo := nearest_dodo()) is not None and is_ours(dodo):
+                    given[place] = "-v2"
+            elif not word.startswith("-"):
+                break
+        return super().parse_execute(given)
+
+    def execute(self, params: Any, args: Any) -> Any:
+        dodo = nearest_dodo()
+        if args[:1] == ["init"] and (dodo is None or is_ours(dodo)):
+            return _init(args[1:], dodo)
+        try:
+            return super().execute(params, args)
+        except InvalidDodoFile as error:
+            if dodo is not None or params.get("dodoFile") != _DODO:
+                raise
+            hint = "`doit init` makes a workspace of ExecuTorch packages here"
+            raise InvalidDodoFile(f"{str(error).strip()}\n{hint}, `doit help` says more") from error
+
+
+class List(_Seeking, cmd_list.List):  # type: ignore[misc]
+    """`doit list`."""
+
+
+class Info(_Seeking, cmd_info.Info):  # type: ignore[misc]
+    """`doit info`."""
+
+
+class Forget(_Seeking, cmd_forget.Forget):  # type: ignore[misc]
+    """`doit forget`."""
+
+
+class Clean(_Seeking, cmd_clean.Clean):  # type: ignore[misc]
+    """`doit clean`, also of packages that no config makes any more."""
+
+    cmd_options = (
+        *cmd_clean.Clean.cmd_options,
+        {
+            "name": "orphans",
+            "long": "orphans",
+            "type": bool,
+            "default": False,
+            "help": "remove what builds left of packages that no config makes any more",
+        },
+    )
+
+    def _execute(
+        self,
+        dryrun: bool,
+        cleandep: bool,
+        cleanall: bool,
+        cleanforget: bool,
+        orphans: bool,
+        pos_args: Any = None,
+    ) -> Any:
+        if not orphans:
+            return super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
+        self.dep_manager.close()
+        if not is_ours(Path(_DODO)):
+            raise InvalidCommand("--orphans is for a workspace of pte-pipeline, which this is not")
+        from pipeline.cli.tasks import clean_orphans
+
+        return clean_orphans(dryrun)
+
+
+class Help(_Seeking, cmd_help.Help):  # type: ignore[misc]
+    """`doit help`, with our commands in a workspace of ours and where there is no dodo file."""
+
+    def execute(self, params: Any, args: Any) -> Any:
+        dodo = nearest_dodo()
+        if len(args) == 1 and (dodo is None or is_ours(dodo)):
+            from pipeline.cli.help import COMMANDS, describe
+
+            if args[0] in COMMANDS:
+                print(*describe(args[0]), sep="\n")
+                return 0
+        return super().execute(params, args)
+
+
+def _usage(help_command: Any, commands: Any) -> None:
+    """Print our overview, or doit's where the nearest dodo file is not ours."""
+    dodo = nearest_dodo()
+    if dodo is not None and not is_ours(dodo):
+        _print_usage(help_command, commands)
+        return
+    from pipeline.cli.help import overview
+
+    print(*overview(), sep="\n")
+
+
+# `doit --help` makes doit's own Help, whatever entry points say.
+cmd_help.Help.print_usage = _usage
+
+
+def _init(words: list[str], dodo: Path | None) -> int:
+    from pipeline.cli.init import make_workspace
+    from pipeline.store.errors import PipelineError
+
+    folder = Path.cwd() / (words[0] if words else "")
+    if len(words) > 1 or folder.name.startswith("-"):
+        raise InvalidCommand("usage: doit init [folder]")
+    if dodo is not None and dodo.parent != folder and folder.is_relative_to(dodo.parent):
+        raise InvalidCommand(f"{dodo.parent} is a workspace already, and this is a folder in it")
+    try:
+        print(*make_workspace(folder), sep="\n")
+    except PipelineError as error:
+        raise InvalidCommand(str(error)) from error
+    return 0

@@ -1,0 +1,126 @@
+"""doit's commands as the entry points change them: where there is no dodo file, and below one."""
+
+import os
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tests.support.bench import REPOSITORY, bench_of
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder for PYTHONPATH in which this package is installed, with its entry points."""
+    folder = tmp_path_factory.mktemp("site")
+    facts = folder / "pte_pipeline-9.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: pte-pipeline\nVersion: 9\n")
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {where}" for name, where in points.items())]
+    (facts / "entry_points.txt").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture
+def doit(installed, tmp_path):
+    """A function that runs doit in a folder; it returns its status and what it printed."""
+
+    def run(folder, *words):
+        path = os.pathsep.join([str(installed), str(REPOSITORY)])
+        given = {**os.environ, "PYTHONPATH": path, "PTE_PIPELINE_STORE": str(tmp_path / "store")}
+        done = subprocess.run(
+            [sys.executable, "-m", "doit", *words],
+            cwd=folder,
+            env=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return done.returncode, done.stdout
+
+    return run
+
+
+def test_an_empty_folder_becomes_a_workspace(doit, tmp_path):
+    code, said = doit(tmp_path)
+    assert code == 3 and "`doit init` makes a workspace of ExecuTorch packages here" in said
+    code, said = doit(tmp_path, "init", "shop")
+    shop = tmp_path / "shop"
+    assert code == 0 and said.splitlines()[-1] == (
+        "`cd shop && doit` builds the package and validates it"
+    )
+    config = shop / "partition_configs" / "hello.yaml"
+    assert len(config.read_text().splitlines()) == 6
+    assert doit(shop, "check") == (0, "1 package: no mistakes\n")
+    config.write_text(config.read_text().replace("classify:", "clasify:").replace("1MB", "1 MM"))
+    code, said = doit(shop / "models", "check", "../partition_configs/hello.yaml")
+    assert code == 1 and said.endswith("check: 1 of 1 package with mistakes\n")
+    assert "partition_configs/hello.yaml:6: validate.gates.max_size: " in said
+    before = config.read_bytes()
+    code, said = doit(shop, "init")
+    assert code == 0 and "partition_configs/hello.yaml: is there already" in said
+    assert config.read_bytes() == before
+    code, said = doit(shop / "models", "init")
+    assert code == 3 and "is a workspace already, and this is a folder in it" in said
+
+
+@pytest.mark.slow
+def test_the_package_of_a_new_workspace_is_built_and_validated(doit, tmp_path):
+    assert doit(tmp_path, "init")[0] == 0
+    code, said = doit(tmp_path / "models")
+    assert code == 0, said
+    assert (tmp_path / "build" / "hello" / "hello.pte").exists()
+
+
+def test_doit_works_in_a_folder_below(doit, tmp_path):
+    bench = bench_of("pair", tmp_path)
+    code, said = doit(bench.root / "models", "plan", "pair/encode")
+    assert code == 0 and said.endswith("1 to do, 1 waits\n"), said
+    code, said = doit(bench.root / "partition_configs", "list", "--all")
+    assert code == 0 and "lower:pair" in said
+
+
+def test_help_lists_our_commands(doit, tmp_path):
+    bench = bench_of("pair", tmp_path)
+    listed = doit(bench.root / "models", "help")
+    assert listed == doit(bench.root, "--help") == doit(tmp_path, "help")
+    assert listed[0] == 0 and "  doit plan            what a run would do, and why" in listed[1]
+    assert max(map(len, listed[1].splitlines())) <= 100
+    code, said = doit(bench.root, "help", "lower")
+    assert (code, said) == doit(bench.root, "lower", "--help")
+    assert "usage: doit lower [package[/method] ...]" in said and "examples:\n" in said
+    code, said = doit(bench.root, "help", "lowr")
+    assert code == 3 and "did you mean 'lower'?" in said
+    code, said = doit(bench.root, "help", "list")
+    assert code == 0 and "PURPOSE" in said  # doit's own
+
+
+def test_projects_of_others_are_as_they_were(doit, tmp_path):
+    """Also with tasks of the same names, and no more of this package is imported than that door."""
+    (tmp_path / "dodo.py").write_text(
+        "def task_init():\n"
+        "    return {'actions': ['echo hello'], 'verbosity': 2}\n"
+        "def task_plan():\n"
+        "    return {'actions': ['echo planned'], 'verbosity': 2}\n"
+        "def task_imports():\n"
+        "    import sys\n"
+        "    def check():\n"
+        "        found = {m for m in sys.modules if m.split('.')[0] == 'pipeline'}\n"
+        "        assert found == {'pipeline', 'pipeline.doit_commands'}, found\n"
+        "    return {'actions': [check]}\n"
+    )
+    assert doit(tmp_path) == (0, ".  init\nhello\n.  plan\nplanned\n.  imports\n")
+    assert doit(tmp_path, "init") == (0, ".  init\nhello\n")
+    code, said = doit(tmp_path, "help")
+    assert code == 0 and said.startswith("doit -- automation tool")
+    assert doit(tmp_path, "--help") == (code, said)
+    code, said = doit(tmp_path, "clean", "--orphans")
+    assert code == 3 and "--orphans is for a workspace of pte-pipeline" in said
+    (tmp_path / "below").mkdir()
+    code, said = doit(tmp_path / "below")
+    assert code == 3 and said.startswith("ERROR: Could not find dodo file")
+    assert not (tmp_path / "build").exists()

@@ -1,0 +1,109 @@
+"""What is shown while actions run, and where it is plain."""
+
+import io
+import re
+import time
+
+import pytest
+
+from pipeline.cli.progress import Tally, clock, is_live, progress_on, terminal_width
+from pipeline.plan.actions import Action
+from pipeline.report.events import Event
+from pipeline.run.batch import Outlook
+from pipeline.run.worker import UnderWay
+
+ACTIONS = [Action("compile", "m", "p", name, {}, None) for name in ("a", "b", "c")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def outlook(under_way, seconds=10.0):
+    return Outlook(lambda action: under_way.get(action.method), lambda _: seconds, 2)
+
+
+def ended(method, outcome="built"):
+    return Event("compile", "p", method, "m", outcome, seconds=1.25)
+
+
+def test_a_tally_knows_what_runs_and_how_long_it_takes_yet():
+    under_way = {"a": UnderWay("to edge"), "b": UnderWay("quantize", 12, 64)}
+    tally = Tally(ACTIONS, outlook(under_way))
+    running = tally.running(100.0)
+    assert [(a.method, status, seconds) for a, status, seconds in running] == [
+        ("a", UnderWay("to edge"), 0.0),
+        ("b", UnderWay("quantize", 12, 64), 0.0),
+    ]
+    assert tally.left(tally.running(104.0)) == (6 + 6 + 10) / 2
+    assert tally.left(tally.running(130.0)) == 10  # of the one that has not begun
+    tally.count(ended("a", "failed"))
+    assert [a.method for a, _, _ in tally.running(131.0)] == ["b"]
+    assert (tally.done, tally.failed) == (1, 1)
+    assert Tally(ACTIONS, outlook({}, None)).left([]) is None  # nothing is known of them
+
+
+def test_a_terminal_shows_each_action_with_stage_time_and_what_it_took_before(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
+    stream = Terminal()
+    stream.unguarded = stream.write
+    under_way = {"b": UnderWay("quantize", 12, 64)}
+    with progress_on(stream, ACTIONS, outlook(under_way)) as show:
+        show(ended("a"))
+        time.sleep(0.3)  # it is drawn again meanwhile
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert "built    compile p/a 1.2 s" in shown
+    assert "compile: 1 of 3 done | 0:00, about 0:10 left | 1 of 2 workers busy" in shown
+    assert "  compile p/b  quantize 12/64  0:00 of about 0:10" in shown
+
+
+@pytest.mark.parametrize(
+    ("stream", "given", "live"),
+    [
+        (Terminal, {"TERM": "xterm"}, True),
+        (Terminal, {"TERM": "xterm", "CI": "true"}, False),
+        (Terminal, {"TERM": "dumb"}, False),
+        (Terminal, {}, False),
+        (io.StringIO, {"TERM": "xterm"}, False),
+    ],
+)
+def test_only_terminals_are_redrawn(monkeypatch, stream, given, live):
+    for name in ("TERM", "CI", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    made = stream()
+    made.unguarded = made.write
+    assert is_live(made) is live
+    with progress_on(made, ACTIONS, outlook({})) as show:
+        show(ended("a"))
+    plain = "built    compile p/a" + " " * 37 + "1.2 s\n"
+    assert (made.getvalue() == plain) is not live
+
+
+def test_no_color_is_heeded(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
+    for value, colours in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", value)
+        stream = Terminal()
+        stream.unguarded = stream.write
+        with progress_on(stream, ACTIONS, outlook({})) as show:
+            show(ended("a"))
+        assert ("\x1b[32m" in stream.getvalue()) is colours
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (75, "1:15"), (3700, "1:01:40")]
+)
+def test_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "width"), [({"COLUMNS": "60"}, 60), ({"COLUMNS": "0"}, None), ({}, None)]
+)
+def test_lines_outside_of_terminals_are_as_long_as_they_like(given, width):
+    assert terminal_width(io.StringIO(), given) == width

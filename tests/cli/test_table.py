@@ -1,0 +1,120 @@
+"""The table at the end of a run fits the terminal, and names the worst."""
+
+import pytest
+
+from pipeline.cli import table
+from pipeline.cli.console import describe_failures
+from pipeline.cli.table import make_table
+from pipeline.report.events import Event
+
+LONG = "a-package-of-a-matrix-with-a-very-long-name-for-android"
+
+
+def method(name, error, **more):
+    limits = {"atol": 1e-3}
+    facts = {"method": name, "max_abs": error, "limits": limits, "ok": True, "not_run": ""}
+    return facts | {"limits_from": "config", "runs": 3, "delegation": {}} | more
+
+
+class Built:
+    """A plan whose packages were built, and its workspace."""
+
+    packages = ("small", LONG)
+
+    def __init__(self, root):
+        self.root, self.build = root, root / "build"
+
+    @property
+    def workspace(self):
+        return self
+
+    def package(self, name):
+        return self.build / name
+
+    def state(self, name):
+        return {"validate": {"ok": False}}
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    from pipeline.report import packages, records
+
+    counts = {"delegation": {"nodes": 4, "delegated_nodes": 3}}
+    manifest = {"files": {"a.pte": {"size": 2000}}, "methods": {"one": counts, "two": counts}}
+    report = {"methods": [method("one", 1e-6), method("two", 5e-4)]}
+    monkeypatch.setattr(records, "read_manifest", lambda *_: manifest)
+    monkeypatch.setattr(records, "read_fitting", lambda path: report)
+    monkeypatch.setattr(packages, "outcome", lambda _: "passed")
+    return Built(tmp_path)
+
+
+def events(*packages):
+    return [
+        Event(kind, package, each, "m", "built", seconds=2.0)
+        for package in packages
+        for kind, each in (
+            ("compile", "one"),
+            ("compile", "two"),
+            ("link", None),
+            ("validate", None),
+        )
+    ]
+
+
+def test_a_package_has_a_line_with_its_worst_method(plan):
+    assert list(make_table(plan, events("small"), (), None)) == [
+        "package  lower  validate  delegated    size  max error           limit  seconds",
+        "-------  -----  --------  ---------  ------  ---------  --------------  -------",
+        "small    built  built          75 %  2.0 kB    5.0e-04  1.0e-03 config      8.0",
+    ]
+
+
+def test_methods_have_lines_where_they_are_asked_for(plan):
+    lines = list(make_table(plan, events("small", LONG), ("small",), None))
+    assert [line.split()[0] for line in lines[2:]] == [LONG, "small", "one", "two"]
+    assert lines[4].startswith("  one") and "1.0e-06" in lines[4]
+    assert len(list(make_table(plan, events("small", LONG), None, None))) == 8
+
+
+@pytest.mark.parametrize("width", [200, 120, 100, 80, 60, 40])
+def test_it_fits(plan, width):
+    lines = list(make_table(plan, events("small", LONG), None, width))
+    assert max(map(len, lines)) <= width
+    head = lines[0].split("  ")
+    assert head[0] == "package" and "lower" in lines[0] and "validate" in lines[0]
+    assert ("limit" in lines[0]) is (width >= 100)
+    assert any("android" in line for line in lines)
+
+
+def test_what_was_not_asked_for_has_no_column(plan):
+    only = [event for event in events("small") if event.kind == "compile"]
+    assert list(make_table(plan, only, (), None))[::2] == [
+        "package  lower  seconds",
+        "small    built      4.0",
+    ]
+    assert "validate" not in table.HEADINGS[:2]
+
+
+def test_failures_are_told_again_with_the_file_to_open(plan):
+    page = plan.package("small") / "report.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("")
+    log = "build/.logs/x.log"
+    shared = "partition_configs/_base.yaml:1: is wrong"
+    failed = [
+        Event("compile", "small", "one", "m", "failed", error="no kernel", stage="emit", log=log),
+        Event("validate", "small", None, "m", "failed", error="gate max_size: 2 wanted", log=log),
+        Event("link", "a", None, "m", "failed", error=f"{shared}\nmore"),
+        Event("link", "b", None, "m", "failed", error=f"{shared}\nmore"),
+    ]
+    assert list(describe_failures(plan, [*events("small"), *failed])) == [
+        "",
+        "failed:",
+        "  compile small/one in stage 'emit': no kernel",
+        "    build/.logs/x.log",
+        "  validate small: gate max_size: 2 wanted",
+        "    build/small/report.html",
+        f"  link a, link b: {shared}",
+        "    and 1 line more above",
+    ]
+    assert not list(describe_failures(plan, events("small")))
