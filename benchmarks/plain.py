@@ -67,7 +67,7 @@ def build(
         ExecutorchBackendConfig(external_constants=emit.get("external_constants", False))
     )
     out.mkdir(parents=True)
-    made.save(str(out / f"{config['model']}.pte"))
+    made.save(str(out / f"{out.name}.pte"))
     made.write_tensor_data_to_file(str(out))
 
 

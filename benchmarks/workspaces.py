@@ -204,7 +204,7 @@ def _finish(plan: Plan, package: str) -> None:
     link = plan.link(package)
     assert link is not None
     records = dict.fromkeys((MANIFEST, CONTENTS), "{}")
-    _install(plan, link, {f"{link.model}.pte": package, **records})
+    _install(plan, link, {f"{link.key['file']}.pte": package, **records})
     validate = plan.validate(package)
     assert validate is not None
     facts = {

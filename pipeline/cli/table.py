@@ -77,6 +77,8 @@ def _rows(
         own = [event for event in events if event.package == package]
         manifest = read_manifest(plan.workspace, package) or {}
         report = read_fitting(plan.workspace.package(package) / REPORT) or {}
+        if report.get("files") != {n: f["digest"] for n, f in manifest.get("files", {}).items()}:
+            report = {}  # of another build of it
         yield _package_row(package, own, manifest, report)
         if shown is None or package in shown:
             yield from _method_rows(own, manifest, report)

@@ -155,15 +155,15 @@ def task_lower() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("lower")
     for package in _packages(plan):
-        model = plan.model(package)
+        model, file = plan.model(package), plan.file(package)
         whole = _selection.whole
         units = () if whole or plan.problems(package) else plan.units(package)
         yield _task(
             ActionTask(plan, "link", model, package),
-            f"lower {package}" + (f" to {model}.pte" if model else ""),
+            f"lower {package}" + (f" to {file}" if file else ""),
             partial(_make_method_tasks, plan, package) if whole else None,
             setup=[f"compile:{quoted(package)}/{unit_name(unit)}" for unit in units],
-            targets=[f"build/{package}/{model}.pte"] if model else [],
+            targets=[f"build/{package}/{file}"] if file else [],
             clean=[(remove_what_was_built, (plan, package))],
         )
 

@@ -146,6 +146,8 @@ class PackageConfig(Options):
     """Parameters with which export_methods() of models/<model>.py is called."""
     target: Label | None = None
     """A label for people and reports."""
+    file: Name | None = None
+    """How the .pte in build/<package>/ is called, without its ending; by default as the package."""
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
     """Every method of the model, and how it is lowered, or `omit` for one that is left out."""
     omitted: tuple[MethodName, ...] = ()
@@ -156,6 +158,11 @@ class PackageConfig(Options):
     """Methods that return a constant, with the constant."""
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
+
+    @property
+    def stem(self) -> str:
+        """How the package's .pte is called, without its ending."""
+        return self.file or self.package
 
     @property
     def units(self) -> list[tuple[str, ...]]:

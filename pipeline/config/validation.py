@@ -135,7 +135,7 @@ class ValidateConfig(Limits):
     methods: dict[MethodName, MethodLimits] = Field(default={})
     """By method: examples, and limits that differ from the package's."""
     bundle: bool = False
-    """Leave <model>.bpte beside the package: a bundled program with the inputs that were run and
+    """Leave <file>.bpte beside the package: a bundled program with the inputs that were run and
     what the source gives on them, for ExecuTorch's runtime on a device."""
     bundle_limit: Size = 32 * 2**20
     """The greatest size of a method's inputs and outputs in the bundled program."""

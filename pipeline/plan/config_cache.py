@@ -31,6 +31,7 @@ class ConfigSummary:
 
     Attributes:
         export: the model and its parameters, as `name_export` names them.
+        file: how the package's .pte is called, without its ending.
         omitted: the methods of the model that are no part of the package.
         units: the methods that are compiled together, unit by unit.
         distributions: those whose versions count for what the backends and quantizers make.
@@ -43,6 +44,7 @@ class ConfigSummary:
 
     model: str
     export: str
+    file: str
     omitted: tuple[str, ...]
     units: tuple[tuple[str, ...], ...]
     distributions: tuple[str, ...]
@@ -243,6 +245,7 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
     return {
         "model": config.model,
         "export": name_export(config.model, config.export),
+        "file": config.stem,
         "omitted": config.omitted,
         "units": config.units,
         "distributions": sorted(

@@ -201,6 +201,7 @@ def link_action(
         "package": config.package,
         "model": config.model,
         "target": config.target,
+        "file": config.stem,
         "order": list(methods),
         "layout": config.emit.layout.resolved(),
         "compiles": digests,

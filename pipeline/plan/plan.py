@@ -78,6 +78,11 @@ class Plan:
         summary = self.configs.summary(package)
         return summary.model if summary else None
 
+    def file(self, package: str) -> str | None:
+        """Return the name of a package's .pte in its folder, None where the config has mistakes."""
+        summary = self.configs.summary(package)
+        return f"{summary.file}.pte" if summary else None
+
     @once
     def problems(self, package: str) -> tuple[Problem, ...]:
         """Return all that is wrong with a package's config or source, as far as is known now."""

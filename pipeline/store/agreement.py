@@ -81,7 +81,8 @@ def _is_placeable(named: Json) -> bool:
 
 
 def _agrees_link(key: Json, result: Json) -> bool:
-    required = {f"{key['model']}.pte", MANIFEST, CONTENTS}
+    stem = key.get("file", key["model"])  # earlier versions called it as the model
+    required = {f"{stem}.pte", MANIFEST, CONTENTS}
     others = result["files"].keys() - required - {ETRECORD}
     whole = required <= result["files"].keys() and all(name.endswith(".ptd") for name in others)
     program = {name for name in result["files"] if name.endswith((".pte", ".ptd"))}

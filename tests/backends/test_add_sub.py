@@ -606,7 +606,7 @@ def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
 
 @pytest.mark.slow
 def test_constants_of_two_methods_are_stored_once(bench):
-    pte = bench.bytes_of("sums", "small.pte")
+    pte = bench.bytes_of("sums", "sums.pte")
     assert pte.count(torch.arange(24.0).numpy().tobytes()) == 1
     assert pte.count(b'"data":"add_sub/') == 5
     assert str(bench.root).encode() not in pte
@@ -614,9 +614,9 @@ def test_constants_of_two_methods_are_stored_once(bench):
 
 def broken(bench, folder):
     """The package, with a subtraction that declares another result than it gives."""
-    pte = bench.bytes_of("sums", "small.pte")
+    pte = bench.bytes_of("sums", "sums.pte")
     start = pte.index(b"[6,4]", pte.index(b'"sub"'))
-    path = folder / "small.pte"
+    path = folder / "sums.pte"
     path.write_bytes(pte[:start] + b"[6,5]" + pte[start + 5 :])
     return path
 

@@ -175,7 +175,7 @@ def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench):
 
 
 def test_the_order_in_which_a_config_names_methods_means_nothing(bench):
-    assert bench.bytes_of("reversed", "small.pte") == bench.bytes_of("fp16", "small.pte")
+    assert bench.bytes_of("reversed", "reversed.pte") == bench.bytes_of("fp16", "fp16.pte")
 
 
 def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
@@ -207,7 +207,7 @@ def unpacked(model: bytes, folder: Path) -> Path:
 @pytest.mark.parametrize(("package", "number", "functions"), [("fp16", 1, 2), ("apart", 2, 0)])
 def test_models_are_whole(bench, package, number, functions, tmp_path):
     """coremltools reads them, ids fit together, and weights lie where the model looks for them."""
-    models = models_of(bench.bytes_of(package, "small.pte"))
+    models = models_of(bench.bytes_of(package, f"{package}.pte"))
     assert len(models) == number
     identifiers = set()
     for place, model in enumerate(models):
@@ -227,7 +227,7 @@ def test_models_are_whole(bench, package, number, functions, tmp_path):
 
 def test_joined_methods_share_their_weights(bench):
     """The trunk's weights stand in both models apart, and once in the joined one."""
-    assert len(bench.bytes_of("fp16", "small.pte")) < len(bench.bytes_of("apart", "small.pte")) / 2
+    assert len(bench.bytes_of("fp16", "fp16.pte")) < len(bench.bytes_of("apart", "apart.pte")) / 2
 
 
 def spec(name, **options):

@@ -247,7 +247,7 @@ def test_partitions_are_lowered_in_their_order_whatever_the_hash_seed(tmp_path):
             "-a", "lower", PYTHONHASHSEED=seed, PTE_PIPELINE_STORE=str(tmp_path / seed)
         )
         assert code == 0, bench.output
-        made.add(bench.bytes_of("apart", "small.pte"))
+        made.add(bench.bytes_of("apart", "apart.pte"))
     assert len(made) == 1
 
 

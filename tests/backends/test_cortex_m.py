@@ -53,12 +53,12 @@ def test_operators_are_its_kernels_and_neither_delegated_nor_left(bench, package
         assert counts["delegated_nodes"] == 0 and counts["partitions"] == {}
         assert not [name for name in counts["undelegated"] if name.startswith("cortex_m.")]
         assert sum(kernels.values()) + sum(counts["undelegated"].values()) == counts["nodes"]
-    assert b"cortex_m::quantized_conv2d" in bench.bytes_of(package, "small.pte")
+    assert b"cortex_m::quantized_conv2d" in bench.bytes_of(package, f"{package}.pte")
     assert "## Kernels of backends" in bench.bytes_of(package, "report.md").decode()
 
 
 def test_the_core_counts(bench):
-    assert bench.bytes_of("m55", "small.pte") != bench.bytes_of("m4", "small.pte")
+    assert bench.bytes_of("m55", "m55.pte") != bench.bytes_of("m4", "m4.pte")
 
 
 @pytest.mark.parametrize("package", CONFIGS)
@@ -112,7 +112,7 @@ Path("own.pte").write_bytes(edge.to_executorch().buffer)
 def test_bytes_are_those_of_the_sequence_of_executorchs_own_tests(bench):
     done = run_python("-c", _OWN_SEQUENCE, cwd=bench.root, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert bench.bytes_of("m55", "small.pte") == (bench.root / "own.pte").read_bytes()
+    assert bench.bytes_of("m55", "m55.pte") == (bench.root / "own.pte").read_bytes()
 
 
 def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):

@@ -313,7 +313,7 @@ def test_a_backend_needs_nothing_but_a_function(site, tmp_path):
     assert bench.doit(**path) == 0, bench.output
     counts = manifest_of(bench, "board")["methods"]["features"]["delegation"]
     assert counts["partitions"] == {"AcmeBackend": 1}
-    assert b"aten.add.Tensor" in bench.bytes_of("board", "small.pte")
+    assert b"aten.add.Tensor" in bench.bytes_of("board", "board.pte")
     check_not_run(bench, "board", "needs a board of Acme's")
     # A class beside it: the plan says which of the two is called.
     install(site, with_function("AcmeBackend", details="acme_sdk.delegate:AcmeBackend"))

@@ -263,7 +263,7 @@ def test_kept_pattern_graphs_change_nothing(bench):
     path = bench.root / "plain.pte"
     done = run_python("-c", _PLAIN, str(REPOSITORY), str(path))
     assert done.returncode == 0, done.stderr
-    assert path.read_bytes() == bench.bytes_of("fp32", "small.pte")
+    assert path.read_bytes() == bench.bytes_of("fp32", "fp32.pte")
 
 
 def test_what_vulkan_leaves_has_its_reason():

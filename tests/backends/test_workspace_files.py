@@ -82,8 +82,8 @@ def bench(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_backend_is_given_the_file(bench):
-    assert b"speed = 1" in bench.bytes_of("board", "small.pte")
-    assert str(bench.root).encode() not in bench.bytes_of("board", "small.pte")
+    assert b"speed = 1" in bench.bytes_of("board", "board.pte")
+    assert str(bench.root).encode() not in bench.bytes_of("board", "board.pte")
     lowering = manifest_of(bench, "board")["methods"]["features"]["lowering"]
     ((place, (digest,)),) = lowering["files"].items()
     assert place == "partitioners[0].acme.board" and len(digest) == 64
@@ -98,7 +98,7 @@ def test_another_content_is_a_miss_and_told(bench):
     assert said in bench.output
     assert bench.doit("lower") == 0, bench.output
     assert {bench.outcomes()[name] for name in COMPILES} == {"built"}
-    assert b"speed = 2" in bench.bytes_of("board", "small.pte")
+    assert b"speed = 2" in bench.bytes_of("board", "board.pte")
     bench.edit("boards/a.ini", "speed = 2", "speed = 1")
     assert bench.doit() == 0, bench.output
     assert {bench.outcomes()[name] for name in COMPILES} == {"hit"}
@@ -106,7 +106,7 @@ def test_another_content_is_a_miss_and_told(bench):
 
 @pytest.mark.slow
 def test_another_place_of_the_same_content_is_none(bench, tmp_path):
-    before = bench.bytes_of("board", "small.pte"), bench.bytes_of("board", "manifest.json")
+    before = bench.bytes_of("board", "board.pte"), bench.bytes_of("board", "manifest.json")
     (bench.root / "boards" / "a.ini").rename(bench.root / "b.ini")
     bench.edit("partition_configs/board.yaml", "boards/a.ini", "b.ini")
     assert bench.doit() == 0, bench.output
@@ -116,7 +116,7 @@ def test_another_place_of_the_same_content_is_none(bench, tmp_path):
     bench.edit("partition_configs/board.yaml", "b.ini", "boards/a.ini")
     assert bench.doit("-a", "lower") == 0, bench.output  # made of the other place
     assert (
-        bench.bytes_of("board", "small.pte"),
+        bench.bytes_of("board", "board.pte"),
         bench.bytes_of("board", "manifest.json"),
     ) == before
 

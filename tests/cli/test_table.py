@@ -40,8 +40,12 @@ def plan(tmp_path, monkeypatch):
     from pipeline.report import packages, records
 
     counts = {"delegation": {"nodes": 4, "delegated_nodes": 3}}
-    manifest = {"files": {"a.pte": {"size": 2000}}, "methods": {"one": counts, "two": counts}}
-    report = {"methods": [method("one", 1e-6), method("two", 5e-4)]}
+    manifest = {
+        "files": {"a.pte": {"size": 2000, "digest": "d"}},
+        "methods": {"one": counts, "two": counts},
+    }
+    judged = [method("one", 1e-6), method("two", 5e-4)]
+    report = {"methods": judged, "files": {"a.pte": "d"}}
     monkeypatch.setattr(records, "read_manifest", lambda *_: manifest)
     monkeypatch.setattr(records, "read_fitting", lambda path: report)
     monkeypatch.setattr(packages, "outcome", lambda _: "passed")

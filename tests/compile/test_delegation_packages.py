@@ -166,7 +166,7 @@ def test_manifests_do_not_depend_on_lines(bench, package, tmp_path):
     (other.root / "models" / "small.py").write_text(moved)
     empty = str(tmp_path / "empty")
     assert other.doit(PTE_PIPELINE_STORE=empty, timeout=900) == 0, other.output
-    for name in ("manifest.json", "small.pte"):
+    for name in ("manifest.json", f"{package}.pte"):
         assert other.bytes_of(package, name) == bench.bytes_of(package, name)
     before, after = (each.bytes_of(package, "report.md").decode() for each in (bench, other))
     assert before != after

@@ -315,11 +315,11 @@ def test_a_build_leaves_it_beside_a_package_that_is_the_same(built):
     traced = config + "emit: {etrecord: true}\n"
     (built.root / "partition_configs/traced.yaml").write_text(traced)
     assert built.doit("lower", timeout=900) == 0, built.output
-    assert built.bytes_of("traced", "pair.pte") == bare
+    assert built.bytes_of("traced", "traced.pte") == bare
     before = built.bytes_of("traced", "etrecord.bin")
     manifest = json.loads(built.bytes_of("traced", "manifest.json"))
     assert manifest["etrecord"]["size"] == len(before)
-    assert list(manifest["files"]) == ["pair.pte"]  # what a gate's max_size counts
+    assert list(manifest["files"]) == ["traced.pte"]  # what a gate's max_size counts
     assert not (built.root / "build/pair/etrecord.bin").exists()
     assert set(json.loads(entries(before)["debug_handle_map"])) == {"encode", "decode"}
 
@@ -329,7 +329,7 @@ def test_a_build_leaves_it_beside_a_package_that_is_the_same(built):
     outcomes = built.outcomes()
     assert outcomes["compile traced/encode"] == outcomes["compile traced/decode"] == "built"
     assert outcomes["compile pair/encode"] != "built" and outcomes["compile pair/decode"] != "built"
-    assert built.bytes_of("traced", "pair.pte") == bare
+    assert built.bytes_of("traced", "traced.pte") == bare
     text, old = (
         entries(each)[f"{EDGE}/encode"].decode()
         for each in (built.bytes_of("traced", "etrecord.bin"), before)

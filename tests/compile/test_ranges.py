@@ -145,7 +145,9 @@ def test_it_is_told_by_the_terminal_the_manifest_and_the_report(tmp_path: Path):
     assert (told["size"], told["source"], told["lowered"]) == ("x.shape[2]", [10, 4000], [10, 2560])
     assert "narrowed" not in methods["kept"]
     for package in ("plain", "kept"):
-        assert joint_call(plan_of(bench), package).buffer == bench.bytes_of(package, "wave.pte")
+        assert joint_call(plan_of(bench), package).buffer == bench.bytes_of(
+            package, f"{package}.pte"
+        )
     assert bench.doit("-c", "validate") == 1
     assert json.loads(bench.bytes_of("kept", "report.json"))["ok"], bench.output
     assert (

@@ -96,8 +96,8 @@ def test_a_matrix_makes_packages(_composed):
         assert (_composed.root / "build" / name / "pair.pte").stat().st_size > 0
     manifest = json.loads(_composed.bytes_of("many-ios-xnnpack", "manifest.json"))
     assert manifest["target"] == "ios-arm64"
-    assert _composed.bytes_of("phone", "pair.pte") == _composed.bytes_of("pair", "pair.pte")
-    plain = _composed.bytes_of("many-android-none", "pair.pte")
+    assert _composed.bytes_of("phone", "phone.pte") == _composed.bytes_of("pair", "pair.pte")
+    plain = _composed.bytes_of("many-android-none", "many-android-none.pte")
     assert plain != _composed.bytes_of("pair", "pair.pte")
 
 

@@ -93,6 +93,7 @@ def test_resolved_fills_in_every_default():
         "export": {},
         "operators": [],
         "target": None,
+        "file": None,
         "methods": {
             "f": {
                 "partitioners": [

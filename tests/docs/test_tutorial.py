@@ -97,4 +97,4 @@ def test_the_tutorial_does_what_it_says(tmp_path):
     assert len(printed) == len(expected)
     for output, lines in zip(printed, expected, strict=True):
         assert [line for line in lines if line not in output] == [], output
-    assert list(shop.glob("build/classifier-phone/*.pte"))
+    assert (shop / "build" / "classifier-phone" / "classifier-phone.pte").is_file()

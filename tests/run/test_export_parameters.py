@@ -175,7 +175,7 @@ def test_each_set_of_parameters_is_an_export_of_its_own(bench):
     assert {names(4), names(6)} <= bench.outcomes().keys()
     for size in (4, 6):
         package = f"sized-{size}"
-        assert bench.bytes_of(package, "sized.pte") == joint(size)
+        assert bench.bytes_of(package, f"{package}.pte") == joint(size)
         manifest = json.loads(bench.bytes_of(package, "manifest.json"))
         assert manifest["order"] == ["encode", "count"]
         table = manifest["constant_methods"].pop("get_table")

@@ -81,7 +81,7 @@ def test_bytes_are_those_of_the_joint_call(shipped, package):
     plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
     manager = joint_call(plan, package)
     assert not manager._tensor_data
-    made = {f"{plan.config(package).model}.pte": bytes(manager.buffer)}
+    made = {f"{package}.pte": bytes(manager.buffer)}
     assert files_of(shipped.root / "build" / package) == made
 
 
@@ -101,8 +101,8 @@ def test_manifest_names_what_a_package_was_made_of(shipped):
     mixed = methods["features"]["delegation"]["partitions"]["XnnpackBackend"]
     assert mixed > methods["classify"]["delegation"]["partitions"]["XnnpackBackend"]
     assert manifest["toolchain"]["executorch"] == "1.4.1"
-    pte = shipped.bytes_of("vision-mixed", "vision.pte")
-    assert manifest["files"]["vision.pte"]["size"] == len(pte)
+    pte = shipped.bytes_of("vision-mixed", "vision-mixed.pte")
+    assert manifest["files"]["vision-mixed.pte"]["size"] == len(pte)
     assert str(shipped.root) not in json.dumps(manifest)
 
 
@@ -120,9 +120,8 @@ def test_interpreter_and_executorch_agree(shipped, package):
     """On standard normal inputs of the greatest sizes, twice in a row for state. Where activations
     are quantized, a difference in the last bit can round one of them the other way. What only the
     interpreter runs is left to validation."""
-    plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
     folder = shipped.root / "build" / package
-    pte = folder / f"{plan.config(package).model}.pte"
+    pte = folder / f"{package}.pte"
     files = PackageFiles.of(pte, sorted(folder.glob("*.ptd")))
     runtime, walked = Session(files, "executorch"), Session(files, "interpreter")
     facts = json.loads(shipped.bytes_of(package, "manifest.json"))["methods"]
@@ -156,8 +155,7 @@ def _value(shape, generator):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_loaded_methods_have_the_signatures_of_their_sources(shipped, package):
     plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
-    model = plan.config(package).model
-    loaded = load_package(shipped.root / "build" / package / f"{model}.pte")
+    loaded = load_package(shipped.root / "build" / package / f"{package}.pte")
     for name, source in plan.methods(package).items():
         program = load_program(source.archive, source.entry)
         names, keywords = argument_names(program)

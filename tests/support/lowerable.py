@@ -164,14 +164,14 @@ def check_same_bytes(bench: Bench, joint: Collection[str], *others: str) -> None
     """Check the files against those of a process of its own, with another hash seed: a build
     without any cache, of all these packages, and ExecuTorch's joint call, of the first ones."""
     packages = (*joint, *others)
-    before = {package: bench.bytes_of(package, "small.pte") for package in packages}
+    before = {package: bench.bytes_of(package, f"{package}.pte") for package in packages}
     folders = str(bench.root), str(REPOSITORY)
     seed = {**os.environ, "PYTHONHASHSEED": "7"}
     words = "-c", _AGAIN, *folders, " ".join(joint), *packages
     done = run_python(*words, cwd=bench.root, env=seed, timeout=900, merged=True)
     assert done.returncode == 0, done.stdout
     for package in packages:
-        assert bench.bytes_of(package, "small.pte") == before[package], package
+        assert bench.bytes_of(package, f"{package}.pte") == before[package], package
     for package in joint:
         assert (bench.root / f"{package}-joint.pte").read_bytes() == before[package], package
 
@@ -188,7 +188,9 @@ def check_fresh_checkout_hits(bench: Bench, root: Path, *packages: str) -> None:
     assert code == 0, other.output
     assert set(other.outcomes().values()) == {"hit"}
     for package in packages:
-        assert other.bytes_of(package, "small.pte") == bench.bytes_of(package, "small.pte")
+        assert other.bytes_of(package, f"{package}.pte") == bench.bytes_of(
+            package, f"{package}.pte"
+        )
 
 
 def check_ran(bench: Bench, package: str) -> None:

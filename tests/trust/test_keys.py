@@ -77,9 +77,9 @@ def test_a_class_and_a_file_with_other_names_compile_nothing(built, tmp_path):
     assert found["export pear"] == found["link pair"] == "built"
     assert {found[f"compile pair/{name}"] for name in ("encode", "decode")} <= {"hit", "up-to-date"}
     assert {cold.outcomes()[f"compile pair/{name}"] for name in ("encode", "decode")} == {"built"}
-    for name in ("pear.pte", "contents.json", "manifest.json"):
+    for name in ("pair.pte", "contents.json", "manifest.json"):
         assert built.bytes_of("pair", name) == cold.bytes_of("pair", name)
-    assert built.bytes_of("pair", "pear.pte") == before
+    assert built.bytes_of("pair", "pair.pte") == before
     for name in ("manifest.json", "contents.json", "report.json", "report.html"):
         assert b"Encode" not in built.bytes_of("pair", name)
 
@@ -140,14 +140,14 @@ def test_stack_traces_in_a_package_are_those_of_the_source(tmp_path):
     settings = {**both(partitioners=[]), "emit": {"emit_stacktrace": True}}
     bench = bench_for(tmp_path / "here", {"traced": settings})
     assert bench.doit("lower") == 0, bench.output
-    before = bench.bytes_of("traced", "small.pte")
+    before = bench.bytes_of("traced", "traced.pte")
     bench.edit("models/small.py", "class Features", "# A line more.\n\n\nclass Features")
     assert bench.doit("lower") == 0, bench.output
-    found = bench.bytes_of("traced", "small.pte")
+    found = bench.bytes_of("traced", "traced.pte")
     # At the same path, which stands in the bytes as well.
     bench.root.rename(tmp_path / "moved")
     moved = type(bench)(tmp_path / "moved")
-    assert found != before and found == rebuilt(moved, bench.root).bytes_of("traced", "small.pte")
+    assert found != before and found == rebuilt(moved, bench.root).bytes_of("traced", "traced.pte")
 
 
 @pytest.mark.slow

@@ -168,13 +168,13 @@ def test_a_pass_never_gives_stale_bytes(how, tmp_path):
         declared = f"INPUTS = [{pattern!r}]\n"
         path.write_text(SCALE.format(header=declared + READS[how]))
     assert bench.doit("lower") == 0, bench.output
-    before = bench.bytes_of("p", "small.pte")
+    before = bench.bytes_of("p", "p.pte")
     assert bench.doit("lower") == 0 and "built" not in bench.output, bench.output
     for folder in ("passes", "data"):
         (bench.root / folder / "n.json").write_text("4.0")
     (bench.root / "data/flag").write_text("")
     assert bench.doit("lower", LEVEL="5") == 0, bench.output
-    assert bench.bytes_of("p", "small.pte") != before
+    assert bench.bytes_of("p", "p.pte") != before
 
 
 @pytest.mark.slow

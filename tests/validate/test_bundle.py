@@ -80,8 +80,8 @@ def told(bench):
 
 @pytest.mark.slow
 def test_the_runtime_verifies_every_case_with_the_tolerances_of_the_report(bench):
-    data, record = bench.bytes_of("phone", "small.bpte"), told(bench)
-    assert record["file"] == "small.bpte" and record["size"] == len(data)
+    data, record = bench.bytes_of("phone", "phone.bpte"), told(bench)
+    assert record["file"] == "phone.bpte" and record["size"] == len(data)
     assert set(record["methods"]) == {"features", "classify"}
     for method, suite in record["methods"].items():
         random = [f"generated {number} (seed 0)" for number in range(3)]
@@ -97,7 +97,7 @@ def test_the_runtime_verifies_every_case_with_the_tolerances_of_the_report(bench
 
 @pytest.mark.slow
 def test_a_case_expects_what_the_source_gives_not_the_package(bench):
-    data = bench.bytes_of("phone", "small.bpte")
+    data = bench.bytes_of("phone", "phone.bpte")
     with pytest.raises(RuntimeError, match="verification failed"):  # int8 is not float32
         verify(data, "features", 0, rtol=0, atol=1e-6)
 
@@ -108,22 +108,22 @@ def test_it_holds_the_package(bench):
         deserialize_from_flatbuffer_to_bundled_program,
     )
 
-    read = deserialize_from_flatbuffer_to_bundled_program(bench.bytes_of("phone", "small.bpte"))
-    assert bytes(read.program) == bench.bytes_of("phone", "small.pte")
+    read = deserialize_from_flatbuffer_to_bundled_program(bench.bytes_of("phone", "phone.bpte"))
+    assert bytes(read.program) == bench.bytes_of("phone", "phone.pte")
     assert [suite.method_name for suite in read.method_test_suites] == ["classify", "features"]
 
 
 @pytest.mark.slow
 def test_another_build_gives_the_same_bytes(bench):
-    before = bench.bytes_of("phone", "small.bpte")
+    before = bench.bytes_of("phone", "phone.bpte")
     cold = {"PTE_PIPELINE_STORE": str(bench.root / ".empty"), "PYTHONHASHSEED": "7"}
     assert bench.doit("-n", "1", "-a", timeout=900, **cold) == 0, bench.output
-    assert bench.bytes_of("phone", "small.bpte") == before
+    assert bench.bytes_of("phone", "phone.bpte") == before
 
 
 @pytest.mark.slow
 def test_one_that_went_comes_back_and_one_that_is_not_wanted_goes(bench):
-    path, before = bench.root / "build/phone/small.bpte", bench.bytes_of("phone", "small.bpte")
+    path, before = bench.root / "build/phone/phone.bpte", bench.bytes_of("phone", "phone.bpte")
     path.unlink()
     assert bench.doit(timeout=900) == 0, bench.output
     assert path.read_bytes() == before

@@ -47,13 +47,13 @@ def workspace(tmp_path_factory):
 
 
 def file_of(workspace):
-    return workspace.package("pack") / "net.pte"
+    return workspace.package("pack") / "pack.pte"
 
 
 def validated(workspace):
     """The record of what lies on disk, whatever a build would put there again, and the error."""
     plan = Plan(workspace)
-    files = {"net.pte": digest.hash_file(file_of(workspace))}
+    files = {"pack.pte": digest.hash_file(file_of(workspace))}
     action = validate_action(plan.config("pack"), files, plan.methods("pack"))
     error = ""
     try:
@@ -77,7 +77,9 @@ def test_a_byte_that_was_changed_on_disk(workspace, capsys):
     path.unlink()
     path.write_bytes(bytes(changed))
     record, error = validated(workspace)
-    assert error.startswith("package, numerics: net.pte has another content than the manifest says")
+    assert error.startswith(
+        "package, numerics: pack.pte has another content than the manifest says"
+    )
     assert record["failures"][1].startswith("run: ")
     assert culprits(record, "sum") == []
     (culprit,) = culprits(record, "run")

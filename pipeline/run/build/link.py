@@ -98,7 +98,9 @@ def _finish(
     unit_of = {method: unit for unit in units.values() for method in unit["methods"]}
     with ExitStack() as held:
         linked = {
-            f"{stem}.ptd" if stem else f"{action.model}.pte": held.enter_context(joined(own, store))
+            f"{stem}.ptd" if stem else f"{action.key['file']}.pte": held.enter_context(
+                joined(own, store)
+            )
             for stem, own in pieces.items()
         }
         contents = describe_contents(
