@@ -215,8 +215,10 @@ def _build_error(package: str, actions: Sequence[Json]) -> str:
     link = next((action for action in bad if action["kind"] == "link"), None)
     if link is None:
         return ""
-    failed = (a for a in bad if a["outcome"] == "failed" and a["kind"] != "validate")
+    models = {action.get("model") for action in own} - {"", None}
+    exports = [a for a in actions if a["kind"] == "export" and a.get("model") in models]
+    failed = (a for a in [*exports, *bad] if a["outcome"] == "failed" and a["kind"] != "validate")
     if (first := next(failed, None)) is None:
         return link["reason"]
-    where = f"{first['kind']} {first['method']}: " if first["method"] else ""
-    return where + first["error"]
+    of = first["method"] or (first["model"] if first["kind"] == "export" else "")
+    return f"{first['kind']} {of}: {first['error']}" if of else first["error"]

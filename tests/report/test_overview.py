@@ -10,7 +10,7 @@ from pipeline.report.formatting import short
 from pipeline.report.markdown import markdown
 from pipeline.report.packages import Entry
 from pipeline.report.provenance import find_provenance
-from pipeline.report.render import render_all
+from pipeline.report.render import _build_error, render_all
 from pipeline.store.workspace import open_workspace
 from tests.support import golden
 
@@ -121,3 +121,15 @@ def test_provenance_is_on_the_page_over_all_packages_alone(tmp_path, monkeypatch
 )
 def test_limits_are_written_as_figures_are(value, text):
     assert short(value) == text
+
+
+def test_a_package_whose_export_failed_has_its_reason():
+    export = {"kind": "export", "package": None, "method": None, "outcome": "failed", "model": "m"}
+    waiting = {"package": "p", "outcome": "not-run", "model": "m", "error": ""}
+    actions = [
+        {**export, "error": "models/m.py:3: `import x`: no x", "reason": ""},
+        {**export, "error": "another's", "reason": "", "model": "n"},
+        {**waiting, "kind": "compile", "method": "forward", "reason": "export:m failed"},
+        {**waiting, "kind": "link", "method": None, "reason": "compile:p/forward failed"},
+    ]
+    assert _build_error("p", actions) == "export m: models/m.py:3: `import x`: no x"
