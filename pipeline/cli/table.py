@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.cli.columns import columns
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
+from pipeline.report.formatting import decibel, error, percent, short
 from pipeline.store.files import REPORT
 from pipeline.store.sizes import human_size
 
@@ -144,15 +145,15 @@ def _share(counts: Sequence[Any]) -> str:
     from pipeline.report.records import delegated_share
 
     share = delegated_share(counts)
-    return "" if share is None else f"{100 * share:.0f} %"
+    return "" if share is None else percent(share)
 
 
 def _closeness(method: Json) -> tuple[bool, float, float]:
     """Order methods by how near they are to their limits, where these are absolute errors; those
     that failed come last."""
-    error, limit = method["max_abs"], method["limits"].get("atol")
-    error = error if isinstance(error, float) else 0.0
-    return not method["ok"], error / limit if limit else 0.0, error
+    found, limit = method["max_abs"], method["limits"].get("atol")
+    found = found if isinstance(found, float) else 0.0
+    return not method["ok"], found / limit if limit else 0.0, found
 
 
 def _error(method: Json) -> str:
@@ -160,7 +161,7 @@ def _error(method: Json) -> str:
         return "not run"
     if not method["runs"]:
         return ""  # it failed before it could
-    return f"{method['max_abs']:.1e}" if isinstance(method["max_abs"], float) else method["max_abs"]
+    return error(method["max_abs"])
 
 
 def _limit(method: Json) -> str:
@@ -169,6 +170,6 @@ def _limit(method: Json) -> str:
     if not method["runs"]:
         return ""
     if limits.get("atol") is not None:
-        return f"{limits['atol']:.1e} {source}".strip()
+        return f"{short(limits['atol'])} {source}".strip()
     least = limits.get("min_sqnr")
-    return source if least is None else f"{least:.1f} dB {source}".strip()
+    return source if least is None else f"{decibel(least)} {source}".strip()

@@ -67,16 +67,16 @@ def events(*packages):
 
 def test_a_package_has_a_line_with_its_worst_method(plan):
     assert list(make_table(plan, events("small"), (), None)) == [
-        "package  lower  validate  delegated    size  max error           limit  seconds",
-        "-------  -----  --------  ---------  ------  ---------  --------------  -------",
-        "small    built  built          75 %  2.0 kB    5.0e-04  1.0e-03 config      8.0",
+        "package  lower  validate  delegated    size  max error         limit  seconds",
+        "-------  -----  --------  ---------  ------  ---------  ------------  -------",
+        "small    built  built        75.0 %  2.0 kB    5.00e\u22124  0.001 config      8.0",
     ]
 
 
 def test_methods_have_lines_where_they_are_asked_for(plan):
     lines = list(make_table(plan, events("small", LONG), ("small",), None))
     assert [line.split()[0] for line in lines[2:]] == [LONG, "small", "one", "two"]
-    assert lines[4].startswith("  one") and "1.0e-06" in lines[4]
+    assert lines[4].startswith("  one") and "1.00e\u22126" in lines[4]
     assert len(list(make_table(plan, events("small", LONG), None, None))) == 8
 
 
