@@ -25,12 +25,14 @@ _SHARED_FROM = 1 << 20  # bytes; smaller blobs are fewer files, and so fewer que
 
 class JoinedFile(NamedTuple):
     """A file that was put together. `pieces` are empty where it is a blob of the store itself;
-    otherwise it is at `path` for as long as `joined` holds it."""
+    otherwise it is at `path` for as long as `joined` holds it, and `digests` are those of its
+    blobs, by their offset and size in bytes."""
 
     path: Path
     digest: Digest
     size: int
     pieces: list[Piece]
+    digests: dict[tuple[int, int], Digest]
 
 
 def make_piece(data: bytes, store: BlobStore) -> Piece:
@@ -40,11 +42,14 @@ def make_piece(data: bytes, store: BlobStore) -> Piece:
     return "bytes", ShortBytes(data.hex())
 
 
-def iter_content(pieces: Iterable[Piece], store: BlobStore) -> Iterator[bytes]:
-    """Yield the content of a file, its blobs verified. Raises MissingBlobError."""
+def iter_content(
+    pieces: Iterable[Piece], store: BlobStore, verifies: bool = True
+) -> Iterator[bytes]:
+    """Yield the content of a file, its blobs verified as by `BlobStore.stream`. Raises
+    MissingBlobError."""
     for piece in pieces:
         if piece[0] == "blob":
-            yield from store.stream(piece[1])
+            yield from store.stream(piece[1], verifies)
         else:
             yield bytes.fromhex(piece[1])
 
@@ -69,15 +74,19 @@ def joined(pieces: Iterable[Piece], store: BlobStore) -> Iterator[JoinedFile]:
     pieces = list(pieces)
     if not any(_is_large(piece, store) for piece in pieces):
         whole, size = join_pieces(pieces, store)
-        yield JoinedFile(store.blob_path(whole), whole, size, [])
+        yield JoinedFile(store.blob_path(whole), whole, size, [], {})
         return
     kept = list(_merge_small(pieces, store))
     with store.scratch() as file:
-        writer = BlobWriter(file)
-        for chunk in iter_content(kept, store):
-            writer.write(chunk)
+        writer, digests = BlobWriter(file), {}
+        for piece in kept:
+            begin = writer.size
+            for chunk in iter_content([piece], store):
+                writer.write(chunk)
+            if piece[0] == "blob":
+                digests[begin, writer.size - begin] = piece[1]
         file.flush()
-        yield JoinedFile(Path(file.name), writer.digest, writer.size, kept)
+        yield JoinedFile(Path(file.name), writer.digest, writer.size, kept, digests)
 
 
 def write_joined(
@@ -87,11 +96,14 @@ def write_joined(
 
     Raises MissingBlobError where a piece is missing, or the file is not the one of this digest.
     """
+    pieces = list(pieces)
     with replacing(path, durable=True, root=root) as file:
         try:
-            for chunk in digest.verified(iter_content(pieces, store), whole):
+            for chunk in digest.verified(iter_content(pieces, store, verifies=False), whole):
                 file.write(chunk)
         except digest.WrongContentError:
+            for _ in iter_content(pieces, store):
+                pass  # a bad one is dropped, and missing
             what = f"the pieces of {path.name} do not make {whole}"
             raise MissingBlobError(f"store {store.root}: {what}") from None
 

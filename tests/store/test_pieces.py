@@ -30,6 +30,9 @@ def test_a_file_stands_in_the_store_as_its_pieces(store, tmp_path):
         assert (file.digest, file.size) == (hash_bytes(content), len(content))
     assert not file.path.exists()
     assert [kind for kind, _ in file.pieces] == ["bytes", "blob", "blob", "blob", "blob"]
+    parts = {place: content[place[0] : sum(place)] for place in file.digests}
+    assert len(parts) == 4 and LARGE in {size for _, size in parts}
+    assert file.digests == {place: hash_bytes(part) for place, part in parts.items()}
     assert find_size(file.pieces, store) == len(content)
     target = tmp_path / "build" / "one.pte"
     write_joined(file.pieces, file.digest, store, target, tmp_path)
@@ -70,3 +73,4 @@ def test_a_file_that_is_not_whole_is_a_miss(store, tmp_path, fault):
     with pytest.raises(MissingBlobError):
         write_joined(pieces, hash_bytes(content), store, target, tmp_path)
     assert not list(target.parent.iterdir())
+    assert store.has(pieces[0][1]) == (fault == "another")

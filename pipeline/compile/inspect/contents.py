@@ -19,6 +19,7 @@ from pipeline.compile.inspect.stored_tensors import (
 )
 from pipeline.program.flatbuffer import Span
 from pipeline.program.pte import PlanFacts, ProgramFile
+from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
@@ -34,16 +35,18 @@ def describe_contents(
     files: Mapping[str, Path],
     constants: Mapping[str, Mapping[str, Any]] | None = None,
     keys: Mapping[str, Collection[str]] | None = None,
+    digests: Mapping[str, Mapping[tuple[int, int], Digest]] | None = None,
 ) -> ContentsRecord:
     """Describe the contents of a package of these files, by name: one `.pte`, any number of `.ptd`.
 
     Args:
         constants: by method, what `describe_constants` returned for its program.
         keys: by method, the keys of the named data that its delegates use.
+        digests: by file, those of parts that are known, by their offset and size in bytes.
 
     Raises PipelineError, whose first line says which file is not what it should be, and how.
     """
-    package = PackageView(files, constants or {}, keys or {})
+    package = PackageView(files, constants or {}, keys or {}, digests or {})
     segments = [segment for file in package.files for segment in _segments(package, file)]
     tensors = find_stored_tensors(package)
     return {

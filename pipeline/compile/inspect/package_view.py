@@ -20,12 +20,13 @@ _MOST_NAMES = 3
 
 @dataclass(eq=False)
 class PackageFile:
-    """A file of a package; digests of its parts are computed when they are first asked for."""
+    """A file of a package; digests of its parts, by offset and size, are computed when they are
+    first asked for."""
 
     name: str
     data: memoryview
     layout: ProgramFile | DataFile
-    _digests: dict[Span, Digest] = field(default_factory=dict)
+    _digests: dict[tuple[int, int], Digest] = field(default_factory=dict)
 
     def digest(self, span: Span) -> Digest:
         if span not in self._digests:
@@ -52,7 +53,7 @@ class KnownTensor:
     base: Digest
 
 
-def _open_file(name: str, path: Path) -> PackageFile:
+def _open_file(name: str, path: Path, digests: Mapping[tuple[int, int], Digest]) -> PackageFile:
     """Map a file into memory. Raises PipelineError if it is not what its name says."""
     try:
         with open(path, "rb") as file:
@@ -64,7 +65,7 @@ def _open_file(name: str, path: Path) -> PackageFile:
         raise PipelineError(f"{name}: is corrupt: {error}") from None
     except OSError as error:
         raise PipelineError(f"{name}: cannot be read: {error.strerror}") from None
-    return PackageFile(name, data, layout)
+    return PackageFile(name, data, layout, dict(digests))
 
 
 class PackageView:
@@ -75,8 +76,9 @@ class PackageView:
         files: Mapping[str, Path],
         constants: Mapping[str, Mapping[str, Any]],
         keys: Mapping[str, Collection[str]],
+        digests: Mapping[str, Mapping[tuple[int, int], Digest]],
     ) -> None:
-        self.files = [_open_file(name, path) for name, path in sorted(files.items())]
+        self.files = [_open_file(n, path, digests.get(n, {})) for n, path in sorted(files.items())]
         programs = [(f, f.layout) for f in self.files if isinstance(f.layout, ProgramFile)]
         if len(programs) != 1:
             raise PipelineError(f"a package has one .pte, this one has {len(programs)}")

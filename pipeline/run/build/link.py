@@ -107,6 +107,7 @@ def _finish(
             {name: file.path for name, file in linked.items()},
             {name: unit["methods"][name]["constants"] for name, unit in unit_of.items()},
             {name: _named_keys(unit["object"], name) for name, unit in unit_of.items()},
+            {name: file.digests for name, file in linked.items()},
         )
     files = {name: file.digest for name, file in linked.items()}
     sizes = {name: {"digest": f.digest, "size": f.size} for name, f in linked.items()}
