@@ -145,7 +145,8 @@ class BatchRunner(Runner):
         if check is not None and check.setup is not None and node.run_status is None:
             if self.always_execute or not check.is_current():
                 made = {each.name: each for each in check.setup()}
-                tasks.update(made)
+                for name, each in made.items():  # one of a family may have made it
+                    tasks.setdefault(name, each)
                 node.task.setup_tasks += [name for name in made if name.startswith("compile:")]
             check.setup = None
         return super().select_task(node, tasks)

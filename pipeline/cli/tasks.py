@@ -83,6 +83,13 @@ def _packages(plan: Plan) -> list[str]:
     return _selection.choose({quoted(package): package for package in plan.packages})
 
 
+def _with_families(plan: Plan) -> list[str]:
+    """Return the packages that the command line asks for, and those that share weights with
+    them."""
+    found = _packages(plan)
+    return list(dict.fromkeys(e for package in found for e in (package, *plan.family(package))))
+
+
 def _needs_our_runner() -> None:
     raise RuntimeError("pipeline tasks are run by pipeline.cli.runner.BatchRunner")
 
@@ -110,7 +117,7 @@ def _method_tasks(kind: str) -> Iterator[dict[str, Any]]:
     where a package is stale."""
     plan = _plan()
     yield _group(kind)
-    for package in _packages(plan) if not _selection.whole else ():
+    for package in _with_families(plan) if not _selection.whole else ():
         yield from _method_tasks_of(plan, package, kind)
 
 
@@ -128,16 +135,18 @@ def _method_tasks_of(plan: Plan, package: str, kind: str) -> Iterator[dict[str, 
 
 
 def _make_method_tasks(plan: Plan, package: str) -> Iterator[Task]:
-    """Make the tasks of a package's methods for doit, after it has made all others."""
-    for kind in ("quantize", "compile"):
-        made = generate_tasks(kind, _method_tasks_of(plan, package, kind), "")
-        yield from (each for each in made if each.subtask_of)
+    """Make the tasks of the methods that a package is linked from, for doit, after it has made all
+    others."""
+    for each in plan.family(package) or (package,):
+        for kind in ("quantize", "compile"):
+            made = generate_tasks(kind, _method_tasks_of(plan, each, kind), "")
+            yield from (task for task in made if task.subtask_of)
 
 
 def task_export() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("export")
-    packages = _packages(plan)
+    packages = _with_families(plan)
     ask_for_exports(plan, packages)
     for model in sorted({model for model in map(plan.exporter, packages) if model}):
         yield _task(ActionTask(plan, "export", model), f"export the methods of {model}")
@@ -154,15 +163,19 @@ def task_compile() -> Iterator[dict[str, Any]]:
 def task_lower() -> Iterator[dict[str, Any]]:
     plan = _plan()
     yield _group("lower")
-    for package in _packages(plan):
+    for package in _with_families(plan):
         model, file = plan.model(package), plan.file(package)
         whole = _selection.whole
-        units = () if whole or plan.problems(package) else plan.units(package)
+        units = [
+            f"compile:{quoted(each)}/{unit_name(unit)}"
+            for each in (() if whole else plan.family(package) or (package,))
+            for unit in (() if plan.problems(each) else plan.units(each))
+        ]
         yield _task(
             ActionTask(plan, "link", model, package),
             f"lower {package}" + (f" to {file}" if file else ""),
             partial(_make_method_tasks, plan, package) if whole else None,
-            setup=[f"compile:{quoted(package)}/{unit_name(unit)}" for unit in units],
+            setup=units,
             targets=[f"build/{package}/{file}"] if file else [],
             clean=[(remove_what_was_built, (plan, package))],
         )
@@ -189,7 +202,9 @@ def task_validate() -> Iterator[dict[str, Any]]:
     yield _group("validate")
     for package in _packages(plan):
         task = ActionTask(plan, "validate", plan.model(package), package)
-        yield _task(task, f"validate {package}", task_dep=[f"lower:{quoted(package)}"])
+        family = plan.family(package) or (package,)
+        lowered = [f"lower:{quoted(each)}" for each in family]
+        yield _task(task, f"validate {package}", task_dep=lowered)
 
 
 def task_verbs() -> Iterator[dict[str, Any]]:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any, TypeAlias
 
 from executorch.exir import ExecutorchBackendConfig
-from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir._serialize._serialize import serialize_for_executorch
 from executorch.exir.emit import EmitterOutput
@@ -26,6 +25,7 @@ from executorch.exir.schema import (
     Buffer,
     EValue,
     ExecutionPlan,
+    ExtraTensorInfo,
     Program,
     SubsegmentOffsets,
     Tensor,
@@ -38,6 +38,8 @@ from executorch.extension.flat_tensor.serialize.serialize import (
     FlatTensorSerializer,
 )
 
+from pipeline.compile.cords import find_pieces
+from pipeline.compile.family import NOTHING_SHARED, SharedFiles, name_constant
 from pipeline.compile.objects import (
     Blob,
     BlobBytes,
@@ -52,7 +54,7 @@ from pipeline.compile.objects import (
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.training import trained_method
 from pipeline.store.errors import PipelineError
-from pipeline.store.pieces import Piece, join_pieces, make_piece
+from pipeline.store.pieces import Piece, join_pieces
 from pipeline.store.store import Store
 
 
@@ -70,9 +72,10 @@ def link(
     store: Store,
     order: Sequence[str] = (),
     layout: Mapping[str, Any] | None = None,
+    shared: SharedFiles | None = None,
 ) -> LinkedFiles:
     """Link objects as `lay_out` does, and commit the files."""
-    pieces = lay_out(objects, constant_methods, store, order, layout)
+    pieces = lay_out(objects, constant_methods, store, order, layout, shared)
     files = {stem: Blob(*join_pieces(own, store)) for stem, own in pieces.items()}
     return LinkedFiles(files.pop(""), files)
 
@@ -83,6 +86,7 @@ def lay_out(
     store: Store,
     order: Sequence[str] = (),
     layout: Mapping[str, Any] | None = None,
+    shared: SharedFiles | None = None,
 ) -> dict[str, list[Piece]]:
     """Return what the files of a package are put together of, by the stem of a `.ptd`, or "": the
     blobs of objects, and what stands between them.
@@ -95,11 +99,13 @@ def lay_out(
         constant_methods: values by name, as `constant_values` describes them.
         order: the model's methods, where an object has several.
         layout: the options of `ExecutorchBackendConfig` for the layout of the file.
+        shared: the files of the package's family, with what goes there instead.
 
     Raises MissingBlobError, and PipelineError where two methods give different data for one name.
     """
     config = ExecutorchBackendConfig(**(layout or {}))
-    output, named = _join(objects, constant_methods, store, order)
+    shared = shared or NOTHING_SHARED
+    output, named = _join(objects, constant_methods, store, order, shared)
     if not config.extract_delegate_segments:  # then payloads stand in the flatbuffer itself
         for payload in output.program.backend_delegate_data:
             if isinstance(payload.data, BlobBytes):
@@ -108,7 +114,12 @@ def lay_out(
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
     cords = {"": pte, **{tag.removesuffix(".ptd"): cord for tag, cord in sorted(ptds.items())}}
-    return {stem: list(_find_pieces(cord, store)) for stem, cord in cords.items()}
+    pieces = {stem: find_pieces(cord, store) for stem, cord in cords.items()}
+    used = shared.used(objects)
+    if both := {stem.casefold() for stem in pieces} & {stem.casefold() for stem in used}:
+        what = f"{both.pop()}.ptd is a file of the package, and one of its family"
+        raise PipelineError(f"{what}; give one of them another name")
+    return pieces | used
 
 
 _Table: TypeAlias = dict[Blob, int]  # indices, in the order of first use
@@ -131,6 +142,7 @@ class _Tables:
     delegates: _Table = field(default_factory=dict)
     external_constants: _Table = field(default_factory=dict)
     external: dict[str, dict[str, int]] = field(default_factory=dict)
+    shared: SharedFiles = NOTHING_SHARED
     _latest: _Table = field(default_factory=dict)  # of mutable data, the last of equal ones
 
     def relocate(self, plan: ExecutionPlan, owner: MethodObject) -> None:
@@ -156,6 +168,13 @@ class _Tables:
                 )
         elif index > 0 and tensor.allocation_info is not None:
             tensor.data_buffer_idx = 1 + self._index_mutable(owner.mutable[index], tensor)
+        elif index > 0 and owner.constants[index].digest in self.shared.constants:
+            blob = owner.constants[index]
+            tensor.data_buffer_idx = _index(self.external_constants, blob)
+            tensor.extra_tensor_info = ExtraTensorInfo(
+                fully_qualified_name=name_constant(blob, tensor),
+                location=TensorDataLocation.EXTERNAL,
+            )
         elif index > 0:
             tensor.data_buffer_idx = 1 + _index(self.constants, owner.constants[index])
 
@@ -201,6 +220,7 @@ def _join(
     constant_methods: Mapping[str, Any],
     store: Store,
     order: Sequence[str],
+    shared: SharedFiles,
 ) -> tuple[EmitterOutput, NamedDataStoreOutput]:
     owned: list[tuple[ExecutionPlan, MethodObject]] = []
     training: list[ExecutionPlan] = []
@@ -211,7 +231,7 @@ def _join(
         training += indices
     owned.sort(key=lambda pair: pair[0].name)
     training.sort(key=lambda plan: _place_of(plan, order))
-    tables = _Tables()
+    tables = _Tables(shared=shared)
     for plan, owner in owned:
         tables.relocate(plan, owner)
     getters = _Getters(tables, store).emit(constant_methods)
@@ -235,7 +255,8 @@ def _join(
         external_constant_buffer=[_stand_in(blob) for blob in tables.external_constants],
         external_constant_map=tables.external,
     )
-    return output, merge_named_data(_iter_named_data(objects, order), _stand_in)
+    named = (each for each in _iter_named_data(objects, order) if each[1].key not in shared.keys)
+    return output, merge_named_data(named, _stand_in)
 
 
 def _split_training(
@@ -274,13 +295,3 @@ def _iter_named_data(objects: Sequence[MethodObject], order: Sequence[str]) -> I
             yield from (by_key[key] for key in owners[method].keys[method])
         else:
             yield from next(singles).tagged()
-
-
-def _find_pieces(cord: Cord, store: Store) -> Iterator[Piece]:
-    """Yield what a laid-out file is put together of: blobs, and what the serializer wrote itself,
-    which becomes a blob where it is long."""
-    for is_blob, pieces in groupby(cord._buffers, lambda piece: isinstance(piece, BlobBytes)):
-        if is_blob:
-            yield from (("blob", piece.blob.digest) for piece in pieces)
-        else:
-            yield make_piece(b"".join(pieces), store)

@@ -15,7 +15,7 @@ from pipeline.store.files import BUILD_FILES
 from pipeline.store.names import METHOD_NAME, NAME_PATTERN, NAME_RULE
 from pipeline.store.sizes import SIZE_PATTERN, UNITS, parse_size
 
-_WEIGHTS_FILE = "weights"  # the .ptd file of weights without a file named
+WEIGHTS_FILE = "weights"  # the .ptd file of weights without a file named
 LONGEST_NAME = 128  # of a file's 255, for a suffix and what stands before it
 _LONGEST_PATH = 1000  # of a file or module, with the folders that it is in
 # Of an operator, or of several: `*` stands for any characters.
@@ -83,7 +83,7 @@ def _by_file(value: Any) -> Any:
     if isinstance(value, bool):
         value = ["*"] if value else {}
     if isinstance(value, list | tuple):
-        value = {_WEIGHTS_FILE: value}
+        value = {WEIGHTS_FILE: value}
     if not isinstance(value, dict):
         raise rule("must be true, a list of modules and patterns, or such lists by file name")
     return value

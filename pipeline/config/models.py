@@ -24,6 +24,7 @@ from pipeline.backends.options import Distinct, Modules, rule
 from pipeline.backends.workspace_files import located, named_files
 from pipeline.config.edge import EdgeConfig, PassSpec
 from pipeline.config.emission import EmitConfig, MethodEmit
+from pipeline.config.family import Family
 from pipeline.config.fields import (
     Constant,
     Label,
@@ -148,6 +149,8 @@ class PackageConfig(Options):
     """A label for people and reports."""
     file: Name | None = None
     """How the .pte in build/<package>/ is called, without its ending; by default as the package."""
+    family: Family | None = None
+    """The packages that share their weights with this one: the family's name, or {name, share}."""
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
     """Every method of the model, and how it is lowered, or `omit` for one that is left out."""
     omitted: tuple[MethodName, ...] = ()

@@ -29,6 +29,7 @@ from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import KEYS, Composition, Document
 from pipeline.config.edge import FACTORY, PassSpec
+from pipeline.config.family import Family
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
     RULES,
@@ -50,6 +51,7 @@ _REMEDIES = {
     "partitioners": PORTABLE,
 }
 _MAPPINGS: dict[type[Options], str] = {
+    Family: "write its name, or {name: <name>}",
     PackageConfig: "begin with `model:`",
     MethodConfig: PORTABLE,
     QuantizeConfig: "write {quantizer: <name>}",
@@ -152,6 +154,7 @@ class _Reader:
     ) -> None:
         self._root, self._more_keys, self._given = root, more_keys, given
         self._forms: dict[type[Options], Callable[[Any, _Handler, _Mistakes], Any]] = {
+            Family: self._family,
             PackageConfig: self._package,
             MethodConfig: self._method,
             PartitionerSpec: self._partitioner,
@@ -206,6 +209,11 @@ class _Reader:
         for loc, what, known in _disagreements(_as(dict, data)):
             mistakes.add(what, known, loc)
         return self._mapping(PackageConfig, data, validate, mistakes)
+
+    def _family(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
+        """Read a family, of which the name is enough."""
+        data = {"name": data} if isinstance(data, str) else data
+        return self._mapping(Family, data, validate, mistakes)
 
     def _method(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         """Read a method, with what its recipe stands for."""

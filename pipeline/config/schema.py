@@ -23,6 +23,7 @@ from pipeline.backends import (
     QuantizeConfig,
 )
 from pipeline.config.edge import FACTORY, PassSpec
+from pipeline.config.family import Family
 from pipeline.config.fields import REFERENCE_PATTERN
 from pipeline.config.matrix import AXIS_PATTERN
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
@@ -167,6 +168,9 @@ class _Generator(GenerateJsonSchema):
             options = {name: self._model(partitioner_options(name)) for name in BACKENDS}
             return _name_or_mapping({"enum": list(BACKENDS)}, "properties", options)
         made = super().model_schema(schema)
+        if model is Family:  # of which the name is enough
+            name = made["properties"]["name"]
+            return {"anyOf": [{k: v for k, v in name.items() if k != "description"}, made]}
         if model is PackageConfig:  # its name is the file's
             del made["properties"]["package"], made["properties"]["omitted"]
             made["required"].remove("package")

@@ -54,6 +54,11 @@ class Gates(MethodGates):
     """The greatest size of the package's files, such as 40MB or 512KiB."""
     max_size_growth: Portion | None = None
     """By how much of the baseline's size the package may grow, such as 0.02 or 2%."""
+    max_family_size: Size | None = None
+    """The greatest size of all packages of the family together, what they share counted once."""
+    max_added_size: Size | None = None
+    """The most that an app with the other packages of the family has to load for this one: its
+    files that none of them has."""
 
 
 class Limits(Options):

@@ -39,13 +39,16 @@ def load_package(
             installed ones.
 
     Raises:
-        PipelineError: a file is missing or corrupt, or the manifest is that of another package.
+        PipelineError: a file is missing or corrupt, the manifest is that of another package, or a
+            `.ptd` is none of those that the manifest names.
     """
     pte, data = Path(path), [Path(each) for each in ptds]
     content = PackageFiles.of(pte).contents()
     manifest = _manifest(pte, content)
     data = data or [pte.parent / n for n in sorted(manifest["files"]) if n.endswith(".ptd")]
     files = PackageFiles(pte.name, content, tuple(PackageFiles.of(pte, data).data()))
+    for file, held in zip(data, files.data(), strict=True):
+        _check_data(file, held, pte, manifest)
     methods = manifest["methods"].items()
     signatures = {name: facts["signature"] for name, facts in methods if "signature" in facts}
     return LoadedPackage(files, signatures, device, operators)
@@ -207,3 +210,12 @@ def _manifest(pte: Path, content: bytes) -> dict[str, Any]:
             "with other contents; build the package again, or take the manifest away"
         )
     return manifest
+
+
+def _check_data(ptd: Path, content: bytes, pte: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise PipelineError for a `.ptd` that doesn't fit: it would compute with its weights."""
+    own = [n for n in sorted(manifest["files"]) if n.endswith(".ptd")]
+    known = [manifest["files"][name]["digest"] for name in own]
+    if manifest["files"] and hash_bytes(content) not in known:
+        needed = f"it needs the {', '.join(own)} that it was built with" if own else "it needs none"
+        raise PipelineError(f"{pte.name}: {ptd.name} is no file of this package; {needed}")

@@ -40,6 +40,7 @@ class ConfigSummary:
         operators: the libraries of operators that the config names.
         quantized: the methods that are quantized.
         files: the files of the workspace that options name.
+        family: the resolved family of the package, if it has one.
     """
 
     model: str
@@ -53,6 +54,7 @@ class ConfigSummary:
     operators: tuple[str, ...]
     quantized: tuple[str, ...]
     files: tuple[str, ...]
+    family: Mapping[str, Any] | None
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -257,6 +259,7 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
         "operators": list(config.operators),
         "quantized": config.quantized,
         "files": sorted(set(named)),
+        "family": config.family and config.family.resolved(),
     }
 
 

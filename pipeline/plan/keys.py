@@ -34,6 +34,8 @@ Libraries = Sequence[tuple[str, Mapping[str, str | None]]]
 # The digests of the files of the workspace that a method's options name, by the option's place in
 # the method, such as `partitioners[0].ethos-u.config_ini`.
 OptionFiles = Mapping[str, Sequence[Digest]]
+# By package and name, the digest and the size in bytes of each file that a device loads.
+FamilyFiles = Mapping[str, Mapping[str, tuple[Digest, int]]]
 CALIBRATION = "quantize.calibration"
 NO_FILES: Mapping[str, Any] = MappingProxyType({})
 _NOT_COMPILED = ("layout", "etrecord")  # of `emit`: what no object depends on
@@ -189,11 +191,15 @@ def link_action(
     config: PackageConfig,
     compiles: Sequence[Action[CompileInputs]],
     methods: Mapping[str, MethodSource],
+    members: Mapping[str, Mapping[str, Digest]] = NO_FILES,
 ) -> Action[LinkInputs]:
     """Return the action that links a package.
 
     Its key names the compile actions, not their objects: a fresh checkout finds the package without
     looking at any object. Methods are linked in the order of the model.
+
+    Args:
+        members: the compile actions by unit of each package of its family, if it has one.
     """
     digests = {str(action.method): action.digest for action in compiles}
     key = {
@@ -207,6 +213,9 @@ def link_action(
         "compiles": digests,
         "constant_methods": [[name, value] for name, value in config.constant_methods.items()],
     }
+    if config.family is not None:
+        share = [[file, list(patterns)] for file, patterns in config.family.files.items()]
+        key["family"] = {"name": config.family.name, "share": share, "members": members}
     quantizes = {n: q for action in compiles for n, q in action.inputs.quantizes.items()}
     described = {n: own for action in compiles for n, own in action.key["methods"].items()}
     inputs = LinkInputs(
@@ -223,6 +232,11 @@ def link_action(
     return Action("link", config.model, config.package, None, key, inputs)
 
 
+def family_key(link: Mapping[str, Any]) -> Key:
+    """Name the record of the files that a family shares, by the key of a link action of it."""
+    return {"kind": "family", "code": link["code"], "toolchain": link["toolchain"]} | link["family"]
+
+
 def validate_action(
     config: PackageConfig,
     files: Mapping[str, Digest],
@@ -233,6 +247,7 @@ def validate_action(
     quotable: Mapping[str, Digest] = NO_FILES,
     configs: Mapping[str, Digest] = NO_FILES,
     libraries: Libraries = (),
+    family: FamilyFiles = NO_FILES,
 ) -> Action[ValidateInputs]:
     """Return the action that validates a package.
 
@@ -246,6 +261,7 @@ def validate_action(
         quotable: the files of the workspace whose lines stand in what is measured, and which the
             report quotes.
         configs: the files that `places` names, which the report quotes too.
+        family: the files of each package of its family, if it has one.
     """
     settings = config.validation.resolved()
     own = settings["methods"].items()
@@ -261,6 +277,7 @@ def validate_action(
         "held_to": {
             "gates": settings["gates"],
             "methods": {name: {"gates": each["gates"]} for name, each in own},
+            **({"family": family} if family else {}),
         },
         "baseline": baseline,
         "places": dict(places),

@@ -8,7 +8,7 @@ result exists says that it waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,7 @@ class Plan:
         if config is None or document is None:
             return tuple(found)
         found += check_config(config, document, self.workspace)
+        found += self._check_family(package, document)
         try:
             self._passes(package)
         except SourceError as error:
@@ -254,12 +255,58 @@ class Plan:
         return list(found.items())
 
     @once
-    def link(self, package: str) -> Action | None:
-        """Return the link action, or None while the model is not exported."""
-        compiles, methods = self.compiles(package), self.methods(package)
-        if compiles is None or methods is None:
+    def family(self, package: str) -> tuple[str, ...]:
+        """Return all packages of a package's family, by name; none where it has no family."""
+        summary = self.configs.summary(package)
+        if summary is None or summary.family is None:
+            return ()
+        families = {each: self.configs.summary(each) for each in self.packages}
+        name = summary.family["name"]
+        return tuple(p for p, s in families.items() if s and s.family and s.family["name"] == name)
+
+    def _check_family(self, package: str, document: Document) -> Iterator[Problem]:
+        summary = self.configs.summary(package)
+        for other in self.family(package):
+            theirs = self.configs.summary(other)
+            assert summary is not None and theirs is not None
+            if summary.family != theirs.family:
+                what = f"shares otherwise than the package '{other}' of this family"
+                yield document.problem("family", what, "give all the same `share`")
+                return
+
+    @once
+    def _members(self, package: str) -> dict[str, dict[str, Digest]] | None:
+        """Return the compile actions by unit of each package of a family, without those that have
+        mistakes; None while a model of it is not exported."""
+        found = {member: self._compile_digests(member) for member in self.family(package)}
+        if any(own is None and self._waits(member) for member, own in found.items()):
             return None
-        return keys.link_action(self._complete(package), compiles, methods)
+        return {member: own for member, own in found.items() if own is not None}
+
+    @once
+    def _compile_digests(self, package: str) -> dict[str, Digest] | None:
+        def compute() -> dict[str, Digest] | None:
+            if self._find_problems(package):
+                return None
+            return {str(a.method): a.digest for a in self.compiles(package) or ()} or None
+
+        found: dict[str, Digest] | None = self._before_link(package, "compiles", True, compute)
+        return found
+
+    def _waits(self, package: str) -> bool:
+        with suppress(SourceError):
+            return self.model(package) in self.models.sources and self.methods(package) is None
+        return False
+
+    @once
+    def link(self, package: str) -> Action | None:
+        """Return the link action, or None while its model, or one of its family, is not
+        exported."""
+        compiles, methods = self.compiles(package), self.methods(package)
+        members = self._members(package)
+        if compiles is None or methods is None or members is None:
+            return None
+        return keys.link_action(self._complete(package), compiles, methods, members)
 
     @once
     def link_digest(self, package: str) -> Digest | None:
@@ -290,6 +337,11 @@ class Plan:
         root, settings = self.workspace.root, self.workspace.operators
         may = [may_load(each, root, settings) for each in summary.operators]
         inputs = [self.configs.toolchain(summary), passes, libraries, may]
+        if summary.family is not None:
+            families = map(self.configs.summary, self.family(package))
+            inputs.append([each and each.family for each in families])
+            if what == "link":
+                inputs.append(self._members(package))
         return self._derived(package, what, methods or {}, inputs, compute)
 
     def validate(self, package: str) -> Action | None:
@@ -323,7 +375,22 @@ class Plan:
             quotable,
             configs,
             self._libraries(package),
+            self._family_files(package, files),
         )
+
+    def _family_files(self, package: str, files: Mapping[str, Digest]) -> keys.FamilyFiles:
+        """Return the files of the packages of a family, as they are linked now, with sizes in
+        bytes; this package has `files`."""
+        family = {member: self._linked(member) for member in self.family(package)}
+        if package in family:
+            family[package] = dict(files)
+        found: dict[str, dict[str, tuple[Digest, int]]] = {member: {} for member in family}
+        for member, own in family.items():
+            for name, content in own.items():
+                with suppress(OSError):  # a file that is gone is made again first
+                    path = self.workspace.package(member) / name
+                    found[member][name] = content, path.stat().st_size
+        return found
 
     def _baseline(self, package: str) -> Digest | None:
         """Hash the file with a package's accepted figures; None where there is none."""
@@ -340,7 +407,7 @@ class Plan:
             return None
         quotable = self.models.quotable(summary.export)
         given = [files, self.configs.toolchain(summary), self._baseline(package), quotable]
-        inputs = [*given, self._libraries(package)]
+        inputs = [*given, self._libraries(package), self._family_files(package, files)]
         found: Digest | None = self._derived(
             package,
             "validate",

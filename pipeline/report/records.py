@@ -312,7 +312,8 @@ class ReportRecord(TypedDict):
     keeps in floating point; `portable` are the methods for which the config names no partitioner;
     `narrowed` has, by method, sizes whose range lowering narrowed;
     `operators` are the libraries of operators beside ATen's that the methods call;
-    `seconds` is each method's running time in the package over all calls.
+    `seconds` is each method's running time in the package over all calls; `family` has, by package
+    and name, digest and size in bytes of the files of those that share weights with this one.
     """
 
     package: str
@@ -337,6 +338,7 @@ class ReportRecord(TypedDict):
     gates: NotRequired[list[GateRecord]]
     baseline: NotRequired[dict[str, Any] | None]
     bundle: NotRequired[BundleRecord]
+    family: NotRequired[dict[str, dict[str, tuple[str, int]]]]
     worst: NotRequired[dict[str, Figure]]
     seconds: NotRequired[dict[str, float]]
 

@@ -302,6 +302,12 @@ class _Relink(TypedDict):
     pieces: dict[str, list[Piece]]
 
 
+class _Family(TypedDict):
+    files: dict[FileName, list[Piece]]
+    keys: dict[str, str]
+    constants: dict[Digest, str]
+
+
 class _Preprocessed(TypedDict):
     handles: list[Count]
     processed_bytes: Digest
@@ -367,6 +373,7 @@ FORMS: Mapping[str, type] = {
     "preprocess": _Preprocess,
     "refit": _Refit,
     "relink": _Relink,
+    "family": _Family,
     "link": _Link,
     "measure": _Measure,
     "validate": _Validate,

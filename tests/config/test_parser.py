@@ -94,6 +94,7 @@ def test_resolved_fills_in_every_default():
         "operators": [],
         "target": None,
         "file": None,
+        "family": None,
         "methods": {
             "f": {
                 "partitioners": [
@@ -190,6 +191,8 @@ def test_resolved_fills_in_every_default():
                 "max_sqnr_drop": None,
                 "max_size": None,
                 "max_size_growth": None,
+                "max_family_size": None,
+                "max_added_size": None,
             },
             "latency": {"seconds": 0.3},
         },
@@ -215,7 +218,7 @@ def test_a_quantizers_options_are_resolved():
 NAME_RULE = "letters, digits, '_', '-' and single dots inside"
 MISTAKES = [
     ("modle", 1, "unknown key 'modle'; did you mean 'model'? known: model, export, target, "
-     "methods, operators, constant_methods, emit, validate"),
+     "file, family, methods, operators, constant_methods, emit, validate"),
     ("model", ..., "model: is missing; name one of models/"),
     ("model", None, "model: is empty; name one of models/"),
     ("model", 5, "model: is 5, must be text; quote it"),
@@ -223,6 +226,11 @@ MISTAKES = [
       for name in ("", "..", "a..b", "../x", "a/b", "a\\b", ".hidden", "-x", "a\nb", "a\0", "é")),
     ("target", True, "target: is true, must be text; quote it"),
     ("target", "a\x1b", "target: is 'a\\x1b', must be text, not empty, without control characters"),
+    ("family", ["chat"], "family: is a list, must be a mapping; write its name, or {name: <name>}"),
+    ("family", "a/b", f"family.name: is 'a/b', must be {NAME_RULE}"),
+    ("family", {"share": True}, "family.name: is missing"),
+    ("family", {"name": "chat", "share": False}, "family: must share something; without `family`"),
+    ("family", {"name": "chat", "share": "base"}, "family.share: is 'base', must be true, a list"),
     ("methods", ..., "methods: is missing; name every method of the model"),
     ("methods", {}, "methods: is an empty mapping, must name at least one"),
     ("methods", ["encode"], "methods: is a list, must be a mapping"),

@@ -35,6 +35,7 @@ def link_package(
     """Link the objects of a package, and deliver the result with its files."""
     from pipeline.compile.link import lay_out
     from pipeline.compile.objects import parse_object
+    from pipeline.run.build.family import share_files
 
     store = workspace.store
     units, spent = _load_units(action, store)
@@ -42,7 +43,9 @@ def link_package(
     with stages.stage("link"):
         _check_patterns(action, units)
         objects = [parse_object(each) for each in _in_order(units, order)]
-        pieces = lay_out(objects, dict(action.key["constant_methods"]), store, order, layout)
+        shared = share_files(action, store) if "family" in action.key else None
+        constants = dict(action.key["constant_methods"])
+        pieces = lay_out(objects, constants, store, order, layout, shared)
     with stages.stage("store"):
         _finish(action, store, stages, units, pieces, spent, deliver)
         if _is_relinked(action, units):
@@ -139,6 +142,8 @@ def _named_keys(made: Json, method: str) -> list[str]:
 
 def _is_relinked(action: Action[LinkInputs], units: Units) -> bool:
     """Return whether files are laid out by nothing but sizes of blobs and which of them are one."""
+    if "family" in action.key:
+        return False
     constants = any(find_blobs(value) for _, value in action.key["constant_methods"])
     inline = action.key["layout"].get("extract_delegate_segments") is False
     return not (constants or inline or any(unit["etrecord"] for unit in units.values()))

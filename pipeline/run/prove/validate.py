@@ -171,6 +171,7 @@ def _make_record(
         "baseline": baseline and baseline.resolved(),
         "contents": contents,
         "places": places,
+        **({"family": family} if (family := action.key["held_to"].get("family")) else {}),
         "sources": action.inputs.quotable,
     }
 

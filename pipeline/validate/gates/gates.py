@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pipeline.report.formatting import percent
 from pipeline.report.records import ALL, LATENCY, GateRecord, GateUnit, name_kernels
-from pipeline.store.errors import listed
+from pipeline.store.errors import listed, plural
 from pipeline.validate.gates.figures import Figures, describe_left, make_figures, output_names
 
 Json = Mapping[str, Any]
@@ -24,11 +25,14 @@ Json = Mapping[str, Any]
 Measured = tuple[float | None, str]
 Increase = tuple[str, int | None, int]  # a name, and the figures before and now
 _MOST = 5  # changes of a kind that a sentence names
+NO_FAMILY: Json = MappingProxyType({})
+_NAME_FAMILY = "give it a `family`"
 _ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 
 
 class Subject(NamedTuple):
-    """The package, or one of its methods: its figures now and in the baseline, and its records."""
+    """The package, or one of its methods: its figures now and in the baseline, its records, and the
+    files of its family (`keys.FamilyFiles`)."""
 
     package: str
     method: str | None
@@ -37,6 +41,7 @@ class Subject(NamedTuple):
     facts: Json
     run: Json
     arenas: Iterable[Json]
+    family: Json = NO_FAMILY
 
 
 class Gate(NamedTuple):
@@ -76,7 +81,8 @@ def check_gates(
     """Check the gates that are set: the package's, then method by method.
 
     Args:
-        settings: `validate` of the config, resolved: `gates`, and `methods`, some with their own.
+        settings: `validate` of the config, resolved: `gates`, and `methods`, some with their own;
+            and the files of the package's `family`, if it has one.
         validation: the record of the package's validation; its `methods` are read.
         places: by path in the config (`validate.gates.max_size`), file and line where it was
             written.
@@ -85,7 +91,8 @@ def check_gates(
     accepted = {} if baseline is None else baseline.methods
     inside = (contents or {}).get("methods", {})
     runs = {each["method"]: each for each in (validation or {}).get("methods", ())}
-    subjects = [Subject(package, None, now, baseline, {}, {}, ())]
+    family = settings.get("family", {})
+    subjects = [Subject(package, None, now, baseline, {}, {}, (), family)]
     for name, figures in now.methods.items():
         facts, run = manifest["methods"][name], runs.get(name, {})
         arenas = inside.get(name, {}).get("planned_memory", ())
@@ -160,6 +167,39 @@ def _size_growth(package: Subject, limit: float) -> Measured:
     growth = size / before - 1
     what = f"the package grew by {percent(growth)} since the baseline, from {before:,}"
     return growth, f"{what} to {size:,} bytes, at most {percent(limit)} wanted; {_growth(package)}"
+
+
+def _family_size(package: Subject, limit: int) -> Measured:
+    if not package.family:
+        return None, f"it has no family, whose size max_family_size limits; {_NAME_FAMILY}"
+    sizes = {content: n for own in package.family.values() for content, n in own.values()}
+    size = sum(sizes.values())
+    what = f"the {plural(len(package.family), 'package')} of the family have {size} bytes"
+    return size, f"{what}, at most {limit} wanted; {_describe_own_files(package)}"
+
+
+def _added_size(package: Subject, limit: int) -> Measured:
+    if not package.family:
+        return None, f"it has no family, to which max_added_size is added; {_NAME_FAMILY}"
+    own = _own_files(package.family, package.package)
+    size = sum(own.values())
+    named = ", ".join(f"{name} {n}" for name, n in own.items())
+    what = f"the package adds {size} bytes to its family, at most {limit} wanted"
+    return size, f"{what}; its own are {named}"
+
+
+def _own_files(family: Json, package: str) -> dict[str, int]:
+    """Return the sizes in bytes of the files that no other package of the family has."""
+    others = {
+        content for p, files in family.items() if p != package for content, _ in files.values()
+    }
+    return {name: n for name, (content, n) in family[package].items() if content not in others}
+
+
+def _describe_own_files(package: Subject) -> str:
+    own = {member: sum(_own_files(package.family, member).values()) for member in package.family}
+    largest = sorted(own.items(), key=lambda pair: (-pair[1], pair[0]))
+    return "their own: " + listed((f"{member} {size}" for member, size in largest), _MOST)
 
 
 def _growth(package: Subject) -> str:
@@ -288,6 +328,8 @@ def _sqnr_drop(method: Subject, limit: float) -> Measured:
 PACKAGE_GATES = (
     Gate("max_size", "bytes", _size),
     Gate("max_size_growth", "share", _size_growth, needs_baseline=True),
+    Gate("max_family_size", "bytes", _family_size),
+    Gate("max_added_size", "bytes", _added_size),
 )
 METHOD_GATES = (
     Gate("min_delegated_nodes", "share", partial(_delegated, "nodes")),

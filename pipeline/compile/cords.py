@@ -1,0 +1,23 @@
+"""Files that ExecuTorch's serializers laid out, with blobs of the store in them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from executorch.exir._serialize._cord import Cord
+
+from pipeline.compile.objects import BlobBytes
+from pipeline.store.pieces import Piece, make_piece
+from pipeline.store.store import Store
+
+
+def find_pieces(cord: Cord, store: Store) -> list[Piece]:
+    """Return what a laid-out file is put together of: blobs, and what the serializer wrote itself,
+    which becomes a blob where it is long."""
+    found: list[Piece] = []
+    for is_blob, pieces in groupby(cord._buffers, lambda piece: isinstance(piece, BlobBytes)):
+        if is_blob:
+            found += [("blob", piece.blob.digest) for piece in pieces]
+        else:
+            found.append(make_piece(b"".join(pieces), store))
+    return found

@@ -1,0 +1,32 @@
+"""Families: packages that an app ships together, and that share their weights."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from pipeline.backends import Options
+from pipeline.backends.options import rule
+from pipeline.config.fields import WEIGHTS_FILE, Name, Weights
+
+
+class Family(Options):
+    """The packages that share weights with this one, in `.ptd` files that all of them load."""
+
+    name: Name
+    """What all packages of the family call it."""
+    share: Weights = Field(default={WEIGHTS_FILE: ("*",)})
+    """What is shared of all that two packages hold: everything by default, in <name>.ptd; a list of
+    modules or patterns of qualified names; or such lists by the name of the file."""
+
+    @model_validator(mode="after")
+    def _check_share(self) -> Self:
+        if not self.share:
+            raise rule("must share something; without `family` a package shares nothing")
+        return self
+
+    @property
+    def files(self) -> dict[str, tuple[str, ...]]:
+        """The patterns of what is shared, by the stem of the file."""
+        return {self.name if f == WEIGHTS_FILE else f: each for f, each in self.share.items()}

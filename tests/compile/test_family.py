@@ -1,0 +1,161 @@
+"""A family shares what two of its packages hold, and each package computes what it computed."""
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.export import export
+
+from pipeline.compile.emit import emit
+from pipeline.compile.family import SharedFiles, share
+from pipeline.compile.link import LinkedFiles, link
+from pipeline.compile.lower import lower
+from pipeline.compile.objects import Blob, MethodObject, NamedBlob, make_object
+from pipeline.config.emission import EmitConfig
+from pipeline.devices.bindings import Package
+from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.program.pte import read_data
+from pipeline.store.errors import PipelineError
+from pipeline.store.pieces import join_pieces
+from pipeline.store.store import Store
+
+EVERYTHING = [("chat", ["*"])]
+WORDS = torch.arange(8)
+
+
+class Adapted(nn.Module):
+    """A table that a portable kernel reads, a base that XNNPACK computes, and an adapter."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(0)
+        self.register_buffer("table", torch.randn(16, 32))
+        self.base = nn.Linear(32, 32)
+        torch.manual_seed(seed)
+        self.adapter = nn.Linear(32, 32)
+
+    def forward(self, words):
+        x = torch.nn.functional.embedding(words, self.table)
+        return self.base(x) + self.adapter(x)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A store, and by package its model and its objects."""
+    store, members = Store(tmp_path_factory.mktemp("family") / "store"), {}
+    for seed, package in enumerate(("style", "code"), start=1):
+        model = Adapted(seed).eval()
+        lowered = lower({"forward": export(model, (WORDS,))}, {"forward": [XnnpackPartitioner()]})
+        members[package] = model, [make_object(emit(lowered, EmitConfig()), store)]
+    return store, members
+
+
+def read(store, blob):
+    return store.read(blob.digest)
+
+
+def open_package(store, files):
+    data = tuple(read(store, blob) for blob in files.ptds.values())
+    return Package(PackageFiles("chat.pte", read(store, files.pte), data))
+
+
+def run(store, files):
+    return open_package(store, files).run("forward", [WORDS])[0]
+
+
+def shared_of(made, rules=EVERYTHING, names=None):
+    store, members = made
+    objects = {name: own for name, (_, own) in members.items()}
+    return share(objects, names or {}, rules, store)
+
+
+def test_each_package_runs_with_the_files_of_the_family(made):
+    store, members = made
+    shared = shared_of(made)
+    assert list(shared.files) == ["chat"]
+    for model, objects in members.values():
+        apart, together = link(objects, {}, store), link(objects, {}, store, shared=shared)
+        (chat,) = together.ptds.values()
+        assert chat == Blob(*join_pieces(shared.files["chat"], store))
+        # Half of the linear layers, and the table, stand in the file of the family.
+        assert together.pte.size < apart.pte.size - 4 * (32 * 32 + 16 * 32)
+        assert torch.equal(run(store, together), run(store, apart))
+        torch.testing.assert_close(run(store, together), model(WORDS))
+
+
+def test_the_file_depends_on_what_is_shared_alone(made):
+    store, members = made
+    own = members["style"][1]
+    # A third package that holds no more leaves the file as it is, and so does the order.
+    third = {"code": members["code"][1], "again": own, "style": own}
+    everything = share(third, {}, EVERYTHING, store)
+    assert everything.files != shared_of(made).files  # the adapter is held twice now
+    half = {"b": members["code"][1], "a": own}
+    assert share(half, {}, EVERYTHING, store) == shared_of(made)
+
+
+def test_patterns_choose_files(made):
+    store, members = made
+    every = shared_of(made)
+    digests = sorted(
+        {*every.constants}
+        | {
+            e.blob.digest
+            for _, (o,) in members.values()
+            for _, e in o.tagged()
+            if e.key in every.keys
+        }
+    )
+    names = {key: {"base.weight"} for key in digests} | {digests[0]: {"table"}}
+    shared = shared_of(made, [("table", ["table"]), ("rest", ["base"])], names)
+    assert sorted(shared.files) == ["rest", "table"]
+    assert (
+        len(
+            read_data(
+                memoryview(read(store, Blob(*join_pieces(shared.files["table"], store))))
+            ).named
+        )
+        == 1
+    )
+    assert not shared_of(made, [("none", ["nothing"])], names).files
+
+
+def test_without_a_file_the_runtime_says_so(made):
+    store, members = made
+    files = link(members["style"][1], {}, store, shared=shared_of(made))
+    with pytest.raises(DeviceError, match="external data"):
+        open_package(store, LinkedFiles(files.pte, {})).load("forward")
+
+
+def test_a_file_may_not_be_called_as_one_of_the_package(made):
+    store, members = made
+    (own,) = members["style"][1]
+    tagged = MethodObject(
+        own.program, own.constants, (), own.delegates, (), {}, (), {"chat": own.named}
+    )
+    first = own.named[0]
+    with pytest.raises(PipelineError, match=r"chat\.ptd is a file of the package, and one"):
+        link([tagged], {}, store, shared=SharedFiles({"chat": []}, {first.key: "chat"}))
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xyz")), max_size=4))
+def test_a_key_is_shared_if_two_hold_it_and_all_hold_the_same(tmp_path_factory, held):
+    store = Store(tmp_path_factory.getbasetemp() / "property")
+    blobs = {each: Blob(store.put(each.encode() * 64), 64) for each in "xyz"}
+    nothing = Blob(store.put(b""), 0)
+    members = {
+        str(number): [
+            MethodObject(
+                nothing, (nothing,), (), (), (), {},
+                tuple(NamedBlob(key, blobs[value], 16, None) for key, value in own.items()),
+            )
+        ]
+        for number, own in enumerate(held)
+    }  # fmt: skip
+    shared = share(members, {}, EVERYTHING, store)
+    values = {key: [own[key] for own in held if key in own] for key in "abcd"}
+    wanted = {key for key, found in values.items() if len(found) > 1 and len(set(found)) == 1}
+    assert shared.keys.keys() == wanted
+    assert bool(shared.files) == bool(wanted)
