@@ -364,24 +364,6 @@ def test_other_tasks_of_the_same_dodo_file_run_as_ever(built):
     assert "-- copy" in built.output
 
 
-def test_unrelated_doit_project_is_left_as_it_was(tmp_path):
-    """Even one with tasks of the same names, beside which this package is installed."""
-    (tmp_path / "dodo.py").write_text(
-        "def task_lower():\n"
-        "    return {'actions': ['echo hello'], 'verbosity': 2}\n"
-        "def task_imports():\n"
-        "    import sys\n"
-        "    def check():\n"
-        "        assert not [m for m in sys.modules if m.split('.')[0] == 'pipeline']\n"
-        "    return {'actions': [check]}\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "doit"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == ".  lower\nhello\n.  imports\n"
-    assert not (tmp_path / "build").exists()
-
-
 @pytest.mark.slow
 def test_doits_own_reporters_and_options_work(built):
     """`-n` sets the number of workers, `-P` means nothing, and other reporters tell our tasks."""

@@ -63,7 +63,7 @@ def test_names_are_plain_and_those_of_the_action(victim):
     assert not fits_action(key, {"files": files | {"a.ptd": text, "A.ptd": text}})
     assert not fits_action(key, {"files": {"pair.pte": text}})
     aux = {f"aux{n.removeprefix('pair')}" if n == "pair.pte" else n: d for n, d in files.items()}
-    assert fits_action({**key, "model": "aux"}, {"files": aux})  # a model may be called so
+    assert fits_action({**key, "file": "aux"}, {"files": aux})  # a file may be called so
     with pytest.raises(PipelineError, match="is no name of a file in a package"):
         workspace = open_workspace(forged.checkout.root)
         install(

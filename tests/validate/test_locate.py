@@ -510,6 +510,7 @@ def test_what_fails_in_locating_is_told():
     (note,) = located.notes
     assert note == (
         "run: where it goes wrong could not be found: PipelineError: the quantized program is gone"
+        "; more"
     )
 
 

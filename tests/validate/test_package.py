@@ -540,7 +540,8 @@ def test_what_torch_raises_outside_a_run_fails_that_method_alone(monkeypatch, ca
 
     monkeypatch.setattr(program, "module", module)
     validation = validate(pte, {"run": program}, constants={"get_length": 3})
-    assert validation.failures[0] == "run: validation stopped at NotImplementedError: no kernel"
+    what = "run: validation stopped at NotImplementedError: no kernel; for it"
+    assert validation.failures[0] == what
     assert len(validation.failures) == 2
     assert "Traceback" in capsys.readouterr().err
 
