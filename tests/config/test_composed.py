@@ -93,7 +93,7 @@ def test_a_matrix_makes_packages(_composed):
     assert [name for name in MADE if f"link {name}" in outcomes] == MADE
     assert "_base" not in _composed.output
     for name in MADE:
-        assert (_composed.root / "build" / name / "pair.pte").stat().st_size > 0
+        assert (_composed.root / "build" / name / f"{name}.pte").stat().st_size > 0
     manifest = json.loads(_composed.bytes_of("many-ios-xnnpack", "manifest.json"))
     assert manifest["target"] == "ios-arm64"
     assert _composed.bytes_of("phone", "phone.pte") == _composed.bytes_of("pair", "pair.pte")
@@ -233,11 +233,13 @@ def test_explain_names_the_config_key(composed):
 def test_the_resolved_view_is_printed(composed, words):
     assert composed.doit("plan", *words, TARGET="mine") == 0
     lines = [" ".join(line.split()) for line in composed.output.splitlines()]
-    assert lines[:7] == [
+    assert lines[:9] == [
         "# phone: partition_configs/phone.yaml",
         "model: pair # partition_configs/_base.yaml:1",
         "# export: {} # default",
         "target: mine # partition_configs/_base.yaml:2, ${TARGET:-android}",
+        "# file: none # default",
+        "# family: none # default",
         "methods:",
         "encode:",
         "partitioners: [] # partition_configs/_base.yaml:4, defaults",
