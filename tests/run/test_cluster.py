@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -40,6 +41,8 @@ def start(cluster):
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # Where the tests run in the background of a shell, they are deaf to Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(process)
         return process
@@ -164,6 +167,7 @@ def test_an_ended_driver_ends_what_runs_elsewhere_and_keeps_what_is_done(slow, c
     wait_for(lambda: "built    compile pair/decode" in process.stdout.readline())
     worker = wait_until_under_way(cluster, "encode")
     processes = set(under_way(cluster, "encode")[worker])
+    time.sleep(1)  # it tells of an action before it records it
     os.killpg(process.pid, end)
     assert process.wait(40) == (130 if end == signal.SIGINT else -end)  # 2 s, and what else runs
     assert gone(processes, 15)
