@@ -61,6 +61,13 @@ def _modules(action: Action[CompileInputs], inputs: PassInputs) -> list[Path]:
     return [*passes, *inputs.library_modules(action.libraries)]
 
 
+def _names_plugins(path: str) -> bool:
+    """Return whether a file is one that a library reads of every installed distribution to find its
+    plugins, also of one that is installed from its source folder."""
+    place = Path(path)
+    return place.name == "entry_points.txt" and place.parent.suffix in (".egg-info", ".dist-info")
+
+
 def _reads(
     action: Action[CompileInputs], inputs: PassInputs, workspace: Workspace, watch: Watch
 ) -> Iterator[tuple[Kind, str]]:
@@ -80,7 +87,7 @@ def _reads(
         folders += find_folders(name)
     for (kind, path), value in watch.seen.items():
         known = path in files or any(within(path, folder) for folder in folders)
-        if known or is_no_file(path):
+        if known or is_no_file(path) or _names_plugins(path):
             continue
         inside = within(path, root)
         if kind == "listing":
