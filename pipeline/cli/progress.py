@@ -50,7 +50,7 @@ def is_live(stream: Any) -> bool:
 
 @dataclass
 class Tally:
-    """How far a batch of actions is: which have ended, and since when the others are under way."""
+    """The progress of a batch: which actions have ended, since when others are under way."""
 
     actions: Sequence[Action]
     outlook: Outlook

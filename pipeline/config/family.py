@@ -15,10 +15,10 @@ class Family(Options):
     """The packages that share weights with this one, in `.ptd` files that all of them load."""
 
     name: Name
-    """What all packages of the family call it."""
+    """The name of the family, the same in all its packages."""
     share: Weights = Field(default={WEIGHTS_FILE: ("*",)})
-    """What is shared of all that two packages hold: everything by default, in <name>.ptd; a list of
-    modules or patterns of qualified names; or such lists by the name of the file."""
+    """The weights that are shared where two packages hold them: all by default, in <name>.ptd; a
+    list of modules or patterns of qualified names; or such lists by the name of the file."""
 
     @model_validator(mode="after")
     def _check_share(self) -> Self:

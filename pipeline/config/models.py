@@ -148,7 +148,7 @@ class PackageConfig(Options):
     target: Label | None = None
     """A label for people and reports."""
     file: Name | None = None
-    """How the .pte in build/<package>/ is called, without its ending; by default as the package."""
+    """The name of the .pte in build/<package>/, without its ending; by default the package's."""
     family: Family | None = None
     """The packages that share their weights with this one: the family's name, or {name, share}."""
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)

@@ -260,9 +260,17 @@ class Plan:
         summary = self.configs.summary(package)
         if summary is None or summary.family is None:
             return ()
-        families = {each: self.configs.summary(each) for each in self.packages}
-        name = summary.family["name"]
-        return tuple(p for p, s in families.items() if s and s.family and s.family["name"] == name)
+        return tuple(self._families[summary.family["name"]])
+
+    @cached_property
+    def _families(self) -> dict[str, list[str]]:
+        """The packages of each family, by name."""
+        found: dict[str, list[str]] = {}
+        for package in self.packages:
+            summary = self.configs.summary(package)
+            if summary is not None and summary.family is not None:
+                found.setdefault(summary.family["name"], []).append(package)
+        return found
 
     def _check_family(self, package: str, document: Document) -> Iterator[Problem]:
         summary = self.configs.summary(package)
