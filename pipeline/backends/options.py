@@ -3,8 +3,13 @@ until operators are looked up."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +37,10 @@ class Options(BaseModel):
     """A part of a config. An option is described by the text below it."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        defer_build=True,  # most belong to backends that a config doesn't name
     )
 
     def resolved(self) -> dict[str, Any]:
@@ -58,12 +66,41 @@ class Options(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Join the lines of descriptions, which are wrapped in the source."""
         made = handler(schema)
-        for each in handler.resolve_ref_schema(made).get("properties", {}).values():
-            if "description" in each:
-                each["description"] = " ".join(each["description"].split())
+        add_descriptions(cls, handler.resolve_ref_schema(made).get("properties", {}))
         return made
+
+
+def add_descriptions(model: type[BaseModel], properties: Mapping[str, Any]) -> None:
+    """Add the descriptions of a model's fields to their JSON schemas, each as one line."""
+    for name, field in model.model_fields.items():
+        said = field.description or read_descriptions(model).get(name)
+        if said and (own := properties.get(field.alias or name)) is not None:
+            own["description"] = " ".join(said.split())
+
+
+@cache
+def read_descriptions(model: type[BaseModel]) -> Mapping[str, str]:
+    """Return the texts below the fields of a model and its bases. pydantic would read them out of
+    the source whenever models are imported, which takes each process a tenth of a second."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        if issubclass(each, Options):
+            found.update(_own_descriptions(each))
+    return found
+
+
+def _own_descriptions(model: type) -> Iterator[tuple[str, str]]:
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    except OSError:
+        return  # a model that stands in no source
+    assert isinstance(tree, ast.ClassDef)
+    for field, text in pairwise(tree.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            match text:
+                case ast.Expr(ast.Constant(str(said))):
+                    yield field.target.id, said
 
 
 def rule(what: str) -> PydanticCustomError:

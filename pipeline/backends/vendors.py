@@ -86,8 +86,7 @@ def _model(
             otherwise = f", by default {each['code']}" if "code" in each else ""
             said = Field(default, description=f"Of {function}{otherwise}.")
             fields[each["name"]] = (VendorValue if default is None else type(default), said)
-    plain = {"use_attribute_docstrings": False}  # they stand in no source
-    return create_model(name, __base__=base, __module__=__name__, __cls_kwargs__=plain, **fields)
+    return create_model(name, __base__=base, __module__=__name__, **fields)
 
 
 def _module(name: str, remedy: str) -> Requirement:

@@ -29,6 +29,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
+from pipeline.compile import idle_passes, sizes
 from pipeline.program.patching import digest_source, lowers_fast, replaced
 
 _log = logging.getLogger(__name__)
@@ -43,13 +44,13 @@ class Patch:
         target: `module:name`, or `module:class.name`.
         source: the digest of its text in the release that the patch was written for.
         make: returns what stands in its place, from the original.
-        text: what has that text, as `target`, where that isn't the target.
+        texts: what has that text, where that isn't the target alone.
     """
 
     target: str
     source: str
     make: Callable[[Any], Any]
-    text: str = ""
+    texts: tuple[_Function, ...] = ()
 
     @property
     def owner(self) -> Any:
@@ -67,9 +68,8 @@ class Patch:
     @property
     def is_known(self) -> bool:
         """Tell whether the installed text is the one that the patch was written for."""
-        owner, name = _split(self.text or self.target)
-        found = vars(owner)[name]
-        return digest_source(getattr(found, "fget", found)) == self.source
+        found = self.texts or (getattr(self.original, "fget", self.original),)
+        return digest_source(*found) == self.source
 
 
 def _split(target: str) -> tuple[Any, str]:
@@ -233,24 +233,6 @@ class _Callable(metaclass=_Plain):
     annotated function for each of the thousands of kernels that a decomposition registers."""
 
 
-# Sizes
-
-
-def _make_expression(original: property) -> property:
-    """Keep the expression of a size for as long as no symbol is replaced: it is asked for some
-    hundred thousand times, and each time looks whether it is a number."""
-
-    def expression(self: Any) -> Any:
-        version = self.shape_env and self.shape_env._replacements_version_counter
-        if version is None:
-            return original.fget(self)  # type: ignore[misc]
-        if self._expr_ver != version:
-            self._expr_cache, self._expr_ver = original.fget(self), version  # type: ignore[misc]
-        return self._expr_cache
-
-    return property(expression)
-
-
 # Copies of partitions
 
 
@@ -349,17 +331,37 @@ PATCHES = (
         "torch._ops:Callable",
         "119b074e42369630508176e83685d649970b7c23208f776f8a3f9ae49e812da2",
         lambda original: _Callable,
-        text="torch._ops:OperatorBase.py_impl",
+        texts=(torch._ops.OperatorBase.py_impl,),
     ),
     Patch(
         "torch.fx.experimental.sym_node:SymNode.expr",
         "917f151435df1d67f615a28037bd3e9ca340393376836fbb97d112d477f6311d",
-        _make_expression,
+        sizes.make_expression,
+    ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.maybe_as_int",
+        "50b5657e9ab275af3da1d5accdb9c0ef1423aec8f0d165a18c4bf6f8c651722a",
+        sizes.make_whole,
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.sym_node:SymNode._{method}",
+            "7e3424388842298941da8bd87bf53034a9f7626e76923bb72bf3b39910856261",
+            sizes.make_arithmetic(method),
+            texts=(sizes.ARITHMETIC,),
+        )
+        for method in sizes.METHODS
     ),
     Patch(
         "executorch.exir.backend.backend_api:lower_all_submodules_to_backend",
         "72b9c44a387502fcbb0b9c8759e2195f10d4aae010903b9c9437d658ecd302b2",
         _make_lowering,
+    ),
+    Patch(
+        "executorch.exir.program._program:_generate_edge_program",
+        "53b16a03781551bed26a02830364cb11f2d235ee5ae302e42f84fb69089bac39",
+        idle_passes.make_edge_program,
+        texts=idle_passes.SOURCES,
     ),
     Patch(
         "executorch.exir.verification.verifier:_check_tensor_args_matching_op_allowed_dtype",

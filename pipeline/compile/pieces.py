@@ -64,7 +64,7 @@ def exchange_pieces(
 ) -> Iterator[Piece]:
     """Yield the pieces of a file with other blobs, and other keys in what stands between them.
 
-    Keys are SHA-256 in hexadecimal behind a prefix that stays. Raises MissingBlobError.
+    Keys are 64 hexadecimal digits behind a prefix that stays. Raises MissingBlobError.
     """
     found = {old[-64:].encode(): new[-64:].encode() for old, new in keys.items()}
     for piece in pieces:

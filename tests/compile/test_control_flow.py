@@ -230,6 +230,7 @@ def test_a_person_is_told_what_stays_float_in_a_quantized_method(tmp_path):
     assert "`plain`" not in report.split("## Not quantized")[1].split("##")[0]
 
 
+@pytest.mark.slow
 def test_a_scan_in_a_quantized_method_is_refused():
     """Torch fails on it with a traceback; a new torch may mend it."""
     data = {"quantize": {"quantizer": "xnnpack"}, "partitioners": ["xnnpack"]}

@@ -138,6 +138,27 @@ def test_sizes_have_the_same_expressions_also_once_a_symbol_is_replaced():
         assert size.node.wrap_int(5).expr == 5
 
 
+def test_arithmetic_of_sizes_gives_what_it_gave_each_time_as_another_size():
+    sizes = ({0: Dim("n", min=2, max=8)},)
+    program = export(Linear(), (torch.ones(3, 2),), dynamic_shapes=sizes)
+    (n,) = (n.meta["val"].shape[0] for n in program.graph.nodes if n.name == "x")
+
+    def compute():
+        results = [n + 1, 1 + n, n - 2, n * 3, n * n, n // 2, (n + 1) * 2 + n, n * 1.5]
+        results += [n == 3, n != 3, n < 9, n <= 8, n > 1, n >= 4, n * 2 == n + n]
+        return [(type(each), *vars_of(each.node)) for each in results], results
+
+    def vars_of(node):
+        return node.expr, node.pytype, node.hint, node.constant, node._optimized_summation
+
+    plain, _ = compute()
+    with fast_lowering():
+        first, one = compute()
+        second, other = compute()
+    assert first == second == plain
+    assert not {id(each.node) for each in one} & {id(each.node) for each in other}
+
+
 class Mixed(torch.nn.Module):
     def forward(self, x, y):
         return torch.ops.aten.mm(x, y)

@@ -436,9 +436,9 @@ class Small(torch.nn.Module):
         return self.down(torch.relu(self.up(x)))
 
 
-# One of each kind says whether recipes are upstream's. Core ML's quantizer exports hundreds of
+# One says quickly whether recipes are upstream's. Core ML's quantizer exports hundreds of
 # patterns first, so that of its recipes which quantize one is lowered, and all are compared.
-QUICK = {"xnnpack_pt2e_int8_dynamic_per_channel", "coreml_fp16"}
+QUICK = {"coreml_fp16"}
 COMPARED = [CoreMLRecipeType.PT2E_INT8_STATIC, CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY]
 KINDS = [
     pytest.param(kind, marks=() if kind.value in QUICK else pytest.mark.slow)

@@ -14,7 +14,6 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
-import torch
 from executorch.backends.xnnpack import xnnpack_preprocess
 from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack._passes.convert_to_sdpa import ConvertToSDPAPass
@@ -33,6 +32,7 @@ from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
 
 from pipeline.program.patching import digest_source, lowers_fast, replaced
+from pipeline.program.traced import Traced
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class FastPassManager(XNNPACKPassManager):
     """ExecuTorch's passes in its order. The program is checked once, when all have run."""
 
     def transform(self) -> ExportedProgram:
-        program, traced = self.exported_program, _Traced()
+        program, traced = self.exported_program, Traced()
         with replaced(GraphModule, "print_readable", lambda original: _print_nothing):
             for kind in self.passes:
                 own = _make_thrifty(kind)
@@ -102,40 +102,10 @@ class _Unchecked(ExportedProgramPassManager):
         """Check nothing: `FastPassManager` does, in the end."""
 
 
-class _Traced:
-    """The graph that a pass traced last, as it was then."""
-
-    def __init__(self) -> None:
-        self._module: GraphModule | None = None
-        self._nodes: list[tuple[Any, ...]] = []
-
-    def keep(self, module: GraphModule) -> None:
-        self._module, self._nodes = module, list(map(_describe, module.graph.nodes))
-
-    def holds(self, module: GraphModule) -> bool:
-        """Return whether this is that graph, and tracing it again would give its like: no node
-        was made, moved or given other arguments, users or a value since, and all have their
-        arguments from nodes."""
-        nodes = module.graph.nodes
-        if module is not self._module or len(nodes) != len(self._nodes):
-            return False
-        return all(
-            node.op in ("placeholder", "call_function", "output")
-            and all(a is b for a, b in zip(_describe(node), before, strict=True))
-            for node, before in zip(nodes, self._nodes, strict=True)
-        )
-
-
-def _describe(node: torch.fx.Node) -> tuple[Any, ...]:
-    """Return what tracing a node reads of it. Arguments are never changed, but replaced."""
-    users = (len(node.users), *node.users)
-    return (node, node.op, node.target, node.args, node.kwargs, node.meta.get("val"), *users)
-
-
 class _Thrifty(ExportPass):
     """A base that a pass gets between its own and `ExportPass`, whose `call` traces the graph."""
 
-    traced: _Traced
+    traced: Traced
     changes: Callable[[GraphModule], bool]  # whether tracing itself can change a graph
 
     def call(self, graph_module: GraphModule) -> PassResult:

@@ -1,0 +1,117 @@
+"""Passes on the way to the edge dialect, without tracing graphs that they leave as they are.
+
+Each of some nine passes ends by tracing the graph again, which copies it node by node and computes
+every value on fake tensors; most change nothing. Whether one would change something is found by
+running its own code over the nodes with the values that they have, so that nothing is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from executorch.exir.pass_base import ExportPass, NodeMetadata, ProxyValue, _ExportPassBase
+from executorch.exir.program import _program
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.fx.passes.infra.pass_base import PassResult
+
+from pipeline.program.patching import replaced
+from pipeline.program.traced import Traced, find_attribute
+
+# The texts that this was written for.
+SOURCES = (
+    _program._generate_edge_program,
+    _program._get_aten_to_edge_passes,
+    _ExportPassBase.call,
+    _ExportPassBase.call_submodule,
+    _ExportPassBase.ExportInterpreter,
+    _ExportPassBase._fx,
+    ExportPass.call_submodule,
+    ExportPass.ExportInterpreter,
+    NodeMetadata,
+)
+
+
+def make_edge_program(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what stands in place of `_generate_edge_program`."""
+
+    def generate(*given: Any, **named: Any) -> Any:
+        traced = Traced()
+
+        def skip(trace: Callable[..., PassResult]) -> Callable[..., PassResult]:
+            def call_submodule(self: ExportPass, module: GraphModule, inputs: Any) -> PassResult:
+                if traced.holds(module) and is_idle(self, module):
+                    return PassResult(module, True)
+                result = trace(self, module, inputs)
+                traced.keep(result.graph_module)
+                return result
+
+            return call_submodule
+
+        with replaced(ExportPass, "call_submodule", skip):
+            return original(*given, **named)
+
+    return generate
+
+
+def is_idle(one: ExportPass, module: GraphModule) -> bool:
+    """Return whether a pass calls, for each node of a graph, what the node calls, and no more.
+
+    The graph must be one that `Traced.holds`.
+    """
+    if any(getattr(type(one), hook) is not getattr(ExportPass, hook) for hook in _HOOKS):
+        return False
+    interpreter = one.ExportInterpreter(one, module)
+    values: dict[Node, Any] = {}
+
+    def trace(kind: str, target: Any, args: Any, kwargs: Any, meta: NodeMetadata) -> ProxyValue:
+        node = interpreter.node
+        called = map_arg((node.args, node.kwargs), values.__getitem__)
+        if (
+            target is not node.target
+            or not _is_same((tuple(args), dict(kwargs)), called)
+            or node in values
+            or not _is_same(meta.data, node.meta)
+        ):
+            raise _ChangesError
+        made = values[node] = ProxyValue(node.meta["val"], node)
+        return made
+
+    vars(one)["_fx"] = trace
+    try:
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                interpreter.node = node
+                args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+                made = interpreter.call_function(node.target, args, kwargs)
+                if made is not values.get(node):
+                    return False
+            elif node.op == "placeholder":
+                values[node] = ProxyValue(node.meta["val"], node)
+            elif node.op == "get_attr":
+                values[node] = find_attribute(node, module)
+    except Exception:  # what it needs of a real trace; the trace itself says what is wrong
+        return False
+    finally:
+        del vars(one)["_fx"]
+    return True
+
+
+_HOOKS = ("placeholder", "output", "on_attr")  # which are not called here
+
+
+class _ChangesError(Exception):
+    """A pass calls something else than a node does."""
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two nests of lists and mappings hold the same objects."""
+    if one is other:
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    plain = one.__class__ is other.__class__ and isinstance(one, int | float | str)
+    return plain and one == other

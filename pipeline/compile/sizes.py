@@ -1,0 +1,92 @@
+"""Arithmetic of dynamic sizes that is done once: functions in place of those of torch's `SymNode`.
+
+Expressions are kept, and never sizes. What is kept ends with the lowering. `patches.py` puts these
+in place, for the texts of torch that they were written for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.sym_node import (
+    _NO_HINT,
+    METHOD_TO_OPERATOR,
+    SymNode,
+    _make_node_magic,
+)
+
+_Function = Callable[..., Any]
+ARITHMETIC = _make_node_magic  # whose text that of all operations is
+METHODS = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
+_PLAIN = (int, float, bool, type(None))  # of hints; those of nested tensors are sizes themselves
+
+
+def make_expression(original: property) -> property:
+    """Keep the expression of a size for as long as no symbol is replaced: it is asked for some
+    hundred thousand times, and each time looks whether it is a number."""
+
+    def expression(self: Any) -> Any:
+        version = self.shape_env and self.shape_env._replacements_version_counter
+        if version is None:
+            return original.fget(self)  # type: ignore[misc]
+        if self._expr_ver != version:
+            self._expr_cache, self._expr_ver = original.fget(self), version  # type: ignore[misc]
+        return self._expr_cache
+
+    return property(expression)
+
+
+def make_whole(original: _Function) -> _Function:
+    """Keep which expressions are numbers: torch asks it of each size that it makes."""
+    known: dict[Any, int | None] = {}
+
+    def maybe_as_int(self: SymNode) -> int | None:
+        expression = self.expr
+        key = expression.__class__, expression
+        if key not in known:
+            known[key] = original(self)
+        return known[key]
+
+    return maybe_as_int
+
+
+def make_arithmetic(method: str) -> Callable[[_Function], _Function]:
+    """Keep what an operation makes of two expressions: each fake tensor of a dynamic shape computes
+    its strides, its length and whether it is contiguous.
+
+    Every result is a size of its own, as in the original, since tracing tells sizes apart by
+    identity; expressions have none.
+    """
+    operator = METHOD_TO_OPERATOR[method]
+
+    def make(original: _Function) -> _Function:
+        known: dict[Any, tuple[Any, type, bool]] = {}
+
+        def apply(self: SymNode, other: SymNode) -> SymNode:
+            scope, hints = self.shape_env, (self._hint, other._hint)
+            if (
+                scope is None
+                or scope._translation_validation_enabled
+                or torch._logging._internal.GET_DTRACE_STRUCTURED
+                or not all(hint.__class__ in _PLAIN for hint in hints)
+                or get_proxy_mode() is not None
+            ):
+                return original(self, other)  # type: ignore[no-any-return]
+            left, right = self.expr, other.expr
+            kinds = left.__class__, right.__class__, self.pytype, other.pytype
+            sums = self._optimized_summation, other._optimized_summation
+            key = left, right, kinds, sums
+            if key not in known:
+                made = original(self, other)
+                known[key] = made._expr, made.pytype, made._optimized_summation
+                return made  # type: ignore[no-any-return]
+            made, kind, is_sum = known[key]
+            hint = _NO_HINT if None in hints else kind(operator(*hints))
+            return SymNode(made, scope, kind, hint, optimized_summation=is_sum)
+
+        return apply
+
+    return make
