@@ -23,6 +23,7 @@ from benchmarks.workspaces import QUICK, REPOSITORY, Sizes
 CASES = {
     "noop": ("noop", "noop"),
     "scale": ("scale", "scale"),
+    "family-scale": ("scale", "family_scale"),
     "one-method": ("changes", "one_method"),
     "one-partition": ("changes", "one_partition"),
     "fresh-checkout": ("shipped", "fresh_checkout"),
@@ -32,6 +33,7 @@ CASES = {
     "weights": ("weights", "weights"),
     "tracking": ("tracking", "tracking"),
     "miss-overhead": ("overhead", "miss_overhead"),
+    "family": ("family", "family"),
     "cluster": ("cluster", "cluster"),
     "hashing": ("hashing", "hashing"),
     "memory": ("memory", "memory"),

@@ -1,15 +1,17 @@
-"""A workspace of a thousand packages: what it costs to find that nothing is to be done, in CPU time
-of one process."""
+"""A workspace of a thousand packages, and a family of hundreds: what it costs to find that nothing
+is to be done, in CPU time of one process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
-from benchmarks.measure import BenchmarkError, Result, rounded
-from benchmarks.workspaces import Sizes, finished_checkout
+from benchmarks.measure import BenchmarkError, Result, in_turns, rounded
+from benchmarks.workspaces import Checkout, Sizes, finished_checkout
 
 LIMITS = {"doit": 1.0, "doit plan": 3.0}  # seconds, to reach
+FAMILY_LIMIT = 1.5
 OTHERS = ("doit list", "doit lower:package1", "doit explain package1", "doit cache stats")
 
 
@@ -37,6 +39,39 @@ def scale(folder: Path, sizes: Sizes) -> Result:
         f"the first `doit` {first.cpu:.1f} s",
         figures={f"{command} seconds": rounded(each) for command, each in seconds.items()},
     )
+
+
+def family_scale(folder: Path, sizes: Sizes) -> Result:
+    """Packages of one family against as many without one.
+
+    Raises BenchmarkError where there is something to do."""
+    one = finished_checkout(folder / "family", sizes.members, 1, "assistant")
+    apart = finished_checkout(folder / "apart", sizes.members, 1)
+    for checkout in (one, apart):
+        checkout.doit()
+        if not (done := checkout.doit().output).startswith("up to date: "):
+            raise BenchmarkError(f"the workspace is not up to date: {done}")
+    seconds: dict[str, list[list[float]]] = {}
+    for command in LIMITS:
+        sides = [partial(_cpu, each, command) for each in (one, apart)]
+        seconds[command] = in_turns(sizes.repeats, *sides)
+    ratios = {name: min(ours) / min(theirs) for name, (ours, theirs) in seconds.items()}
+    ratio = max(ratios.values())
+    least = {name: min(ours) for name, (ours, _) in seconds.items()}
+    return Result(
+        case="family-scale",
+        ratio=ratio,
+        limit=FAMILY_LIMIT,
+        ok=ratio <= FAMILY_LIMIT,
+        measured=", ".join(f"`{name}` {each:.2f} x" for name, each in ratios.items()),
+        to_reach=f"each <= {FAMILY_LIMIT} x",
+        note=f"{sizes.members} packages of one family, CPU time; {_told(least, LIMITS)}",
+        figures={f"{name} seconds": [rounded(e) for e in both] for name, both in seconds.items()},
+    )
+
+
+def _cpu(checkout: Checkout, command: str, _: int) -> float:
+    return checkout.doit(*command.split()[1:]).cpu
 
 
 def _told(seconds: Mapping[str, float], commands: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from pipeline.plan.plan import Plan
 from pipeline.run.install import install
 from pipeline.store.agreement import REPORTS
 from pipeline.store.digest import hash_json
-from pipeline.store.files import CONTENTS, MANIFEST
+from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, SELECTION
 from pipeline.store.store import Store
 from pipeline.store.usage import read_usage
 from pipeline.store.workspace import Workspace
@@ -41,6 +41,7 @@ class Sizes:
     packages: int = 100
     methods: int = 20
     scale: tuple[int, int] = (1000, 10)  # packages and methods
+    members: int = 200  # of a family
     turns: int = 7  # of what takes less than a second
     repeats: int = 3  # of what takes some
     changed_of: int = 6  # methods, of which one is changed
@@ -74,6 +75,7 @@ class Sizes:
     overhead: tuple[str, ...] = ("vision",)  # shipped too, and without two equal partitions
     overhead_repeats: int = 4
     export_repeats: int = 7
+    adapters: int = 3
     cluster: tuple[str, ...] = ("router", "vision", "vision-portable")
     cluster_repeats: int = 5
     megabytes: int = 512  # of the file that is hashed
@@ -86,6 +88,7 @@ QUICK = Sizes(
     packages=10,
     methods=4,
     scale=(30, 4),
+    members=30,
     turns=3,
     repeats=1,
     changed_of=3,
@@ -95,6 +98,7 @@ QUICK = Sizes(
     cold_repeats=1,
     retrained=("vision",),
     retrained_repeats=1,
+    adapters=2,
     cluster=("router",),
     cluster_repeats=1,
     overhead=(),
@@ -169,8 +173,12 @@ def new_checkout(root: Path, store: Path | None = None) -> Checkout:
     return Checkout(root, store or root / ".store")
 
 
-def write_config(checkout: Checkout, package: str, model: str, methods: Iterable[str]) -> None:
-    lines = [f"model: {model}", "target: android-arm64", "methods:"]
+def write_config(
+    checkout: Checkout, package: str, model: str, methods: Iterable[str], family: str = ""
+) -> None:
+    lines = [f"model: {model}", "target: android-arm64"]
+    lines += [f"family: {family}"] if family else []
+    lines.append("methods:")
     lines += [f"  {method}:\n    partitioners: [xnnpack]" for method in methods]
     path = checkout.root / "partition_configs" / f"{package}.yaml"
     path.write_text("\n".join(lines) + "\n")
@@ -179,9 +187,9 @@ def write_config(checkout: Checkout, package: str, model: str, methods: Iterable
 # What a finished build left, without the hours of building
 
 
-def finished_checkout(root: Path, packages: int, methods: int) -> Checkout:
+def finished_checkout(root: Path, packages: int, methods: int, family: str = "") -> Checkout:
     """Packages, each of a model of its own, as `doit` leaves them. Their sources, configs, keys
-    and records are real; what their files hold is not."""
+    and records are real; what their files hold is not. All are of the `family`, if there is one."""
     from benchmarks.models import Affine, exported, write_archive
 
     checkout = new_checkout(root)
@@ -190,21 +198,25 @@ def finished_checkout(root: Path, packages: int, methods: int) -> Checkout:
     write_archive(archive, {name: exported(Affine(i), 1, 8) for i, name in enumerate(names)})
     for number in range(packages):
         shutil.copyfile(archive, root / "models" / f"model{number}.pt2")
-        write_config(checkout, f"package{number}", f"model{number}", names)
+        write_config(checkout, f"package{number}", f"model{number}", names, family)
     archive.unlink()
     plan = plan_of(checkout)
-    for package in plan.packages:
-        _finish(plan, package)
+    for finish in (_finish_link, _finish_validation):  # which looks at what all have linked
+        for package in plan.packages:
+            finish(plan, package)
     plan.remember()
     return checkout
 
 
-def _finish(plan: Plan, package: str) -> None:
-    """Records the results of linking and of validating."""
+def _finish_link(plan: Plan, package: str) -> None:
+    """Records the results of linking."""
     link = plan.link(package)
     assert link is not None
-    records = dict.fromkeys((MANIFEST, CONTENTS), "{}")
+    records = dict.fromkeys((MANIFEST, CONTENTS, CONTRACT, SELECTION), "{}")
     _install(plan, link, {f"{link.key['file']}.pte": package, **records})
+
+
+def _finish_validation(plan: Plan, package: str) -> None:
     validate = plan.validate(package)
     assert validate is not None
     facts = {

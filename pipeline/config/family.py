@@ -16,9 +16,12 @@ class Family(Options):
 
     name: Name
     """The name of the family, the same in all its packages."""
+    base: Name | None = None
+    """The package of the family whose weights are shared, those and no others, so that a further
+    package changes no file of those that are there. By default all that two packages hold is."""
     share: Weights = Field(default={WEIGHTS_FILE: ("*",)})
-    """The weights that are shared where two packages hold them: all by default, in <name>.ptd; a
-    list of modules or patterns of qualified names; or such lists by the name of the file."""
+    """The weights that are shared: all by default, in <name>.ptd; a list of modules or patterns of
+    qualified names; or such lists by the name of the file."""
 
     @model_validator(mode="after")
     def _check_share(self) -> Self:

@@ -1,5 +1,7 @@
 """A family shares what two of its packages hold, and each package computes what it computed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -9,10 +11,11 @@ from torch import nn
 from torch.export import export
 
 from pipeline.compile.emit import emit
-from pipeline.compile.family import SharedFiles, share
+from pipeline.compile.family import lay_out_files
 from pipeline.compile.link import LinkedFiles, link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import Blob, MethodObject, NamedBlob, make_object
+from pipeline.compile.sharing import Shared, choose
 from pipeline.config.emission import EmitConfig
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import DeviceError, PackageFiles
@@ -65,10 +68,17 @@ def run(store, files):
     return open_package(store, files).run("forward", [WORDS])[0]
 
 
-def shared_of(made, rules=EVERYTHING, names=None):
+def share(members, names, rules, store, base=None):
+    records = {package: [each.to_json() for each in own] for package, own in members.items()}
+    chosen = choose(records, names, rules, base)
+    every = [each for own in members.values() for each in own]
+    return replace(chosen, files=lay_out_files(chosen, every, store))
+
+
+def shared_of(made, rules=EVERYTHING, names=None, base=None):
     store, members = made
     objects = {name: own for name, (_, own) in members.items()}
-    return share(objects, names or {}, rules, store)
+    return share(objects, names or {}, rules, store, base)
 
 
 def test_each_package_runs_with_the_files_of_the_family(made):
@@ -94,6 +104,56 @@ def test_the_file_depends_on_what_is_shared_alone(made):
     assert everything.files != shared_of(made).files  # the adapter is held twice now
     half = {"b": members["code"][1], "a": own}
     assert share(half, {}, EVERYTHING, store) == shared_of(made)
+
+
+def test_sizes_of_one_method_cost_one_set_of_weights(made):
+    store, (model, one) = made[0], made[1]["style"]
+    objects = [*one]  # which is of 8
+    for size in (4, 16):
+        program = export(model, (torch.arange(size) % 16,))
+        lowered = lower({f"of_{size}": program}, {f"of_{size}": [XnnpackPartitioner()]})
+        objects.append(make_object(emit(lowered, EmitConfig()), store))
+    weights = sum(each.nbytes for each in model.state_dict().values())
+    single, three = link(one, {}, store).pte.size, link(objects, {}, store).pte.size
+    assert single > weights and three - single < weights / 2  # what is more are graphs
+    assert {each.key for own in objects for each in own.named} == {e.key for e in one[0].named}
+
+
+def test_a_base_alone_decides(made):
+    """What another package holds too makes no difference, and one that runs with the file."""
+    store, members = made
+    objects = {package: own for package, (_, own) in members.items()}
+    base = share({"style": objects["style"]}, {}, EVERYTHING, store, "style")
+    (own,) = objects["style"]
+    assert base.keys.keys() == {e.key for e in own.named if e.blob.size >= 64}
+    model, code = members["code"]
+    linked = link(code, {}, store, shared=base)
+    assert linked.pte.size < link(code, {}, store).pte.size
+    torch.testing.assert_close(run(store, linked), model(WORDS))
+    first = own.named[0]
+    other = replace(base, keys={first.key: (store.put(b"other"), "chat")})
+    with pytest.raises(
+        PipelineError, match=r"is something else in chat\.ptd, of the family's base"
+    ):
+        link([own], {}, store, shared=other)
+
+
+def test_weights_in_files_of_a_packages_own_are_shared_too(made):
+    store, members = made
+    model, (own,) = members["style"]
+    program = export(model, (WORDS,))
+    settings = EmitConfig(external_constants=True)
+    apart = make_object(emit(lower({"forward": program}, {"forward": []}), settings), store)
+    inside = make_object(emit(lower({"forward": program}, {"forward": []}), EmitConfig()), store)
+    shared = share({"a": [apart], "b": [inside]}, {}, EVERYTHING, store)
+    for each in (apart, inside):
+        files = link([each], {}, store, shared=shared)
+        assert list(files.ptds) == ["chat"]
+        assert torch.equal(run(store, files), run(store, link([each], {}, store)))
+    across = share({"a": [inside], "b": [own]}, {}, EVERYTHING, store)  # two backends
+    assert across.keys and across.constants
+    for each in (inside, own):
+        torch.testing.assert_close(run(store, link([each], {}, store, shared=across)), model(WORDS))
 
 
 def test_patterns_choose_files(made):
@@ -137,11 +197,12 @@ def test_a_file_may_not_be_called_as_one_of_the_package(made):
     )
     first = own.named[0]
     with pytest.raises(PipelineError, match=r"chat\.ptd is a file of the package, and one"):
-        link([tagged], {}, store, shared=SharedFiles({"chat": []}, {first.key: "chat"}))
+        shared = Shared({first.key: (first.blob.digest, "chat")}, files={"chat": []})
+        link([tagged], {}, store, shared=shared)
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xyz")), max_size=4))
-def test_a_key_is_shared_if_two_hold_it_and_all_hold_the_same(tmp_path_factory, held):
+def test_a_key_is_shared_if_two_hold_its_data_and_all_hold_the_same(tmp_path_factory, held):
     store = Store(tmp_path_factory.getbasetemp() / "property")
     blobs = {each: Blob(store.put(each.encode() * 64), 64) for each in "xyz"}
     nothing = Blob(store.put(b""), 0)
@@ -155,7 +216,9 @@ def test_a_key_is_shared_if_two_hold_it_and_all_hold_the_same(tmp_path_factory, 
         for number, own in enumerate(held)
     }  # fmt: skip
     shared = share(members, {}, EVERYTHING, store)
-    values = {key: [own[key] for own in held if key in own] for key in "abcd"}
-    wanted = {key for key, found in values.items() if len(found) > 1 and len(set(found)) == 1}
+    holders = {each: {n for n, own in enumerate(held) if each in own.values()} for each in "xyz"}
+    values = {key: {own[key] for own in held if key in own} for key in "abcd"}
+    one = {key: found.pop() for key, found in values.items() if len(found) == 1}
+    wanted = {key for key, value in one.items() if len(holders[value]) > 1}
     assert shared.keys.keys() == wanted
     assert bool(shared.files) == bool(wanted)

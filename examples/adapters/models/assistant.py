@@ -1,5 +1,5 @@
 """A small language model and its LoRA adapters (https://arxiv.org/abs/2106.09685): the same base
-with a low-rank change of some weights for each task."""
+with a low-rank change of some weights for each task; `base` is the model as it is."""
 
 import torch
 from torch import Tensor, nn
@@ -48,10 +48,12 @@ class Assistant(nn.Module):
 def export_methods(adapter: str):
     torch.manual_seed(0)
     model = Assistant()
+    words = torch.arange(16).reshape(1, 16)
+    if adapter == "base":
+        return {"forward": torch.export.export(model.eval(), (words,))}
     torch.manual_seed(sum(adapter.encode()))  # in place of the checkpoint of this adapter
     for layer in model.layers:
         layer.query, layer.value = Adapted(layer.query), Adapted(layer.value)
         for adapted in (layer.query, layer.value):
             nn.init.normal_(adapted.up.weight, std=0.05)
-    words = torch.arange(16).reshape(1, 16)
     return {"forward": torch.export.export(model.eval(), (words,))}
