@@ -144,14 +144,18 @@ class MethodSpec:
             return decode_tree(tree, lambda a: Argument(str(a["name"]), specs.leaf_from_json(a)))
 
         try:
-            return cls(
+            made = cls(
                 tuple((str(name), decode(tree)) for name, tree in data["args"]),
                 tuple((str(name), decode(tree)) for name, tree in data["kwargs"]),
                 decode(data["outputs"]),
                 tuple(map(int, data["changes"])),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _ = made.signature  # which takes no names but Python's
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise PipelineError(f"a signature that cannot be read ({error!r})") from error
+        except RecursionError as error:
+            raise PipelineError("a signature that cannot be read (nested too deep)") from error
+        return made
 
 
 def make_method_spec(

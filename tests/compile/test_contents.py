@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.codegen.tools import gen_all_oplist, gen_oplist, gen_selected_op_variants
 from executorch.exir._serialize._cord import Cord
+from executorch.exir._serialize._flatbuffer_program import _program_to_flatbuffer
 from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
@@ -18,9 +21,13 @@ from hypothesis import strategies as st
 from torch.export import export
 
 from pipeline.compile.inspect.contents import describe_contents
+from pipeline.compile.inspect.contract import describe_contract, format_selection, join_contracts
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.quantize import quantize
+from pipeline.program.flatbuffer import CorruptError
 from pipeline.program.inputs import InputSet
+from pipeline.program.kernel_calls import read_runtime_needs
+from pipeline.program.pte import read_program
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import record_bytes
@@ -505,3 +512,98 @@ def test_a_build_leaves_the_contents_beside_the_manifest(built):
     assert built.doit() == 0
     assert built.outcomes()["link pair"] == "hit"
     assert json.loads((folder / "contents.json").read_bytes()) == contents
+
+
+def contract_of(files, name="pack"):
+    return describe_contract(name, files, "1.4.1")
+
+
+def pte_of(files):
+    return next(path for name, path in files.items() if name.endswith(".pte"))
+
+
+def selection_of(path):
+    """A file of selected operators, without the names of packages or files."""
+    found = yaml.safe_load(path.read_bytes())
+    for operator in found["operators"].values():
+        del operator["debug_info"]
+    return found
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_selection_is_what_gen_oplist_writes(package, name, tmp_path):
+    files = package(name).files
+    contract = contract_of(files)
+    ours, theirs = tmp_path / "ours.yaml", tmp_path / "theirs.yaml"
+    ours.write_bytes(format_selection(contract))
+    gen_oplist.gen_oplist(theirs, model_file_path=str(pte_of(files)))
+    assert selection_of(ours) == selection_of(theirs)
+    assert format_selection(contract_of(files)) == ours.read_bytes()
+    assert sorted(contract["methods"]) == sorted(["get_length", *PACKAGES[name][0]])
+    known = {
+        each["operator"] for method in contract["methods"].values() for each in method["kernels"]
+    }
+    assert known == set(contract["operators"])
+    assert contract["methods"]["get_length"]["kernels"] == []
+    assert {each["kernels"] for each in contract["operators"].values()} <= {"portable", "prim"}
+    assert contract["data_files"] == [each for each in sorted(files) if each.endswith(".ptd")]
+
+
+def test_the_contract_of_several_packages_is_their_union(package, tmp_path):
+    contracts = {name: contract_of(package(name).files, name) for name in PACKAGES}
+    joined = join_contracts(list(contracts.values()))
+    paths = [tmp_path / f"{name}.yaml" for name in contracts]
+    for path, contract in zip(paths, contracts.values(), strict=True):
+        path.write_bytes(format_selection(contract))
+    (tmp_path / "joined.yaml").write_bytes(format_selection(joined))
+    # Which also refuses files that it can't join.
+    arguments = ["--output-dir", str(tmp_path), "--model-file-list-path"]
+    (tmp_path / "list").write_text("\n".join(map(str, paths)))
+    gen_all_oplist.main([*arguments, f"@{tmp_path / 'list'}"])
+    theirs = selection_of(tmp_path / "selected_operators.yaml")
+    ours = selection_of(tmp_path / "joined.yaml")
+    assert ours["et_kernel_metadata"] == theirs["et_kernel_metadata"]
+    assert ours["operators"].keys() == theirs["operators"].keys()
+    assert joined["packages"] == sorted(PACKAGES)
+    assert set(joined["backends"]) == {"XnnpackBackend", BACKEND_ID}
+    assert joined["backends"]["XnnpackBackend"]["library"] == "xnnpack_backend"
+    assert "mixed/branch" in joined["methods"]
+    gen_selected_op_variants.write_selected_op_variants(tmp_path / "joined.yaml", tmp_path)
+    header = (tmp_path / "selected_op_variants.h").read_text()
+    portable = [n for n, e in joined["operators"].items() if n.startswith("aten::") and e["dtypes"]]
+    assert portable
+    assert all(f'compare("{name.removeprefix("aten::")}") == 0' in header for name in portable)
+
+
+def test_a_contract_says_alignment_memory_and_schema(package):
+    contract, plain = contract_of(package("aligned").files), contract_of(package("mixed").files)
+    assert contract["alignment"]["constants"] >= 256 > plain["alignment"]["constants"] >= 16
+    assert contract["alignment"]["segments"] >= 4096 > plain["alignment"]["segments"] >= 128
+    assert plain["alignment"]["planned_memory"] >= 16
+    assert plain["schemas"] == [{"identifier": "ET12", "version": 0}]
+    contents = describe_contents(package("mixed").files)
+    for name, method in plain["methods"].items():
+        assert method["planned_memory"] == contents["methods"][name]["planned_memory"]
+    branch = plain["methods"]["branch"]
+    assert branch["backends"] == [] and branch["kernels"]
+    step = plain["methods"]["step"]
+    assert step["backends"] == ["XnnpackBackend"]
+
+
+def test_a_newer_version_is_read_back(package):
+    program = deserialize_pte_binary(pte_of(package("mixed").files).read_bytes()).program
+    program.version = 7
+    assert read_runtime_needs(memoryview(_program_to_flatbuffer(program).data)).version == 7
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 1 << 20), st.integers(0, 255))
+def test_what_a_damaged_file_asks_for_is_read_or_refused(package, place, value):
+    data = bytearray(pte_of(package("portable").files).read_bytes())
+    end = read_program(memoryview(bytes(data))).program.end
+    data[place % end] = value
+    try:
+        needs = read_runtime_needs(memoryview(bytes(data))[:end])
+    except CorruptError:
+        return
+    assert all(isinstance(call.key, str) for own in needs.calls.values() for call in own)

@@ -74,6 +74,25 @@ def test_the_manifest_lists_what_an_app_links(built):
     assert "team::scale.out" in built.bytes_of("scaled", "report.md").decode()
 
 
+def test_the_contract_names_the_library_of_each_kernel(built):
+    cached, scaled = (
+        json.loads(built.bytes_of(package, "contract.json"))["operators"]
+        for package in ("cached", "scaled")
+    )
+    assert cached["llama::custom_sdpa.out"]["library"] == "custom_ops"
+    table = cached["quantized_decomposed::embedding_byte.out"]
+    assert (table["kernels"], table["dtypes"]) == ("quantized", ["float32", "int64", "uint8"])
+    assert scaled["team::scale.out"]["kernels"] == "own"
+    assert scaled["team::scale.out"]["library"] == "team_ops"
+    assert built.doit("contract", "--all", "cached", "scaled") == 0, built.output
+    assert "set(EXECUTORCH_BUILD_KERNELS_LLM ON)" in built.output
+    assert "$<LINK_LIBRARY:WHOLE_ARCHIVE,custom_ops>" in built.output
+    assert "kernels/quantized/quantized.yaml" in built.output
+    assert "# team::scale.out: link your kernel (team_ops)." in built.output
+    joined = json.loads((built.root / "build" / "contract.json").read_bytes())
+    assert joined["operators"].keys() == cached.keys() | scaled.keys()
+
+
 def test_a_failure_is_reproduced_with_its_library_and_says_when_it_is_gone(built):
     config = built.root / "partition_configs" / "scaled.yaml"
     text = config.read_text()

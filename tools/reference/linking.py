@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 from pipeline.backends import BACKENDS
+from pipeline.backends.linking import backend_links
 from tools.reference.markdown import row
-
-FILE = Path(__file__).with_suffix(".toml")
-
-
-def linked() -> Mapping[str, Mapping[str, str]]:
-    """Return what is known of each backend: `option`, `library`, `more`."""
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
 def linking() -> Iterator[str]:
     """Yield the table of all backends."""
     yield "| backend | in the package | CMake option | library | beside |"
     yield "|---|---|---|---|---|"
-    known = linked()
     for name, backend in BACKENDS.items():
         if backend.plugin:
             continue
-        kernels = backend.lowering.kernels
-        option, library = (known[name].get(key, "") for key in ("option", "library"))
+        kernels, linked = backend.lowering.kernels, backend_links()[name]
         yield row(
             f"`{name}`",
             f"operators `{kernels}::...`" if kernels else f"`{backend.backend_id}`",
-            f"`{option}`" if option else "",
-            f"`{library}`" if library else "",
-            known[name].get("more", ""),
+            f"`{linked.option}`" if linked.option else "",
+            f"`{linked.library}`" if linked.library else "",
+            linked.more,
         )

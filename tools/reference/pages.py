@@ -10,6 +10,7 @@ from tools.reference.errors import errors, index, known_causes
 from tools.reference.gates import gates, limits
 from tools.reference.linking import linking
 from tools.reference.settings import settings
+from tools.reference.targets import targets
 from tools.reference.verbs import verbs
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,6 +24,7 @@ PARTS: dict[tuple[Path, str], Callable[[], Iterator[str]]] = {
     (_REFERENCE / "settings.md", "settings"): settings,
     (_REFERENCE / "verbs.md", "verbs"): verbs,
     (_REFERENCE / "linking.md", "linking"): linking,
+    (_REFERENCE / "targets.md", "targets"): targets,
     (_REFERENCE / "errors.md", "errors"): errors,
     (_REFERENCE / "errors.md", "known causes"): known_causes,
     (DOCS / "troubleshooting.md", "index"): index,

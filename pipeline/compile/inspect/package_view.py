@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipeline.program.flatbuffer import CorruptError, Span
@@ -53,7 +54,9 @@ class KnownTensor:
     base: Digest
 
 
-def _open_file(name: str, path: Path, digests: Mapping[tuple[int, int], Digest]) -> PackageFile:
+def open_file(
+    name: str, path: Path, digests: Mapping[tuple[int, int], Digest] = MappingProxyType({})
+) -> PackageFile:
     """Map a file into memory. Raises PipelineError if it is not what its name says."""
     try:
         with open(path, "rb") as file:
@@ -78,7 +81,7 @@ class PackageView:
         keys: Mapping[str, Collection[str]],
         digests: Mapping[str, Mapping[tuple[int, int], Digest]],
     ) -> None:
-        self.files = [_open_file(n, path, digests.get(n, {})) for n, path in sorted(files.items())]
+        self.files = [open_file(n, path, digests.get(n, {})) for n, path in sorted(files.items())]
         programs = [(f, f.layout) for f in self.files if isinstance(f.layout, ProgramFile)]
         if len(programs) != 1:
             raise PipelineError(f"a package has one .pte, this one has {len(programs)}")

@@ -1,0 +1,96 @@
+"""The lines of an app's CMakeLists.txt that build the runtime of a contract.
+
+They go by tools/cmake/Codegen.cmake of ExecuTorch's source at v1.4.1. `EXECUTORCH_SELECT_OPS_YAML`
+is not used: it takes a library's list of kernels, and not `selected_operators.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipeline.backends.linking import KernelLibrary, kernel_libraries, operators_of
+
+Json = Mapping[str, Any]
+# What ExecuTorch asks for beside an option (tools/cmake/preset/default.cmake).
+_ALSO = {
+    "EXECUTORCH_BUILD_KERNELS_LLM": "EXECUTORCH_BUILD_KERNELS_OPTIMIZED",
+    "EXECUTORCH_BUILD_QNN": "EXECUTORCH_BUILD_EXTENSION_TENSOR",
+    "EXECUTORCH_BUILD_CUDA": "EXECUTORCH_BUILD_EXTENSION_TENSOR",
+    "EXECUTORCH_BUILD_METAL": "EXECUTORCH_BUILD_EXTENSION_TENSOR",
+}
+# The list of portable and optimized kernels, which ExecuTorch's build merges.
+_MERGED = "${CMAKE_CURRENT_BINARY_DIR}/executorch/configurations/merged.yaml"
+_DATA_FILES = "EXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR"  # and its loader, on by default
+
+
+def cmake_lines(contract: Json, name: str, selection: str) -> Iterator[str]:
+    """Yield the lines that build exactly what a contract asks for, for a target `app`.
+
+    Args:
+        name: of the library of kernels that they make.
+        selection: the path of its `selected_operators.yaml`.
+    """
+    links = [*contract["backends"].values(), *contract["kernels"].values()]
+    options = [each["option"] for each in links if each["option"]]
+    options += [_DATA_FILES] if contract["data_files"] else []
+    options += [_ALSO[option] for option in options if option in _ALSO]
+    for option in dict.fromkeys(options):
+        yield f"set({option} ON)"
+    yield "add_subdirectory(${EXECUTORCH_ROOT} executorch)"
+    known = kernel_libraries()
+    used = [known[each] for each in contract["kernels"] if each in known]
+    selected = [each for each in used if each.kernels]
+    if selected:
+        yield from _selected_kernels(selected, name, selection)
+    whole = [each.library for each in used if not each.kernels and each.option]
+    linked = ["executorch", "executorch_extensions"]
+    linked += ["executorch_backends"] if contract["backends"] else []
+    linked += [name] if selected else []
+    linked += [f"$<LINK_LIBRARY:WHOLE_ARCHIVE,{each}>" for each in whole]
+    yield f"target_link_libraries(app PRIVATE {' '.join(linked)})"
+    yield from _remarks(contract)
+
+
+def _selected_kernels(libraries: list[KernelLibrary], name: str, selection: str) -> Iterator[str]:
+    """Yield the lines of a library of the selected operators alone, and of their dtypes, which
+    ExecuTorch selects of portable kernels."""
+    used = {each.name: each for each in libraries}
+    lists, kernels = "", [each.kernels for each in libraries if each.name != "portable"]
+    by_dtype = ""
+    if "optimized" in used:  # which come with the portable ones
+        lists += f" FUNCTIONS_YAML {_MERGED}"
+    elif "portable" in used:
+        lists += f" FUNCTIONS_YAML ${{EXECUTORCH_ROOT}}/{used['portable'].listing}"
+        kernels, by_dtype = ["portable_kernels", *kernels], " DTYPE_SELECTIVE_BUILD ON"
+    if "quantized" in used:
+        lists += f" CUSTOM_OPS_YAML ${{EXECUTORCH_ROOT}}/{used['quantized'].listing}"
+    yield "include(${EXECUTORCH_ROOT}/tools/cmake/Codegen.cmake)"
+    yield "resolve_python_executable()"
+    yield f"set(selected ${{CMAKE_CURRENT_BINARY_DIR}}/{name})"
+    yield f'configure_file("{selection}" ${{selected}}/selected_operators.yaml COPYONLY)'
+    if by_dtype:
+        yield "executorch_load_build_variables()"
+        yield "add_custom_command("
+        yield "  OUTPUT ${selected}/selected_op_variants.h"
+        yield "  COMMAND ${PYTHON_EXECUTABLE} -m codegen.tools.gen_selected_op_variants"
+        yield "    --yaml-file=${selected}/selected_operators.yaml --output-dir=${selected}/"
+        yield "  DEPENDS ${selected}/selected_operators.yaml"
+        yield "  WORKING_DIRECTORY ${EXECUTORCH_ROOT})"
+    yield f"generate_bindings_for_kernels(LIB_NAME {name}{lists}{by_dtype})"
+    linked = f"KERNEL_LIBS {' '.join(kernels)} DEPS executorch_core"
+    yield f"gen_operators_lib(LIB_NAME {name} {linked}{by_dtype})"
+
+
+def _remarks(contract: Json) -> Iterator[str]:
+    """Yield comments on what CMake's lines can't say."""
+    faster = sorted(operators_of("optimized") & contract["operators"].keys())
+    if faster and "optimized" not in contract["kernels"]:
+        option = kernel_libraries()["optimized"].option
+        yield f"# {option} has faster kernels of {', '.join(faster)}, in {_MERGED}."
+    for link in contract["backends"].values():
+        if link["more"]:
+            yield f"# {link['library'] or link['name']}: {link['more']}."
+    for operator, each in contract["operators"].items():
+        if each["kernels"] == "own":
+            yield f"# {operator}: link your kernel ({each['library'] or 'no library is known'})."

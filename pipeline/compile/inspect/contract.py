@@ -1,0 +1,231 @@
+"""The runtime contract of a package: what a runtime must hold to run it.
+
+Everything is read off the package's files; names of libraries come from the table of
+`pipeline/backends/linking.py`. `format_selection` writes what ExecuTorch's selective build takes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.backends import BACKENDS
+from pipeline.backends.linking import Linked, backend_links, find_kernels, kernel_libraries
+from pipeline.compile.inspect.package_view import PackageFile, open_file
+from pipeline.program.flatbuffer import CorruptError
+from pipeline.program.kernel_calls import (
+    KernelCall,
+    RuntimeNeeds,
+    alignment_of,
+    read_runtime_needs,
+)
+from pipeline.program.pte import PlanFacts, ProgramFile
+from pipeline.store.errors import PipelineError
+
+if TYPE_CHECKING:  # shapes, which change nothing that is done
+    from pipeline.report.package_records import (
+        AlignmentRecord,
+        ContractRecord,
+        KernelRecord,
+        LinkedRecord,
+        MethodContract,
+        OperatorContract,
+    )
+
+Json = Mapping[str, Any]
+OWN = "own"  # kernels that ExecuTorch has in none of its libraries
+
+
+def describe_contract(
+    package: str,
+    files: Mapping[str, Path],
+    executorch: str,
+    libraries: Sequence[Json] = (),
+) -> ContractRecord:
+    """Describe what a package of these files, one `.pte` and any number of `.ptd`, asks of a
+    runtime.
+
+    Args:
+        executorch: the version that made it.
+        libraries: those of the operators beside ATen's, as the manifest has them.
+
+    Raises PipelineError for a `.pte` that is damaged.
+    """
+    (name,) = (each for each in files if each.endswith(".pte"))
+    file = open_file(name, files[name])
+    layout = file.layout
+    assert isinstance(layout, ProgramFile)
+    try:
+        needs = read_runtime_needs(file.data[: layout.program.end])
+    except CorruptError as error:
+        raise PipelineError(f"{name}: is corrupt: {error}") from None
+    methods = {plan.name: _describe_method(plan, needs) for plan in layout.plans}
+    own = {operator: each["name"] for each in libraries for operator in each["operators"]}
+    operators = {each: own.get(each, "") for plan in layout.plans for each in plan.operators}
+    described = _describe_operators(operators, methods)
+    return {
+        "format": 1,
+        "packages": [package],
+        "executorch": [executorch],
+        "schemas": [{"identifier": needs.identifier, "version": needs.version}],
+        "alignment": _alignment(file, layout, needs),
+        "data_files": sorted(each for each in files if each.endswith(".ptd")),
+        "operators": described,
+        "kernels": _describe_kernels(described),
+        "backends": _describe_backends(methods),
+        "methods": methods,
+    }
+
+
+def join_contracts(contracts: Sequence[Any]) -> ContractRecord:
+    """Join the contracts of packages: that of a runtime which runs all of them."""
+    libraries = {
+        operator: facts["library"] if facts["kernels"] == OWN else ""
+        for each in contracts
+        for operator, facts in each["operators"].items()
+    }
+    methods = {
+        f"{each['packages'][0]}/{name}": own
+        for each in contracts
+        for name, own in each["methods"].items()
+    }
+    described = _describe_operators(libraries, methods)
+    schemas = {(s["identifier"], s["version"]) for each in contracts for s in each["schemas"]}
+    kept: Any = {
+        part: min((n for e in contracts if (n := e["alignment"][part])), default=None)
+        for part in ("segments", "constants", "payloads", "planned_memory")
+    }
+    return {
+        "format": 1,
+        "packages": sorted({name for each in contracts for name in each["packages"]}),
+        "executorch": sorted({name for each in contracts for name in each["executorch"]}),
+        "schemas": [{"identifier": name, "version": version} for name, version in sorted(schemas)],
+        "alignment": kept,
+        "data_files": sorted({name for each in contracts for name in each["data_files"]}),
+        "operators": described,
+        "kernels": _describe_kernels(described),
+        "backends": _describe_backends(methods),
+        "methods": methods,
+    }
+
+
+def format_selection(contract: Json) -> bytes:
+    """Return the operators of a contract as `selected_operators.yaml` has them, in the form that
+    codegen/tools/gen_oplist.py writes; equal contracts have the same bytes."""
+    import yaml  # which nothing else of a link needs
+
+    operators = {
+        operator: {
+            "is_root_operator": True,
+            "is_used_for_training": True,
+            "include_all_overloads": False,
+            "debug_info": list(contract["packages"]),
+        }
+        for operator in contract["operators"]
+    }
+    selection = {
+        "operators": operators,
+        "custom_classes": [],
+        "build_features": [],
+        "include_all_non_op_selectives": False,
+        "include_all_operators": False,
+        "kernel_metadata": {},
+        "et_kernel_metadata": {
+            name: list(each["keys"]) for name, each in contract["operators"].items() if each["keys"]
+        },
+    }
+    text: str = yaml.safe_dump(selection, default_flow_style=False)
+    return text.encode()
+
+
+def _alignment(file: PackageFile, layout: ProgramFile, needs: RuntimeNeeds) -> AlignmentRecord:
+    payloads = (e.payload for plan in layout.plans for e in plan.delegates if e.payload)
+    planned = [each for each in needs.memory_alignment.values() if each]
+    return {
+        "segments": alignment_of(span.offset for span in layout.segments),
+        "constants": alignment_of(span.offset for span in layout.constants if span.size),
+        "payloads": alignment_of(span.offset for span in payloads),
+        "planned_memory": min(planned, default=None),
+    }
+
+
+def _describe_method(plan: PlanFacts, needs: RuntimeNeeds) -> MethodContract:
+    return {
+        "kernels": list(_group(needs.calls[plan.name])),
+        "backends": sorted({each.backend for each in plan.delegates}),
+        "planned_memory": [
+            {"arena": number, "size": size} for number, size in enumerate(plan.arenas, 1)
+        ],
+    }
+
+
+def _group(calls: Iterable[KernelCall]) -> Iterator[KernelRecord]:
+    """Yield calls of the same operator on the same forms together, by operator and key."""
+    groups: dict[tuple[str, str, tuple[str, ...]], list[KernelCall]] = defaultdict(list)
+    for call in calls:
+        dtypes = tuple("" if each is None else each.dtype for each in call.arguments)
+        groups[call.operator, call.key, dtypes].append(call)
+    for (operator, key, dtypes), own in sorted(groups.items()):
+        yield {
+            "operator": operator,
+            "arguments": [each or None for each in dtypes],
+            "key": key,
+            "instructions": [call.instruction for call in own],
+        }
+
+
+def _describe_operators(
+    libraries: Mapping[str, str], methods: Mapping[str, MethodContract]
+) -> dict[str, OperatorContract]:
+    """Describe the operators of methods.
+
+    Args:
+        libraries: by operator, the library that registers it, where that is not ExecuTorch's.
+    """
+    calls: dict[str, list[KernelRecord]] = {operator: [] for operator in libraries}
+    for method in methods.values():
+        for each in method["kernels"]:
+            calls.setdefault(each["operator"], []).append(each)
+    return {
+        name: _describe_operator(name, libraries.get(name, ""), own)
+        for name, own in sorted(calls.items())
+    }
+
+
+def _describe_kernels(operators: Mapping[str, OperatorContract]) -> dict[str, LinkedRecord]:
+    used = {each["kernels"] for each in operators.values()}
+    return {
+        name: {"name": name, "option": each.option, "library": each.library, "more": ""}
+        for name, each in kernel_libraries().items()
+        if name in used
+    }
+
+
+def _describe_backends(methods: Mapping[str, MethodContract]) -> dict[str, LinkedRecord]:
+    ids = {each for method in methods.values() for each in method["backends"]}
+    return {each: _describe_backend(each) for each in sorted(ids)}
+
+
+def _describe_operator(
+    operator: str, library: str, calls: Sequence[KernelRecord]
+) -> OperatorContract:
+    known = find_kernels(operator)
+    dtypes = {dtype for each in calls for dtype in each["arguments"] if dtype is not None}
+    return {
+        "kernels": known.name if known else OWN,
+        "library": known.library if known else library,
+        "dtypes": sorted(dtypes),
+        "keys": sorted({each["key"] for each in calls}),
+    }
+
+
+def _describe_backend(backend_id: str) -> LinkedRecord:
+    """Describe what is linked for the delegates of an id, which several backends may have; one of a
+    plugin brings its own."""
+    names = [name for name, each in BACKENDS.items() if each.backend_id == backend_id]
+    links = backend_links()
+    known = asdict(next((links[name] for name in names if name in links), Linked()))
+    return {"name": next(iter(names), ""), **known}  # type: ignore[typeddict-item]

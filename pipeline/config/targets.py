@@ -1,0 +1,195 @@
+"""Targets: what the runtime of a device holds, as `targets/<name>.yaml` says.
+
+A package that names a target is held to it (`pipeline/validate/gates/runs_on.py`). These files are
+data; they are parsed as configs are, without variables and without other files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from pipeline.backends import BACKENDS, Options
+from pipeline.backends.linking import kernel_libraries, known_operators
+from pipeline.backends.options import Distinct, distinct, rule
+from pipeline.config.compose import Document
+from pipeline.config.fields import IDENTIFIER_PATTERN, RELEASE_PATTERN, parse_bytes
+from pipeline.config.parser import parse
+from pipeline.config.yaml import Dumper, load_nodes
+from pipeline.program.pte import SCALAR_TYPES
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean
+from pipeline.store.files import inside, read_text_file
+from pipeline.store.workspace import TARGETS, target_file
+
+HEAD = "# The runtime of ExecuTorch's wheel: `doit contract --of-runtime` writes this file anew.\n"
+_OPERATOR = re.compile(r"[A-Za-z_]\w*::([A-Za-z_]\w*(\.[A-Za-z_]\w*)?|\*)")
+_PARTS = ("segments", "constants", "payloads", "planned_memory")
+_MOST_NEAR = 8
+
+
+def _unknown(known: Iterable[str]) -> PydanticCustomError:
+    return PydanticCustomError("unknown", "unknown", {"known": list(known)})
+
+
+def _library(name: Any) -> Any:
+    known = [each for each in kernel_libraries() if each != "prim"]
+    if name not in known:
+        raise _unknown(known)
+    return name
+
+
+def _dtype(name: Any) -> Any:
+    if name not in SCALAR_TYPES.split():
+        raise _unknown(SCALAR_TYPES.split())
+    return name
+
+
+def _backend(name: Any) -> Any:
+    """Return the id of a backend, which is given by it or by its name in configs."""
+    if isinstance(name, str) and name in BACKENDS:
+        return BACKENDS[name].backend_id
+    if name not in (ids := sorted({each.backend_id for each in BACKENDS.values()})):
+        raise _unknown([*BACKENDS, *ids])
+    return name
+
+
+def _kernel(value: Any) -> Any:
+    """Return an operator and its dtypes, None for all, of a name or `{name: [dtype, ...]}`."""
+    name, dtypes = value, None
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, dtypes),) = value.items()
+        if not isinstance(dtypes, list) or not dtypes:
+            raise rule("must name dtypes: {aten::add.out: [float32]}")
+        for each in dtypes:
+            if each not in SCALAR_TYPES.split():
+                raise rule(f"must name dtypes; {did_you_mean(str(each), SCALAR_TYPES.split())}")
+        distinct(tuple(dtypes))
+    if not isinstance(name, str) or not _OPERATOR.fullmatch(name):
+        raise rule("must be an operator such as aten::add.out, or all of a namespace: team::*")
+    known = known_operators().get(name.partition("::")[0])
+    if known and not name.endswith("::*") and name not in known:
+        near = difflib.get_close_matches(name, sorted(known), _MOST_NEAR)
+        raise _unknown(near or sorted(known)[:_MOST_NEAR])
+    return name, None if dtypes is None else tuple(dtypes)
+
+
+def _kernels(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    distinct(tuple(name for name, _ in values))
+    return values
+
+
+def _memory(value: Any) -> Any:
+    """Return the bytes of memory by arena, from 1 on; 0 stands for all arenas together."""
+    if not isinstance(value, dict):
+        return {"0": parse_bytes(value)}
+    if not value or not all(re.fullmatch(r"[1-9][0-9]{0,2}", str(arena)) for arena in value):
+        raise rule("must be a size such as 2MB, or sizes by the number of the arena: {1: 256kB}")
+    return {str(arena): parse_bytes(size) for arena, size in value.items()}
+
+
+def _alignment(value: Any) -> Any:
+    """Return the alignments that are needed, in bytes, by what is aligned; a number is that of all
+    data."""
+    given = value if isinstance(value, dict) else dict.fromkeys(_PARTS[1:], value)
+    for part, bytes_ in given.items():
+        if part not in _PARTS:
+            raise rule(f"must be a power of two, or several by {', '.join(_PARTS)}")
+        if type(bytes_) is not int or bytes_ < 1 or bytes_ & (bytes_ - 1):
+            raise rule("must be a power of two")
+    return dict(given)
+
+
+_KERNEL_SCHEMA: Any = {
+    "anyOf": [
+        {"type": "string", "pattern": rf"^{_OPERATOR.pattern}$"},
+        {"type": "object", "minProperties": 1, "maxProperties": 1},
+    ]
+}
+_MEMORY_SCHEMA = WithJsonSchema({"type": ["integer", "string", "object"]})
+_ALIGNMENT_SCHEMA = WithJsonSchema({"type": ["integer", "object"]})
+LibraryName = Annotated[str, PlainValidator(_library), WithJsonSchema({"type": "string"})]
+DtypeName = Annotated[str, PlainValidator(_dtype), WithJsonSchema({"type": "string"})]
+BackendId = Annotated[str, PlainValidator(_backend), WithJsonSchema({"type": "string"})]
+Kernel = Annotated[Any, PlainValidator(_kernel), WithJsonSchema(_KERNEL_SCHEMA)]
+
+
+class Target(Options):
+    """The runtime of a device. It has no operators and backends but those that are named; of the
+    rest, what is not said does not matter."""
+
+    kernels: Distinct[LibraryName] = ()
+    """ExecuTorch's libraries of kernels that it has whole: portable, optimized, quantized, llm,
+    cortex_m. A runtime has the operators of sizes and control flow anyway."""
+    operators: Annotated[
+        tuple[Kernel, ...], Field(strict=False, min_length=1), AfterValidator(_kernels)
+    ] = ()
+    """More operators that it has kernels of, such as aten::add.out, with the dtypes where these are
+    not all: {aten::add.out: [float32]}; team::* are all of a namespace."""
+    dtypes: Distinct[DtypeName] | None = None
+    """The dtypes that its kernels were built for, of operators that name none."""
+    backends: Distinct[BackendId] = ()
+    """The backends whose delegates it runs, by their names in configs or by their ids."""
+    executorch: Annotated[str, Field(pattern=RELEASE_PATTERN)] | None = None
+    """The release of ExecuTorch that it was built from, such as 1.4.1."""
+    identifier: Annotated[str, Field(pattern=IDENTIFIER_PATTERN)] | None = None
+    """The identifier of the .pte files that it reads, such as ET12."""
+    schema_version: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """The greatest schema version of a .pte that it reads; the one known so far is 0."""
+    memory: Annotated[dict[str, int], PlainValidator(_memory), _MEMORY_SCHEMA] = Field(default={})
+    """The memory that it has for what a method plans, such as 2MB; or by arena: {1: 256kB, 2: 8MB},
+    and then it has no other arenas."""
+    alignment: Annotated[dict[str, int], PlainValidator(_alignment), _ALIGNMENT_SCHEMA] = Field(
+        default={}
+    )
+    """The alignment that it needs of constants, payloads and planned memory, in bytes; or by what
+    is aligned: {segments: 4096, constants: 16}."""
+
+
+def find_targets(root: Path) -> dict[str, Path]:
+    """Return the files of the targets of the workspace at `root`, by name."""
+    paths = sorted((root / TARGETS).glob("*.yaml"))
+    return {path.stem: path for path in paths if not path.name.startswith(".")}
+
+
+def read_target(path: Path) -> Target:
+    """Read a target. Raises ConfigErrors, with every mistake and its line."""
+    file = f"{path.parent.name}/{path.name}"
+    try:
+        content = read_text_file(inside(path, (path.parent.parent,)))
+    except OSError as error:
+        raise ConfigErrors([Problem(file, "", f"cannot be read: {error.strerror}")]) from error
+    root = load_nodes(content, file)
+    if root is None:
+        what = "`doit contract --of-runtime` writes one"
+        raise ConfigErrors([Problem(file, "", "is empty", what)])
+    return parse(Target, Document(file, root))
+
+
+def format_target(facts: Mapping[str, Any]) -> str:
+    """Format a target of what a runtime holds; backends that no catalogue knows are left out."""
+    ids = {each.backend_id for each in BACKENDS.values()}
+    known = [each for each in facts["backends"] if each in ids]
+    text: str = yaml.dump({**facts, "backends": known}, None, Dumper, sort_keys=False)
+    return HEAD + text
+
+
+def check_targets(root: Path) -> Iterator[Problem]:
+    """Yield the mistakes in all targets of the workspace at `root`."""
+    for path in find_targets(root).values():
+        try:
+            read_target(path)
+        except ConfigErrors as errors:
+            yield from errors.problems
+
+
+def missing_target(name: str, root: Path) -> tuple[str, str]:
+    """Return what is wrong with the name of a target that has no file, and what would be right."""
+    what = f"no target '{name}': there is no {target_file(name)}"
+    return what, did_you_mean(name, find_targets(root))

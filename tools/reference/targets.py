@@ -1,0 +1,31 @@
+"""The keys of targets/<name>.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeline.backends.options import read_descriptions
+from pipeline.config.targets import Target
+from tools.reference.markdown import row
+
+EXAMPLES = {
+    "kernels": "[portable, quantized]",
+    "operators": "[team::scale.out, {aten::add.out: [float32]}]",
+    "dtypes": "[float32, int64, bool]",
+    "backends": "[xnnpack]",
+    "executorch": "1.4.1",
+    "identifier": "ET12",
+    "schema_version": "0",
+    "memory": "{1: 256kB, 2: 8MB}",
+    "alignment": "16",
+}
+
+
+def targets() -> Iterator[str]:
+    """Yield the table of all keys."""
+    yield "| key | meaning | example |"
+    yield "|---|---|---|"
+    descriptions = read_descriptions(Target)
+    for name in Target.model_fields:
+        meaning = " ".join(descriptions.get(name, "").split())
+        yield row(f"`{name}`", meaning, f"`{name}: {EXAMPLES[name]}`")
