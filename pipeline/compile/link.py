@@ -39,7 +39,7 @@ from executorch.extension.flat_tensor.serialize.serialize import (
 )
 
 from pipeline.compile.cords import find_pieces
-from pipeline.compile.family import NOTHING_SHARED, SharedFiles, name_constant
+from pipeline.compile.family import find_constant, is_external, name_constant
 from pipeline.compile.objects import (
     Blob,
     BlobBytes,
@@ -51,6 +51,7 @@ from pipeline.compile.objects import (
     mutable_name,
     program_from_bytes,
 )
+from pipeline.compile.sharing import NOTHING_SHARED, Shared
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.training import trained_method
 from pipeline.store.errors import PipelineError
@@ -72,10 +73,11 @@ def link(
     store: Store,
     order: Sequence[str] = (),
     layout: Mapping[str, Any] | None = None,
-    shared: SharedFiles | None = None,
+    shared: Shared = NOTHING_SHARED,
 ) -> LinkedFiles:
-    """Link objects as `lay_out` does, and commit the files."""
+    """Link objects as `lay_out` does, and commit the files, those of the family too."""
     pieces = lay_out(objects, constant_methods, store, order, layout, shared)
+    pieces = shared.add_files(pieces, [each.to_json() for each in objects])
     files = {stem: Blob(*join_pieces(own, store)) for stem, own in pieces.items()}
     return LinkedFiles(files.pop(""), files)
 
@@ -86,7 +88,7 @@ def lay_out(
     store: Store,
     order: Sequence[str] = (),
     layout: Mapping[str, Any] | None = None,
-    shared: SharedFiles | None = None,
+    shared: Shared = NOTHING_SHARED,
 ) -> dict[str, list[Piece]]:
     """Return what the files of a package are put together of, by the stem of a `.ptd`, or "": the
     blobs of objects, and what stands between them.
@@ -99,12 +101,11 @@ def lay_out(
         constant_methods: values by name, as `constant_values` describes them.
         order: the model's methods, where an object has several.
         layout: the options of `ExecutorchBackendConfig` for the layout of the file.
-        shared: the files of the package's family, with what goes there instead.
+        shared: what stands in files of the package's family instead.
 
     Raises MissingBlobError, and PipelineError where two methods give different data for one name.
     """
     config = ExecutorchBackendConfig(**(layout or {}))
-    shared = shared or NOTHING_SHARED
     output, named = _join(objects, constant_methods, store, order, shared)
     if not config.extract_delegate_segments:  # then payloads stand in the flatbuffer itself
         for payload in output.program.backend_delegate_data:
@@ -114,12 +115,7 @@ def lay_out(
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
     cords = {"": pte, **{tag.removesuffix(".ptd"): cord for tag, cord in sorted(ptds.items())}}
-    pieces = {stem: find_pieces(cord, store) for stem, cord in cords.items()}
-    used = shared.used(objects)
-    if both := {stem.casefold() for stem in pieces} & {stem.casefold() for stem in used}:
-        what = f"{both.pop()}.ptd is a file of the package, and one of its family"
-        raise PipelineError(f"{what}; give one of them another name")
-    return pieces | used
+    return {stem: find_pieces(cord, store) for stem, cord in cords.items()}
 
 
 _Table: TypeAlias = dict[Blob, int]  # indices, in the order of first use
@@ -142,22 +138,37 @@ class _Tables:
     delegates: _Table = field(default_factory=dict)
     external_constants: _Table = field(default_factory=dict)
     external: dict[str, dict[str, int]] = field(default_factory=dict)
-    shared: SharedFiles = NOTHING_SHARED
+    shared: Shared = NOTHING_SHARED
     _latest: _Table = field(default_factory=dict)  # of mutable data, the last of equal ones
 
-    def relocate(self, plan: ExecutionPlan, owner: MethodObject) -> None:
-        """Point the indices in a plan, in place, from its object's tables to these."""
+    def relocate(self, plan: ExecutionPlan, owner: MethodObject, trains: bool) -> None:
+        """Point the indices in a plan, in place, from its object's tables to these. What an object
+        that `trains` has in a file stays there, under its name."""
         tags = {name: tag for tag, entries in owner.external.items() for name, _ in entries}
         for value in plan.values:
             if isinstance(value.val, Tensor):
+                if not (trains and is_external(value.val)) and self._share(value.val, owner):
+                    continue
                 self._relocate_tensor(value.val, owner, tags)
         for delegate in plan.delegates:
             payload = owner.delegates[delegate.processed.index]
             delegate.processed.index = _index(self.delegates, payload)
 
+    def _share(self, tensor: Tensor, owner: MethodObject) -> bool:
+        """Point a constant that the family shares to its file; return whether it is one."""
+        blob = find_constant(owner, tensor)
+        if blob is None or blob.digest not in self.shared.constants:
+            return False
+        name = name_constant(blob, tensor)
+        tensor.data_buffer_idx = _index(self.external_constants, blob)
+        tensor.extra_tensor_info = ExtraTensorInfo(
+            fully_qualified_name=name, location=TensorDataLocation.EXTERNAL
+        )
+        return True
+
     def _relocate_tensor(self, tensor: Tensor, owner: MethodObject, tags: dict[str, str]) -> None:
         index, extra = tensor.data_buffer_idx, tensor.extra_tensor_info
-        if extra is not None and extra.location is TensorDataLocation.EXTERNAL:
+        if is_external(tensor) and extra is not None:
             name, blob = extra.fully_qualified_name or "", owner.external_constants[index]
             tag, own = tags[name], _index(self.external_constants, blob)
             tensor.data_buffer_idx = own
@@ -168,13 +179,6 @@ class _Tables:
                 )
         elif index > 0 and tensor.allocation_info is not None:
             tensor.data_buffer_idx = 1 + self._index_mutable(owner.mutable[index], tensor)
-        elif index > 0 and owner.constants[index].digest in self.shared.constants:
-            blob = owner.constants[index]
-            tensor.data_buffer_idx = _index(self.external_constants, blob)
-            tensor.extra_tensor_info = ExtraTensorInfo(
-                fully_qualified_name=name_constant(blob, tensor),
-                location=TensorDataLocation.EXTERNAL,
-            )
         elif index > 0:
             tensor.data_buffer_idx = 1 + _index(self.constants, owner.constants[index])
 
@@ -220,27 +224,27 @@ def _join(
     constant_methods: Mapping[str, Any],
     store: Store,
     order: Sequence[str],
-    shared: SharedFiles,
+    shared: Shared,
 ) -> tuple[EmitterOutput, NamedDataStoreOutput]:
-    owned: list[tuple[ExecutionPlan, MethodObject]] = []
+    owned: list[tuple[ExecutionPlan, MethodObject, bool]] = []
     training: list[ExecutionPlan] = []
     for owner in objects:
         plans = program_from_bytes(store.read(owner.program.digest)).execution_plan
         methods, indices = _split_training(plans)
-        owned += [(plan, owner) for plan in methods]
+        owned += [(plan, owner, bool(indices)) for plan in methods]
         training += indices
     owned.sort(key=lambda pair: pair[0].name)
     training.sort(key=lambda plan: _place_of(plan, order))
     tables = _Tables(shared=shared)
-    for plan, owner in owned:
-        tables.relocate(plan, owner)
+    for plan, owner, trains in owned:
+        tables.relocate(plan, owner, trains)
     getters = _Getters(tables, store).emit(constant_methods)
     reserved = Buffer(storage=b"")
     mutable = [reserved, *(Buffer(storage=_stand_in(b)) for b in tables.mutable)]
     output = EmitterOutput(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,
-            execution_plan=[*(plan for plan, _ in owned), *training, *getters],
+            execution_plan=[*(plan for plan, *_ in owned), *training, *getters],
             constant_buffer=[reserved, *(Buffer(storage=_stand_in(b)) for b in tables.constants)],
             backend_delegate_data=[
                 BackendDelegateInlineData(data=_stand_in(blob)) for blob in tables.delegates

@@ -127,7 +127,20 @@ class EmitConfig(Options):
     etrecord: bool = False
     """Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows the lines and
     modules of what was profiled on a device. The package stays the same."""
+    metadata: bool = False
+    """Add the constant method get_metadata, which returns a JSON text: signatures of the methods,
+    values of constant methods, and what the package was built with and from. No method is compiled
+    again for it."""
+    metadata_revision: bool = False
+    """Name the commit of the workspace in the metadata. Each commit then links the package again,
+    and no method is compiled again."""
     layout: LayoutConfig = LayoutConfig()
+
+    @model_validator(mode="after")
+    def _check_metadata(self) -> Self:
+        if self.metadata_revision and not self.metadata:
+            raise rule("metadata_revision needs metadata, in which it stands; say `metadata: true`")
+        return self
 
     @model_validator(mode="after")
     def _check_one_choice(self) -> Self:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import cache
+from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 
 from pipeline.devices.interface import Declared, DeclaredTensor, Device, PackageFiles
-from pipeline.program.operator_libraries import register_operators
+from pipeline.program.operator_libraries import LIBRARIES, register_operators
 from pipeline.program.pte import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
 
@@ -262,6 +263,23 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 def registered_backends() -> frozenset[str]:
     """Return the ids of the backends that this runtime has."""
     return frozenset(_library()._get_registered_backend_names())
+
+
+def describe_runtime() -> dict[str, Any]:
+    """Return what the runtime of the wheel holds, with the libraries of kernels that come with it,
+    as a target has it (`pipeline/config/targets.py`)."""
+    from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
+
+    library = _library()
+    importlib.import_module(LIBRARIES["llama"][0])
+    release = re.match(r"[\d.]+\d", version("executorch"))
+    return {
+        "executorch": release[0] if release else None,
+        "identifier": "ET12",
+        "schema_version": EXECUTORCH_SCHEMA_VERSION,
+        "backends": sorted(filter(library._is_available, registered_backends())),
+        "operators": sorted(set(library._get_operator_names())),
+    }
 
 
 def _merge(ptds: Sequence[bytes]) -> bytes | None:

@@ -6,6 +6,8 @@ import inspect
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from pipeline.program.method_spec import ArgumentError, MethodSpec, make_flat_sp
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import MANIFEST
+from pipeline.store.names import METADATA
 
 
 def load_package(
@@ -27,8 +30,9 @@ def load_package(
 ) -> LoadedPackage:
     """Load a package, with one callable per method.
 
-    The names of arguments are those of the manifest beside the file. Without one, methods take
-    their tensors by position, flat, and give a tuple.
+    The names of arguments are those of the manifest beside the file, or without one those of the
+    package's metadata (`emit: {metadata: true}`). Without either, methods take their tensors by
+    position, flat, and give a tuple.
 
     Args:
         device: on which it runs, such as "executorch" or "interpreter"; by default one for each
@@ -47,11 +51,10 @@ def load_package(
     manifest = _manifest(pte, content)
     data = data or [pte.parent / n for n in sorted(manifest["files"]) if n.endswith(".ptd")]
     files = PackageFiles(pte.name, content, tuple(PackageFiles.of(pte, data).data()))
-    for file, held in zip(data, files.data(), strict=True):
-        _check_data(file, held, pte, manifest)
+    _check_data(dict(zip(data, files.data(), strict=True)), pte, manifest)
     methods = manifest["methods"].items()
     signatures = {name: facts["signature"] for name, facts in methods if "signature" in facts}
-    return LoadedPackage(files, signatures, device, operators)
+    return LoadedPackage(files, signatures or None, device, operators)
 
 
 class LoadedPackage:
@@ -66,7 +69,7 @@ class LoadedPackage:
     def __init__(
         self,
         files: PackageFiles,
-        signatures: Mapping[str, Any],
+        signatures: Mapping[str, Any] | None,
         device: str = "",
         operators: Sequence[str] = (),
     ) -> None:
@@ -74,9 +77,13 @@ class LoadedPackage:
         load_libraries(self._operators, Path.cwd())
         self.name = files.name
         self._files = files
-        self._signatures = dict(signatures)
         self._device = device
         self._session = Session(files, device)
+        self._signed_by = MANIFEST if signatures is not None else METADATA
+        if signatures is None:
+            known = self.metadata.get("methods")
+            signatures = known if isinstance(known, dict) else {}
+        self._signatures = dict(signatures)
         self._methods = {name: self._method(name) for name in self._session.methods()}
 
     def _method(self, name: str) -> LoadedMethod:
@@ -84,7 +91,8 @@ class LoadedPackage:
             try:
                 return LoadedMethod(self, name, MethodSpec.from_json(self._signatures[name]), True)
             except PipelineError as error:
-                raise PipelineError(f"{self.name}: {MANIFEST}: method '{name}': {error}") from None
+                where = f"{self.name}: {self._signed_by}: method '{name}'"
+                raise PipelineError(f"{where}: {error}") from None
         declared = self._session.declared(name)
         return LoadedMethod(self, name, make_flat_spec(declared.inputs, declared.outputs), False)
 
@@ -92,6 +100,19 @@ class LoadedPackage:
     def methods(self) -> Mapping[str, LoadedMethod]:
         """Its methods by name, constant methods among them."""
         return dict(self._methods)
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata inside the file, where it was built with `emit: {metadata: true}`: the
+        signatures of its methods, constants, toolchain; else empty."""
+        plan = self._files.plans.get(METADATA)
+        if plan is None or plan.instructions or plan.input_orders:  # no constant method
+            return {}
+        with suppress(ValueError, TypeError, RecursionError):
+            metadata = json.loads(self._session.run(METADATA, ())[0])
+            if isinstance(metadata, dict):
+                return metadata
+        return {}
 
     def reset(self) -> None:
         """Give every method its initial state."""
@@ -212,10 +233,15 @@ def _manifest(pte: Path, content: bytes) -> dict[str, Any]:
     return manifest
 
 
-def _check_data(ptd: Path, content: bytes, pte: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise PipelineError for a `.ptd` that doesn't fit: it would compute with its weights."""
-    own = [n for n in sorted(manifest["files"]) if n.endswith(".ptd")]
-    known = [manifest["files"][name]["digest"] for name in own]
-    if manifest["files"] and hash_bytes(content) not in known:
-        needed = f"it needs the {', '.join(own)} that it was built with" if own else "it needs none"
-        raise PipelineError(f"{pte.name}: {ptd.name} is no file of this package; {needed}")
+def _check_data(ptds: Mapping[Path, bytes], pte: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise PipelineError for a `.ptd` that doesn't fit, with whose weights it would compute, and
+    for one that is not given."""
+    own = {f["digest"]: n for n, f in sorted(manifest["files"].items()) if n.endswith(".ptd")}
+    given = {hash_bytes(content): ptd for ptd, content in ptds.items()}
+    for digest, ptd in given.items() if manifest["files"] else ():
+        if digest not in own:
+            files = ", ".join(own.values())
+            needed = f"it needs the {files} that it was built with" if own else "it needs none"
+            raise PipelineError(f"{pte.name}: {ptd.name} is no file of this package; {needed}")
+    if missing := [name for digest, name in own.items() if digest not in given]:
+        raise PipelineError(f"{pte.name}: needs {', '.join(missing)} too; give all its .ptd files")

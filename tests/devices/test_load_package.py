@@ -3,13 +3,18 @@
 import copy
 import inspect
 import json
+import math
 import pickle
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
+from functools import reduce
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis.strategies import data, integers, sampled_from
 from torch import nn
 from torch.export import Dim
 
@@ -20,6 +25,7 @@ from pipeline.program.signature import find_changed_inputs
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import DeviceError, PipelineError
 from pipeline.store.files import MANIFEST
+from pipeline.store.names import METADATA
 from tests.devices.test_bindings import CONSTANTS, exported, lowered, package_file, programs, write
 from tests.support.bench import REPOSITORY
 from tests.validate.test_package import InPlace
@@ -289,6 +295,54 @@ def test_a_signature_that_cannot_be_read_is_an_error(tmp_path, placed, change):
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(PipelineError, match=r"manifest.json: method 'encode': a signature that"):
         load_package(tmp_path / "model.pte")
+
+
+_VALUES = [
+    None,
+    True,
+    -1,
+    2**70,
+    1.5,
+    math.inf,
+    "",
+    "os",
+    "0x1p99999",
+    [],
+    {},
+    ["Mul"],
+    ["dict", 1],
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data())
+def test_a_signature_of_a_stranger_is_read_or_told(signatures, data):
+    """It may come with the file, as metadata."""
+    written = {"s": copy.deepcopy(data.draw(sampled_from(signatures)))}
+    node, key = written, "s"
+    while isinstance(node[key], dict | list) and node[key] and data.draw(integers(0, 6)):
+        node = node[key]
+        key = data.draw(sampled_from([*(node if isinstance(node, dict) else range(len(node)))]))
+    deep = reduce(lambda inner, _: ["list", inner], range(2000), [])
+    node[key] = data.draw(sampled_from([*_VALUES, deep]))
+    with suppress(PipelineError):
+        assert MethodSpec.from_json(written["s"]).signature
+
+
+@pytest.fixture(scope="module")
+def signatures(placed):
+    manifest = json.loads((placed.parent / MANIFEST).read_text())
+    return [each["signature"] for each in manifest["methods"].values()]
+
+
+@pytest.mark.parametrize("text", ["[" * 2000, '{"methods": 3}'])
+def test_a_method_of_that_name_that_says_nothing_of_ours(tmp_path, text):
+    methods = {"single": exported(Single(), torch.ones(3))}
+    path = place(tmp_path, methods, {METADATA: text})
+    (tmp_path / MANIFEST).unlink()
+    package = load_package(path)
+    assert not package.single.has_names and package.get_metadata() == text
+    assert torch.equal(package.single(X)[0], X + 1)
 
 
 def test_files_and_devices_that_are_not_there(tmp_path, placed):

@@ -8,15 +8,26 @@ from contextlib import ExitStack, suppress
 from typing import Any, TypeAlias
 
 from pipeline.compile.inspect.contents import describe_contents
+from pipeline.compile.inspect.contract import describe_contract, format_selection
 from pipeline.compile.pieces import exchange_pieces, hash_shape, pair_objects
+from pipeline.compile.sharing import NOTHING_SHARED, Shared
 from pipeline.plan.actions import Action, LinkInputs
 from pipeline.plan.patterns import find_unfitting
 from pipeline.program.constant_values import find_blobs
 from pipeline.run.build.called_operators import join_libraries
+from pipeline.run.build.family import LayOut, find_shared
+from pipeline.run.build.metadata import all_constants, make_metadata
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import CONTENTS, ETRECORD, MANIFEST, record_bytes
+from pipeline.store.files import (
+    CONTENTS,
+    CONTRACT,
+    ETRECORD,
+    MANIFEST,
+    SELECTION,
+    record_bytes,
+)
 from pipeline.store.pieces import Piece, joined
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
@@ -33,9 +44,9 @@ def link_package(
     deliver: Callable[[Mapping[str, Any]], object],
 ) -> None:
     """Link the objects of a package, and deliver the result with its files."""
+    from pipeline.compile.family import lay_out_files
     from pipeline.compile.link import lay_out
     from pipeline.compile.objects import parse_object
-    from pipeline.run.build.family import share_files
 
     store = workspace.store
     units, spent = _load_units(action, store)
@@ -43,14 +54,19 @@ def link_package(
     with stages.stage("link"):
         _check_patterns(action, units)
         objects = [parse_object(each) for each in _in_order(units, order)]
-        shared = share_files(action, store) if "family" in action.key else None
-        constants = dict(action.key["constant_methods"])
+        metadata = make_metadata(action.key, units)
+        constants = all_constants({**action.key, "metadata": metadata})
+        shared = _find_shared(
+            action, store, lambda what, of: lay_out_files(what, [*map(parse_object, of)], store)
+        )
+        assert shared is not None
         pieces = lay_out(objects, constants, store, order, layout, shared)
     with stages.stage("store"):
-        _finish(action, store, stages, units, pieces, spent, deliver)
+        whole = shared.add_files(pieces, [unit["object"] for unit in units.values()])
+        _finish(action, store, stages, units, whole, spent, deliver)
         if _is_relinked(action, units):
             known = {"compiles": dict(action.inputs.compiles), "pieces": pieces}
-            store.put_result(_shape_key(action, units), known)
+            store.put_result(_shape_key(action, units, shared), known)
 
 
 def relink_package(
@@ -69,17 +85,28 @@ def relink_package(
             units, spent = _load_units(action, store)
             if not _is_relinked(action, units):
                 return False
-            record = store.get_by_key(_shape_key(action, units))
+            if (shared := _find_shared(action, store)) is None:
+                return False
+            record = store.get_by_key(_shape_key(action, units, shared))
         if record is None:
             return False
         with stages.stage("relink"):
             _check_patterns(action, units)
             if (pieces := _exchange(record.result, units, store)) is None:
                 return False
+            pieces = shared.add_files(pieces, [unit["object"] for unit in units.values()])
         with stages.stage("store"):
             _finish(action, store, stages, units, pieces, spent, deliver)
         return True
     return False
+
+
+def _find_shared(
+    action: Action[LinkInputs], store: Store, lay_out: LayOut | None = None
+) -> Shared | None:
+    if "family" not in action.key:
+        return NOTHING_SHARED
+    return find_shared(action, store, lay_out)
 
 
 def _in_order(units: Units, order: Sequence[str]) -> list[Json]:
@@ -112,6 +139,12 @@ def _finish(
             {name: _named_keys(unit["object"], name) for name, unit in unit_of.items()},
             {name: file.digests for name, file in linked.items()},
         )
+        contract = describe_contract(
+            str(action.package),
+            {name: file.path for name, file in linked.items()},
+            action.key["toolchain"]["executorch"],
+            _join_libraries(units),
+        )
     files = {name: file.digest for name, file in linked.items()}
     sizes = {name: {"digest": f.digest, "size": f.size} for name, f in linked.items()}
     manifest = _make_manifest(action, units, sizes)
@@ -123,6 +156,8 @@ def _finish(
         manifest["etrecord"] = {"digest": etrecord.digest, "size": etrecord.size}
     files[MANIFEST] = store.put(record_bytes(manifest))
     files[CONTENTS] = store.put(record_bytes(contents))
+    files[CONTRACT] = store.put(record_bytes(contract))
+    files[SELECTION] = store.put(format_selection(contract))
     result: dict[str, Any] = {"files": files}
     if shared := {name: file.pieces for name, file in linked.items() if file.pieces}:
         result["joined"] = shared
@@ -142,17 +177,24 @@ def _named_keys(made: Json, method: str) -> list[str]:
 
 def _is_relinked(action: Action[LinkInputs], units: Units) -> bool:
     """Return whether files are laid out by nothing but sizes of blobs and which of them are one."""
-    if "family" in action.key:
-        return False
-    constants = any(find_blobs(value) for _, value in action.key["constant_methods"])
+    constants = any([*find_blobs(value)] for _, value in action.key["constant_methods"])
     inline = action.key["layout"].get("extract_delegate_segments") is False
     return not (constants or inline or any(unit["etrecord"] for unit in units.values()))
 
 
-def _shape_key(action: Action[LinkInputs], units: Units) -> dict[str, Any]:
+_NOT_LAID_OUT = ("package", "model", "target", "file", "compiles", "family")  # of a link's key
+
+
+def _shape_key(action: Action[LinkInputs], units: Units, shared: Shared) -> dict[str, Any]:
+    """Name the record of files of one layout, in whatever package: a new adapter is linked by that
+    of another."""
     objects = [unit["object"] for unit in units.values()]
-    key = {name: value for name, value in action.key.items() if name != "compiles"}
-    return {**key, "kind": "relink", "units": list(units), "shape": hash_shape(objects)}
+    key = {name: value for name, value in action.key.items() if name not in _NOT_LAID_OUT}
+    if metadata := make_metadata(action.key, units):
+        key["metadata"] = metadata  # which stands in the file, between blobs
+    places = [shared.find(each) for each in objects]
+    own = {"units": list(units), "shape": hash_shape(objects), "shared": places}
+    return {**key, "kind": "relink", **own}
 
 
 def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]] | None:
@@ -172,8 +214,10 @@ def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]
     if hash_shape(bases) != hash_shape(objects):
         return None
     blobs, keys = pair_objects(bases, objects)
+    # Shared constants are called after their digests.
+    names = keys | {str(old): str(new) for old, new in blobs.items()}
     return {
-        stem: list(exchange_pieces(own, blobs, keys, store))
+        stem: list(exchange_pieces(own, blobs, names, store))
         for stem, own in record["pieces"].items()
     }
 
@@ -226,7 +270,7 @@ def _make_manifest(
     for unit, result in units.items():
         parts, compiled = result["object"], inputs.compiles[unit]
         objects[unit] = {"action": compiled, "object": hash_json(parts), "parts": parts}
-    libraries = {n: m["operators"] for each in units.values() for n, m in each["methods"].items()}
+    metadata = make_metadata(action.key, units)
     return {
         "format": _FORMAT,
         "package": action.package,
@@ -237,12 +281,19 @@ def _make_manifest(
         "host": inputs.host,  # where it can matter: a calibration's last bits depend on it
         "emit": inputs.emit,
         "constant_methods": dict(action.key["constant_methods"]),
+        **({"metadata": metadata} if metadata else {}),
         "order": action.key["order"],
-        "operators": join_libraries(libraries),
+        "operators": _join_libraries(units),
         "methods": methods,
         "objects": objects,
         "files": files,
     }
+
+
+def _join_libraries(units: Units) -> list[dict[str, Any]]:
+    return join_libraries(
+        {name: own["operators"] for each in units.values() for name, own in each["methods"].items()}
+    )
 
 
 def _manifest_facts(method: Json) -> dict[str, Any]:
