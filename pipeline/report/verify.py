@@ -1,0 +1,168 @@
+"""Holds a folder to its attestations, by the public key of who signed them alone.
+
+The folder is data from strangers: reads are bounded, no name leads out of it, no link is followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NotRequired, TypedDict
+
+from pipeline.report.attestation import BUNDLE_SUFFIX, PROVENANCE, STATEMENT
+from pipeline.store.envelopes import MOST_BYTES, open_bundle
+from pipeline.store.errors import PipelineError, listed, plural, shown
+from pipeline.store.files import is_plain, read_text_file
+from pipeline.store.forms import fits
+from pipeline.store.names import is_file_path
+from pipeline.store.signing import Keys
+
+_MOST_FILES = 100_000
+
+
+class _Digests(TypedDict):
+    sha256: str
+
+
+class _File(TypedDict):
+    name: str
+    digest: _Digests
+
+
+class _RunDetails(TypedDict):
+    byproducts: NotRequired[list[_File]]
+
+
+class _Provenance(TypedDict):
+    runDetails: _RunDetails
+
+
+class _Statement(TypedDict):
+    subject: list[_File]
+    predicate: _Provenance
+
+
+class Verdict(NamedTuple):
+    """The findings on a folder: what is true of it, and what is wrong with it, a line each."""
+
+    lines: list[str]
+    problems: list[str]
+
+
+class _Attested(NamedTuple):
+    """The SHA-256 of files by name: those that must be there, and reports, which need not."""
+
+    signer: str
+    subjects: Mapping[str, str]
+    reports: Mapping[str, str]
+
+
+def verify_folder(folder: Path, keys: Keys) -> Verdict:
+    """Hold the files of a folder to the attestations in it, each of which a trusted key must have
+    signed: all that they name must be there with its content, and no other file.
+
+    Raises PipelineError for a folder that can't be read.
+    """
+    files = _list_files(folder)
+    bundles = [name for name in files if name.endswith(BUNDLE_SUFFIX) and "/" not in name]
+    verdict, named, all_read = Verdict([], []), {*bundles}, True
+    for bundle in bundles:
+        try:
+            found = _read_bundle(folder / bundle, keys)
+        except ValueError as error:
+            verdict.problems.append(f"{bundle}: {error}")
+            all_read = False
+            continue
+        for attested in found:
+            _compare(folder, {*files}, bundle, attested, verdict)
+            named |= {*attested.subjects, *attested.reports}
+    if not bundles:
+        verdict.problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
+    elif all_read:  # or it is not known what the others name
+        verdict.problems.extend(f"{n}: is in no attestation" for n in files if n not in named)
+    return verdict
+
+
+def _list_files(folder: Path) -> list[str]:
+    """Return the paths of all files in a folder, links and whatever else is no folder among them.
+    Raises PipelineError."""
+    found: list[str] = []
+
+    def refuse(error: OSError) -> None:
+        raise PipelineError(f"{folder}: cannot be read: {error.strerror}") from error
+
+    try:
+        for where, folders, names in os.walk(folder, onerror=refuse):
+            links = [name for name in folders if os.path.islink(os.path.join(where, name))]
+            found += [os.path.relpath(os.path.join(where, n), folder) for n in (*names, *links)]
+            if len(found) > _MOST_FILES:
+                raise PipelineError(f"{folder}: has more than {_MOST_FILES:,} files")
+    except RecursionError as error:
+        raise PipelineError(f"{folder}: is nested too deep") from error
+    return sorted(name.replace(os.sep, "/") for name in found)
+
+
+def _read_bundle(path: Path, keys: Keys) -> list[_Attested]:
+    """Return the provenances of a bundle that a trusted key signed. Raises ValueError where there
+    is none, or one of another form."""
+    try:
+        if not is_plain(path):
+            raise ValueError("is no file")
+        found, reasons = open_bundle(read_text_file(path, MOST_BYTES), keys)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from error
+    kinds = {"_type": STATEMENT, "predicateType": PROVENANCE}
+    own = [each for each in found if isinstance(each[0], dict) and kinds.items() <= each[0].items()]
+    if not own:
+        raise ValueError(reasons[0] if reasons else "holds no provenance")
+    return [_parse(statement, signer) for statement, signer in own]
+
+
+def _parse(statement: Mapping[str, Any], signer: str) -> _Attested:
+    """Return the files that a provenance names. Raises ValueError."""
+    if not fits(statement, _Statement, open_fields=True) or not statement["subject"]:
+        raise ValueError("its provenance names no files by SHA-256")
+    byproducts = statement["predicate"]["runDetails"].get("byproducts", ())
+    subjects, reports = (
+        {each["name"]: each["digest"]["sha256"] for each in side}
+        for side in (statement["subject"], byproducts)
+    )
+    if wrong := [name for name in (*subjects, *reports) if not is_file_path(name)]:
+        raise ValueError(f"names {shown(wrong[0])}, which is no file in a folder")
+    return _Attested(signer, subjects, reports)
+
+
+def _compare(
+    folder: Path, present: Collection[str], bundle: str, attested: _Attested, verdict: Verdict
+) -> None:
+    """Hold the files that a provenance names to it."""
+    missing, problems = [], []
+    expected = {**attested.reports, **attested.subjects}
+    for name, digest in sorted(expected.items()):
+        if name in present:
+            if wrong := _find_wrong(folder / name, digest):
+                problems.append(f"{name}: {wrong}")
+        elif name in attested.subjects:
+            problems.append(f"{name}: is missing, and {bundle} names it")
+        else:
+            missing.append(name)
+    verdict.problems.extend(problems)
+    if not problems:
+        what = plural(len(expected) - len(missing), "file")
+        without = f"; without {listed(missing, 3)}" if missing else ""
+        line = f"{bundle}: {what} as attested, signed by {attested.signer[:16]}{without}"
+        verdict.lines.append(line)
+
+
+def _find_wrong(path: Path, digest: str) -> str:
+    """Return what is wrong with a file of this SHA-256, or ""."""
+    if not is_plain(path):
+        return "is no file"
+    try:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "" if found == digest else "has another content than is attested"

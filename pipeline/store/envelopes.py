@@ -1,0 +1,101 @@
+"""Signed statements: DSSE envelopes, one a line of a bundle, as in-toto has them.
+
+https://github.com/secure-systems-lab/dsse, https://github.com/in-toto/attestation/tree/main/spec/v1
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from pipeline.store.digest import canonical_json
+from pipeline.store.errors import PipelineError, plural, shown
+from pipeline.store.forms import fits
+from pipeline.store.signing import Keys
+
+INSTALL = "pip install 'pte-pipeline[attest]'"
+MOST_BYTES = 16 << 20  # of a bundle
+_MOST_LINES = 100
+_PAYLOAD_TYPE = "application/vnd.in-toto+json"
+
+
+class _Signature(TypedDict):
+    keyid: str
+    sig: str
+
+
+class _Envelope(TypedDict):
+    payload: str
+    payloadType: str
+    signatures: list[_Signature]
+
+
+def sign_statement(statement: Mapping[str, Any], keys: Keys) -> bytes:
+    """Return the line of a bundle that holds a statement, signed. Raises PipelineError without the
+    library."""
+    check_library()
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.signer import CryptoSigner
+
+    envelope = Envelope(canonical_json(statement), _PAYLOAD_TYPE, {})
+    envelope.sign(CryptoSigner(keys.signing))
+    return canonical_json(envelope.to_dict()) + b"\n"
+
+
+def open_bundle(bundle: bytes, keys: Keys) -> tuple[list[tuple[Any, str]], list[str]]:
+    """Return the statements of a bundle that a trusted key signed, each with the key's name, and
+    why the other lines count for nothing."""
+    lines = [line for line in bundle.splitlines() if line.strip()]
+    if len(lines) > _MOST_LINES:
+        return [], [f"has {plural(len(lines), 'line')}, must have at most {_MOST_LINES}"]
+    statements: list[tuple[Any, str]] = []
+    reasons: list[str] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            statements.append(_open(line, keys))
+        except ValueError as error:
+            reasons.append(f"line {number}: {error}")
+    return statements, reasons
+
+
+def _open(line: bytes, keys: Keys) -> tuple[Any, str]:
+    """Return the statement of an envelope, and the name of the key that signed it. Raises
+    ValueError that says what is wrong."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import VerificationError
+    from securesystemslib.signer import SSlibKey
+
+    found = read_json(line)
+    if not fits(found, _Envelope, open_fields=True):
+        raise ValueError("is no DSSE envelope")
+    if found["payloadType"] != _PAYLOAD_TYPE:
+        raise ValueError("is no statement of in-toto's")
+    if not found["signatures"]:
+        raise ValueError("is not signed")
+    names = [each["keyid"] for each in found["signatures"]]
+    trusted = [SSlibKey.from_crypto(key) for key in keys.trusted.values()]
+    if not {key.keyid for key in trusted} & set(names):
+        raise ValueError(f"is signed by {shown(names[0][:16])}, which is no trusted key")
+    try:
+        envelope = Envelope.from_dict(found)
+        (signer,) = envelope.verify(trusted, 1)
+    except (VerificationError, ValueError) as error:
+        raise ValueError("is not what its signature was made of") from error
+    return read_json(envelope.payload), signer
+
+
+def check_library() -> None:
+    """Raise PipelineError where the library that reads and signs envelopes is not installed."""
+    try:
+        import securesystemslib.dsse  # noqa: F401
+    except ImportError as error:
+        raise PipelineError(f"attestations need securesystemslib: {INSTALL}") from error
+
+
+def read_json(data: bytes) -> Any:
+    """Read JSON that a stranger may have written. Raises ValueError."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("is no JSON") from error
