@@ -29,6 +29,7 @@ _VERSION = 2
 _CACHE = 1 << 16  # KiB of its pages, as far as they are looked at
 _READERS, _MANY = 16, 100  # threads, for so many files and more
 _PATIENCE = 5.0  # seconds for another process that writes it
+_SETTLING = 1.5 * RACY_NS / 1e9  # seconds
 _SCHEMA = """
 create table folders (name text primary key, time integer) without rowid;
 create table blobs (digest blob primary key, folder text, size integer, used real, inode integer,
@@ -146,6 +147,7 @@ class Index:
         self._store = store
         self._sql = connection
         self._now = time.time()  # a clock that once stood in the future keeps nothing for ever
+        self._touched: dict[str, bool] = {}  # by folder, whether all files taken out are gone
 
     # Bringing it up to date
 
@@ -300,11 +302,45 @@ class Index:
         found = (self._sql.execute(query, (time,)).fetchone()[0] for query in (results, blobs))
         return int(sum(found))
 
-    def forget(self, table: str, digest: Digest) -> None:
-        """Take out a file that was removed, or could not be. Its folder is listed again."""
+    @contextmanager
+    def removing(self) -> Iterator[None]:
+        """Let this process remove files, each of which it takes out by `forget`.
+
+        At the end their folders are known as they are now, without being listed, unless somebody
+        put a file into the store meanwhile. Everyone writes a file in `tmp` first and moves it from
+        there, which changes the time of that folder too. A file that somebody else removes then is
+        found to be gone when it is asked for.
+        """
+        before = self._settled_time("tmp", patient=True)
+        if before:
+            self.update()
+        with self._sql:  # after an error all is as it was, and the folders' times tell of changes
+            yield
+            if before and self._touched:
+                time.sleep(_SETTLING)
+            after = {folder: self._settled_time(folder) for folder in self._touched}
+            alone = bool(before) and self._settled_time("tmp") == before
+            known = [folder for folder, gone in self._touched.items() if alone and gone]
+            times = [(after[f] if f in known else 0, f) for f in self._touched]
+            self._sql.executemany("update folders set time = ? where name = ?", times)
+
+    def _settled_time(self, folder: str, patient: bool = False) -> int:
+        """Return the time of a folder in nanoseconds, if it can't change without getting another
+        one, else 0; `patient` waits for that a little."""
+        for pause in (0.0, _SETTLING) if patient else (0.0,):
+            time.sleep(pause)
+            now = time.time_ns()
+            with suppress(OSError):
+                if now - (stamp := os.stat(self._store.root / folder).st_mtime_ns) > RACY_NS:
+                    return stamp
+        return 0
+
+    def forget(self, table: str, digest: Digest, gone: bool) -> None:
+        """Take out a file that was removed, or could not be, while `removing`; the folder of one
+        that is not gone is listed again."""
         folder = f"{table.replace('results', 'actions')}/{digest[:2]}"
         self._drop(table, bytes.fromhex(digest))
-        self._sql.execute("update folders set time = 0 where name = ?", (folder,))
+        self._touched[folder] = gone and self._touched.get(folder, True)
 
 
 def _read_ahead(paths: Iterable[str]) -> None:

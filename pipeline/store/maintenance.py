@@ -176,23 +176,27 @@ def evict(store: Store, cap: int) -> Evicted:
 def _evict(store: Store, cap: int) -> Evicted:
     since = _earliest_lease(store)
     with open_index(store) as index:
-        done = Evicted(left=index.size())
-        while done.left > cap and (row := index.oldest_loose(since)):
-            _drop_blob(store, index, row, done)
-        while done.left > cap and (row := index.oldest(since)):
-            if _drop(store.action_path(row.digest), row, done):
-                done.results += 1
-            index.forget("results", row.digest)
-            while blob := index.oldest_loose(since):  # what only this result named
-                _drop_blob(store, index, blob, done)
+        if index.size() <= cap:
+            return Evicted(left=index.size())
+        with index.removing():
+            done = Evicted(left=index.size())
+            while done.left > cap and (row := index.oldest_loose(since)):
+                _drop_blob(store, index, row, done)
+            while done.left > cap and (row := index.oldest(since)):
+                gone = _drop(store.action_path(row.digest), row, done)
+                done.results += gone
+                index.forget("results", row.digest, gone)
+                while blob := index.oldest_loose(since):  # what only this result named
+                    _drop_blob(store, index, blob, done)
         if done.left > cap:
             done.in_use = index.used_since(since)
     return done
 
 
 def _drop_blob(store: Store, index: Index, row: Row, done: Evicted) -> None:
-    done.blobs += _drop(store.blob_path(row.digest), row, done)
-    index.forget("blobs", row.digest)
+    gone = _drop(store.blob_path(row.digest), row, done)
+    done.blobs += gone
+    index.forget("blobs", row.digest, gone)
 
 
 def _drop(path: Path, row: Row, done: Evicted) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from contextlib import closing
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.store import index as module
+from pipeline.store import maintenance
+from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 from pipeline.store.index import FILE, Index, open_index, subject
 from pipeline.store.maintenance import earlier_keys, evict, statistics
@@ -47,6 +50,15 @@ STEPS = st.one_of(
     st.tuples(st.just("evict"), NAMES),
     st.tuples(st.just("look"), NAMES),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_clock():
+    """Folders are settled as soon as the filesystem's clock ticks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "RACY_NS", 10_000_000)
+        patch.setattr(module, "_SETTLING", 0.012)
+        yield
 
 
 @settings(max_examples=40)
@@ -91,18 +103,76 @@ def test_a_damaged_index_is_made_anew(store, damage):
         assert seen(index) == before == afresh(store)
 
 
+def listed(store, monkeypatch):
+    """The folders of files that a question to the index lists."""
+    found, scandir = [], os.scandir
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "scandir", lambda path: found.append(path) or scandir(path))
+        with open_index(store):
+            pass
+    return {path.name for path in found} - {"blobs", "actions"}
+
+
 def test_a_folder_that_did_not_change_is_not_listed(store, monkeypatch):
     for number in range(20):
         put(store, str(number), 10, 0)
     for path in store.root.glob("*/*"):
         os.utime(path, (1e9, 1e9))
-    with open_index(store):
-        pass
-    listed, scandir = [], os.scandir
-    monkeypatch.setattr(module.os, "scandir", lambda path: listed.append(path) or scandir(path))
     with open_index(store) as index:
         assert index.blobs().number == 20
-    assert {path.name for path in listed} == {"blobs", "actions"}
+    assert not listed(store, monkeypatch)
+
+
+def test_after_an_eviction_no_folder_is_listed(store, monkeypatch):
+    for number in range(20):
+        put(store, str(number), 100, 100 - number)
+    time.sleep(0.05)
+    with open_index(store) as index:
+        size = index.size()
+    done = evict(store, size // 2)
+    assert done.results > 5 and done.blobs > 5
+    assert not listed(store, monkeypatch)
+    with open_index(store) as index:
+        assert seen(index) == afresh(store) and index.size() == done.left
+
+
+@pytest.mark.parametrize("place", ["the same folder", "another folder"])
+def test_what_somebody_puts_there_during_an_eviction_is_seen(store, monkeypatch, place):
+    made = [put(store, str(number), 100, 100 - number) for number in range(8)]
+    time.sleep(0.05)
+    folder = made[0][1][:2]
+    content = next(
+        data
+        for data in (str(number).encode() for number in range(100_000))
+        if (hash_bytes(data)[:2] == folder) is (place == "the same folder")
+    )
+    remove = maintenance.remove
+
+    def put_meanwhile(path):
+        remove(path)
+        if path == store.blob_path(made[0][1]):
+            Store(store.root).put(content)
+
+    monkeypatch.setattr(maintenance, "remove", put_meanwhile)
+    assert evict(store, 400).blobs >= 1
+    assert store.blob_path(hash_bytes(content)).exists()
+    with open_index(store) as index:
+        assert seen(index) == afresh(store)
+
+
+def test_what_could_not_be_removed_is_still_there(store, monkeypatch):
+    for number in range(8):
+        put(store, str(number), 100, 100 - number)
+    time.sleep(0.05)
+
+    def refuse(path):
+        raise PermissionError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maintenance, "remove", refuse)
+        assert evict(store, 400).size == 0
+    with open_index(store) as index:
+        assert seen(index) == afresh(store) and index.blobs().number == 8
 
 
 def test_an_index_that_is_kept_by_another_process_is_done_without(store, monkeypatch):
