@@ -1,5 +1,6 @@
 """Builds on a real scheduler of dask with two workers, which share nothing with the driver but a
-remote; and what becomes of them when something is killed."""
+remote on S3 and the key that all results in it are signed with; and what becomes of them when
+something is killed."""
 
 import json
 import os
@@ -8,18 +9,45 @@ import signal
 import subprocess
 import time
 
+import fsspec
 import pytest
 
 from pipeline.store.digest import hash_bytes
+from tests.backends.test_plugins import install
+from tests.store.test_shared_store import keys_in
 from tests.support.cluster import running_cluster
+from tests.support.patches import python_path
 from tests.support.processes import descendants, gone, has_open, wait_for
+from tests.support.sites import s3_options
 
 pytestmark = pytest.mark.slow
 
 
+BUCKET = "cluster"
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+def filesystem(endpoint):
+    """That of the remote."""
+    found = fsspec.filesystem("s3", **s3_options(endpoint), use_listings_cache=False)
+    found.mkdir(BUCKET)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, endpoint, filesystem):
+    folder = tmp_path_factory.mktemp("cluster")
+    signing, _ = keys_in(folder / "keys")
+    remote = {
+        "PTE_PIPELINE_REMOTE": f"s3://{BUCKET}/cache",
+        "PTE_PIPELINE_SIGNING_KEY": signing,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with running_cluster(folder, remote=remote) as cluster:
         yield cluster
 
 
@@ -32,11 +60,11 @@ def start(cluster):
     """Starts doit in a workspace; what still runs in the end is killed."""
     started = []
 
-    def start(bench, *arguments):
+    def start(bench, *arguments, **more):
         process = subprocess.Popen(
             bench.command(*arguments),
             cwd=bench.root,
-            env=environment(bench, cluster),
+            env={**environment(bench, cluster), **more},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -72,8 +100,68 @@ def test_a_package_is_built_and_proved_elsewhere_to_the_same_bytes(built, cluste
     assert "Traceback" not in output + cluster.log()
     log = built.root / "build" / ".logs" / "pair" / "validate-pair.log"
     assert log.exists()
+    # Each action but the export names the machine of its worker, and has its lane there.
+    ended = [each for each in events(built) if each["event"] == "action-ended"]
+    hosts = {each["kind"]: each["host"] for each in ended}
+    here = os.uname().nodename
+    assert hosts == {"export": "", "compile": here, "link": here, "validate": here}
     lanes = (built.root / "build" / "timeline.json").read_text().count("thread_name")
     assert lanes >= 2  # that of the export here, and those of workers
+
+
+def events(bench):
+    lines = (bench.root / "build" / "events.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+NEEDY = """
+import os
+from pipeline.backends import Backend, Execution, Lowering, Options, Preprocessing
+from pipeline.backends.host import Host, sdk
+
+
+def make_partitioner(options):
+    from executorch.exir.backend.test.op_partitioner_demo import AddMulPartitionerDemo
+
+    print("with the SDK in", os.environ["ACME_SDK"], flush=True)
+    return AddMulPartitionerDemo()
+
+
+BACKEND = Backend(
+    name="acme",
+    backend_id="BackendWithCompilerDemo",
+    summary="Acme's accelerator",
+    options=Options,
+    lowering=Lowering(make_partitioner=make_partitioner),
+    execution=Execution(cannot_run=lambda: "needs a board of Acme's"),
+    host=Host(requirements=(sdk("Acme's SDK", "ACME_SDK", "Acme"),)),
+)
+"""
+
+
+def test_a_worker_without_what_a_backend_needs_takes_none_of_its_actions(
+    built, cluster, start, tmp_path
+):
+    """Two of three lack it; the other one joins while the action waits."""
+    (tmp_path / "site").mkdir()
+    install(tmp_path / "site", NEEDY)
+    config = built.root / "partition_configs" / "pair.yaml"
+    config.write_text("model: pair\nmethods: {encode: {partitioners: [acme]}, decode: omit}\n")
+    plugin = {"PYTHONPATH": python_path(tmp_path / "site")}
+    process = start(built, "validate", **plugin, ACME_SDK=str(tmp_path))
+    wait_for(lambda: any(each["event"] == "action-started" for each in events(built)))
+    time.sleep(2)  # in which the others would take it
+    assert not under_way(cluster, "encode")
+    sdk = tmp_path / "sdk"
+    sdk.mkdir()
+    worker = cluster.start_worker(2, {**plugin, "ACME_SDK": str(sdk)})
+    output, _ = process.communicate(timeout=300)
+    worker.kill()
+    worker.wait()
+    assert process.returncode == 0, output + cluster.log()
+    log = built.root / "build" / ".logs" / "pair" / "compile-encode.log"
+    assert f"with the SDK in {sdk}\n" in log.read_text()
+    assert built.outcomes()["validate pair"] == "built"
 
 
 SLOW = """
@@ -161,19 +249,24 @@ def test_one_that_ends_its_worker_each_time_fails_with_what_is_known(slow, clust
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
-def test_an_ended_driver_ends_what_runs_elsewhere_and_keeps_what_is_done(slow, cluster, start, end):
+def test_an_ended_driver_ends_what_runs_elsewhere_and_keeps_what_is_done(
+    slow, cluster, filesystem, start, end
+):
     slow.edit("partition_configs/pair.yaml", "seconds: 5.0", "seconds: 60.0")
     process = start(slow, "lower")
     wait_for(lambda: "built    compile pair/decode" in process.stdout.readline())
     worker = wait_until_under_way(cluster, "encode")
     processes = set(under_way(cluster, "encode")[worker])
-    time.sleep(1)  # it tells of an action before it records it
     os.killpg(process.pid, end)
     assert process.wait(40) == (130 if end == signal.SIGINT else -end)  # 2 s, and what else runs
     assert gone(processes, 15)
     output = process.stdout.read()
     assert "Traceback" not in output, output
-    assert not [each for each in (cluster.folder / "remote").rglob("*") if ".tmp" in each.name]
+    blobs = filesystem.find(f"{BUCKET}/cache/blobs")
+    assert blobs  # none of them half pushed
+    assert all(
+        hash_bytes(filesystem.cat_file(each)) == "".join(each.split("/")[-2:]) for each in blobs
+    )
     if end == signal.SIGINT:
         assert slow.outcomes()["compile pair/decode"] == "built"
         assert slow.outcomes()["compile pair/encode"] == "not-run"

@@ -24,6 +24,7 @@ secrets = ["LICENSE"]
 """
 CONFIG = """
 model: one
+family: ours
 operators: [team_ops]
 methods:
   encode:
@@ -84,6 +85,7 @@ def actions(workspace):
     yield from plan.quantizes("one").values()
     yield from plan.compiles("one")
     yield plan.link("one")
+    yield plan.make_validation("one", {"one.pte": pte}, plan.methods("one"), ["encode"])
     yield plan.make_validation("one", {"one.pte": pte}, plan.methods("one"))
 
 
@@ -91,7 +93,7 @@ def test_every_kind_is_made_again_with_the_same_key(workspace, there, monkeypatc
     """Also where no variable of configs is set, and the workspace is out of reach."""
     found = list(actions(workspace))
     parcels = [Packer(workspace, always=False).pack(action) for action in found]
-    kinds = ["quantize", "compile", "compile", "link", "validate"]
+    kinds = ["quantize", "compile", "compile", "link", "validate", "validate"]
     assert [action.kind for action in found] == kinds
     monkeypatch.delenv("LIMIT")
     monkeypatch.delenv("LICENSE")
@@ -129,7 +131,7 @@ def test_a_worker_with_other_libraries_or_files_refuses(workspace, there, monkey
 
 
 def test_another_machine_is_told_from_other_code(workspace, there, monkeypatch):
-    *_, link, validation = actions(workspace)
+    *_, link, _, validation = actions(workspace)
     pack = Packer(workspace, always=False).pack
     packed, linked = pack(validation), pack(link)
     monkeypatch.setattr(keys, "host", lambda: {"machine": "abacus"})

@@ -15,10 +15,12 @@ from tests.support.processes import descendants, gone, wait_for
 
 
 class Cluster:
-    """Workers have stores of their own, and share a remote, `folder`/remote, and nothing else."""
+    """Workers have stores of their own, and share a remote, and nothing else; `remote` are the
+    variables of those who share it."""
 
-    def __init__(self, folder: Path, workers: int) -> None:
+    def __init__(self, folder: Path, workers: int, remote: Mapping[str, str]) -> None:
         self.folder = folder
+        self.remote = remote
         self._file = folder / "scheduler.json"
         self.scheduler = self._start("scheduler", "--no-dashboard", "--port", "0")
         wait_for(self._file.exists)
@@ -28,14 +30,6 @@ class Cluster:
     def address(self) -> str:
         there: str = json.loads(self._file.read_text())["address"]
         return there.replace("tcp", "dask", 1)
-
-    @property
-    def remote(self) -> dict[str, str]:
-        """The variables of those who share the remote."""
-        return {
-            "PTE_PIPELINE_REMOTE": f"file://{self.folder}/remote",
-            "PTE_PIPELINE_REMOTE_TRUST": "unsigned",
-        }
 
     def start_worker(
         self, number: int, environment: Mapping[str, str] | None = None, *more: str
@@ -77,8 +71,15 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    cluster = Cluster(folder, workers)
+def running_cluster(
+    folder: Path, workers: int = 2, remote: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """Run a cluster, whose remote is by default a folder."""
+    there = {
+        "PTE_PIPELINE_REMOTE": f"file://{folder}/remote",
+        "PTE_PIPELINE_REMOTE_TRUST": "unsigned",
+    }
+    cluster = Cluster(folder, workers, remote or there)
     try:
         yield cluster
     finally:

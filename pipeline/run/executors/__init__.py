@@ -56,10 +56,13 @@ class ExecutorLostError(Exception):
 
 
 class Executor(Protocol):
-    """A place where actions run. `slots` is how many it takes at a time."""
+    """A place where actions run. `slots` is how many it takes at a time, of which `width` run."""
 
     @property
     def slots(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
 
     def submit(self, action: Action, needs: Needs) -> Future[Report]:
         """Return a future of the action's report, which raises WorkerLostError where its worker

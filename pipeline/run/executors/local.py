@@ -15,7 +15,7 @@ class LocalExecutor:
     """Worker processes that have the workspace before them, so actions go there as planned."""
 
     def __init__(self, workspace: Workspace, slots: int, always: bool) -> None:
-        self.slots = slots
+        self.slots = self.width = slots
         self._workspace = workspace
         self._always = always
         self._processes = WorkerProcesses()

@@ -12,7 +12,7 @@ from pipeline.run.executors.cluster.forms import Answer, Done, Said
 from pipeline.run.stored import find_wrong_result
 from pipeline.run.worker import Report, log_name, log_path, progress_path, write_status
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import write_atomically
+from pipeline.store.files import remove, write_atomically
 from pipeline.store.forms import fits
 from pipeline.store.remote import Counts
 from pipeline.store.store import MissingBlobError
@@ -35,18 +35,21 @@ class Answers:
         """Keep how far an action under way is, and what it printed, where one that runs on this
         machine does. Raises OSError."""
         path = progress_path(action, self._workspace)
-        write_status(path, said["stage"], said["done"], said["total"])
+        write_status(path, said["stage"], said["done"], said["total"], said["host"])
         if said["log"]:
             with open(log_path(action, self._workspace), "a", encoding="utf-8") as log:
                 log.write(said["log"])
 
     def read(self, action: Action, text: str) -> Answer:
-        """Read an answer, and keep its log. Raises PipelineError for one of another form, and
-        OSError."""
+        """Read an answer, and keep its log; its action is not under way any more.
+
+        Raises PipelineError for one of another form, and OSError.
+        """
         answer: Answer = json.loads(text)
         if not fits(answer, Answer):
             raise PipelineError("its worker gave an answer of another form")
         workspace = self._workspace
+        remove(progress_path(action, workspace))
         write_atomically(log_path(action, workspace), answer["log"].encode(), workspace.build)
         if workspace.store.remote is not None:
             workspace.store.remote.forget_misses()

@@ -80,7 +80,7 @@ class ClusterExecutor:
         self._lock = threading.RLock()
         self._lost, self._told = "", False
         self._looked = 0.0
-        self._width, self._most_memory = 0, 0.0
+        self.width, self._most_memory = 0, 0.0
         self._connection = Connection(where, jobs)
         self._client = self._connection.client
         self._connection.listen(self._hear, self._hear_of_workers)
@@ -90,7 +90,7 @@ class ClusterExecutor:
     def slots(self) -> int:
         """Twice as many as run at a time, so that no worker waits for the driver, and some more for
         clusters that grow with what waits."""
-        return 2 * self._width + 8
+        return 2 * self.width + 8
 
     # What goes there
 
@@ -276,7 +276,7 @@ class ClusterExecutor:
     def _look_for_workers(self) -> None:
         """Give up actions that no worker can take, once they have waited long enough."""
         workers = self._connection.workers()
-        self._width = sum(each["nthreads"] for each in workers.values())
+        self.width = sum(each["nthreads"] for each in workers.values())
         memory = (each["resources"].get(MEMORY, 0) for each in workers.values())
         self._most_memory = max(memory, default=0)
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 from pipeline.store.digest import Digest
-from pipeline.store.forms import Count, FileName
+from pipeline.store.forms import Count, FileName, Size
 from pipeline.store.results import Piece
 
 TOPIC = "pte-pipeline"  # of what workers say to all builds
@@ -35,6 +35,7 @@ class Parcel(TypedDict):
         sources: the methods that the action takes, in the order of the model.
         constants: the constant methods of the package.
         link: the inputs of a link.
+        family: the inputs of a validation that are of the package's family.
         files: digests of files of the workspace, by path.
         before: the actions whose results the action reads.
         blobs: those that it reads beside the files, as far as the driver knows them.
@@ -51,6 +52,7 @@ class Parcel(TypedDict):
     sources: dict[str, Source]
     constants: dict[str, Any]
     link: dict[str, Any] | None
+    family: dict[str, dict[str, tuple[Digest, Size]]]
     files: dict[str, Digest]
     before: list[Digest]
     blobs: list[Digest]

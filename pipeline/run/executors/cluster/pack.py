@@ -23,7 +23,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.run.executors.cluster.forms import Parcel, Source
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.files import CONTENTS, MANIFEST, is_plain
+from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, is_plain
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
@@ -63,6 +63,7 @@ class Packer:
             "sources": {name: self._source(each) for name, each in sources.items()},
             "constants": constants,
             "link": asdict(inputs) if isinstance(inputs, LinkInputs) else None,
+            "family": inputs.family if isinstance(inputs, ValidateInputs) else {},  # type: ignore[typeddict-item]
             "files": {name: self._file(name) for name in sorted(self._names(action, sources))},
             "before": before,
             "blobs": list(dict.fromkeys(self._blobs(sources, constants, before))),
@@ -108,7 +109,7 @@ class Packer:
         what its report quotes."""
         workspace, inputs = self._workspace, action.inputs
         folder = workspace.package(str(action.package)).relative_to(workspace.root)
-        built = [*action.key["measured"]["files"], MANIFEST, CONTENTS]
+        built = [*action.key["measured"]["files"], MANIFEST, CONTENTS, CONTRACT]
         names = {str(folder / name) for name in built}
         for limits in inputs.config.validation.methods.values():
             names |= set(limits.examples or ())
@@ -147,8 +148,9 @@ class Packer:
         match action.inputs:
             case CompileInputs(quantizes=quantizes):
                 yield from (each.digest for each in quantizes.values())
-            case LinkInputs(compiles=compiles):
-                yield from compiles.values()
+            case LinkInputs(compiles=compiles, family=family):
+                of_family = (each for units in family.values() for each in units.values())
+                yield from dict.fromkeys([*compiles.values(), *of_family])
             case ValidateInputs():
                 state = self._workspace.state(str(action.package))
                 yield from state.get("quantize", {}).values()

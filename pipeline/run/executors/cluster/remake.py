@@ -134,6 +134,9 @@ def remake(parcel: Parcel, workspace: Workspace) -> Action:
         quoted,
         key["configs"],
         libraries,
+        key["held_to"].get("family"),
+        parcel["family"],
+        only=[name for name in key["measured"].get("only", "").split("+") if name],
     )
 
 
