@@ -9,7 +9,7 @@ data: it fails its method, and the other methods still run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import signature
 from pipeline.program.training import MISCOUNTED, trained_method, training_methods
+from pipeline.report.records import UNASKED
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 from pipeline.validate.limits import LIMITS
@@ -53,6 +54,7 @@ def validate_package(
     quantized: Mapping[str, ExportedProgram] | None = None,
     crashes: Mapping[str, str] | None = None,
     budget: Budget | None = None,
+    asked: Collection[str] | None = None,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -72,6 +74,7 @@ def validate_package(
         crashes: by method, how it ended the process that ran it, so that it fails without being
             run; of "", how opening the package did.
         budget: the time for it; a call that has begun is made. None is no limit.
+        asked: the methods that are validated, by default all; nothing is said of others.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     budget = budget or Budget()
@@ -93,6 +96,10 @@ def validate_package(
             reason = find_unpassable((a.name, a.value) for a in signature(programs[name]))
         made = MethodValidation(name, not_run=reason)
         methods.append(made)
+        if asked is not None and name not in asked:
+            made.kind = "program" if name in programs else "constant"
+            made.not_run, made.left_out = "", [UNASKED]
+            continue
         if name in crashes:
             made.fail(crashes[name])
         if name in programs and name in present:
@@ -131,6 +138,21 @@ def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list
         first, *others = (name for name in programs if name in group)
         found.append((first, *(name for name in others for _ in range(steps))))
     return sorted(found, key=lambda sequence: list(programs).index(sequence[0]))
+
+
+def with_shared_state(
+    asked: Collection[str],
+    programs: Mapping[str, ExportedProgram],
+    sequences: Sequence[Sequence[str]] | None,
+    steps: int,
+) -> list[str]:
+    """Return the methods that can be validated without any other, and hold the `asked` ones: these,
+    and those that are called on the same state."""
+    wanted = {*asked}
+    each = usual_sequences(programs, steps) if sequences is None else sequences
+    for _ in each:  # one may lead to the next
+        wanted = wanted.union(*(sequence for sequence in each if wanted & {*sequence}))
+    return [name for name in programs if name in wanted]
 
 
 def rounds(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import FailureSubject
+from pipeline.report.records import UNASKED, FailureSubject
 from pipeline.validate.limits import FIGURES, widest
 from pipeline.validate.metrics import OutputError, json_number
 
@@ -74,7 +74,8 @@ class MethodValidation:
         quantized_runs: the same calls, compared with the quantized program; of a method that was
             quantized on the way.
         quantized_reason: as `limits_reason`, of those.
-        left_out: input sets, kinds of them, `ALL` and `LATENCY`, for which there was no time.
+        left_out: input sets, kinds of them, `ALL` and `LATENCY`, for which there was no time; or
+            `UNASKED`.
         skipped: the generated input sets, and sequences, that were not run or count for nothing,
             and why, in words that stand alone.
         not_run: why this machine can't run it; then only its declarations were compared.
@@ -200,8 +201,8 @@ class Validation:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether nothing was left out."""
-        return not any(method.left_out for method in self.methods)
+        """Return whether nothing that was asked for was left out."""
+        return not any({*method.left_out} - {UNASKED} for method in self.methods)
 
     @property
     def failures(self) -> tuple[str, ...]:

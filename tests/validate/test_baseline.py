@@ -116,6 +116,27 @@ def test_of_the_same_package_what_was_measured_elsewhere_stays():
     assert keep_accepted(near, None) == near
 
 
+def timed(processor, median=1.0, ratio=0.5):
+    """Figures with a latency of `encode`."""
+    steady = {"median": median, "low": median - 0.1, "high": median + 0.1, "runs": 9}
+    record = proved("encode", [131.0]) | {"latency": {"steady_ms": steady, "ratio": ratio}}
+    return make_figures(
+        manifest(), contents(), validation(encode=record) | {"processor": processor}
+    )
+
+
+def test_latencies_are_of_a_processor_and_stay_with_the_package():
+    accepted = timed("a fast one, 2 cores")
+    text = format_baseline("asr", accepted)
+    assert "processor: a fast one, 2 cores\n" in text
+    assert "    latency: {median: 1.0, low: 0.9, high: 1.1, ratio: 0.5}\n" in text
+    assert read(text) == accepted
+    assert keep_accepted(timed("another", 3.0), accepted) == accepted
+    assert keep_accepted(timed("another", 3.0), figures()).processor == "another"
+    untimed = make_figures(manifest(), contents(), validation() | {"processor": "a fast one"})
+    assert untimed.processor is None
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -134,7 +155,7 @@ def test_of_the_same_package_what_was_measured_elsewhere_stays():
                 "baselines/asr.yaml:4: digest: is 'xcdb9a1b4fb0cb3dd8ba6ca70ec2dfc7b05cabb5b77"
                 "d3d1a8f40e5a8a...', must be a BLAKE3 digest: 64 hexadecimal digits",
                 "baselines/asr.yaml:6: unknown key 'sements'; did you mean 'segments'? known: "
-                "digest, size, segments, tensors, methods",
+                "digest, size, segments, processor, tensors, methods",
             ],
         ),
         (
@@ -154,7 +175,7 @@ def test_of_the_same_package_what_was_measured_elsewhere_stays():
                 "baselines/asr.yaml:11: methods.decode.operators: is missing",
                 "baselines/asr.yaml:17: methods.decode: unknown key 'lost'; known: nodes, "
                 "delegated_nodes, operators, delegated_operators, partitions, left, "
-                "planned_memory, constants, delegated, sqnr_db, max_abs",
+                "planned_memory, constants, delegated, sqnr_db, max_abs, latency",
             ],
         ),
     ],

@@ -209,6 +209,7 @@ def test_operators_of_several_sums_are_rounded_one_by_one():
     assert len(source.run(InputSet((x,)))) == 3
 
 
+@pytest.mark.slow
 def test_a_program_that_is_quantized_in_its_source_is_judged_as_such():
     programs, quantized = quantized_programs(dynamic=False)
     program = quantized["text"]

@@ -97,7 +97,11 @@ def test_a_record_for_each_gate_and_method_with_its_place():
     ]
 
 
-LATENCY = {"ratio": 2.0, "steady_ms": {"median": 4.0}, "source_ms": {"median": 2.0}}
+LATENCY = {
+    "ratio": 2.0,
+    "steady_ms": {"median": 4.0, "low": 3.9, "high": 4.1},
+    "source_ms": {"median": 2.0},
+}
 LEFT = delegation(
     5,
     {"aten.mul.Tensor": 3, "aten.view_copy": 2},
@@ -178,7 +182,7 @@ LEFT = delegation(
                         [42.06, "inf"],
                         latency={
                             "ratio": 3.104,
-                            "steady_ms": {"median": 12.11},
+                            "steady_ms": {"median": 12.11, "low": 12.0, "high": 12.2},
                             "source_ms": {"median": 3.9},
                         },
                     ),
@@ -393,3 +397,22 @@ def test_what_is_measured_does_not_depend_on_gates_and_baseline():
 def test_shares_may_be_written_as_percentages():
     gates = settings({"max_size_growth": "2%", "max_delegation_drop": "0.5 %"})["gates"]
     assert gates["max_size_growth"] == 0.02 and gates["max_delegation_drop"] == 0.005
+
+
+FAMILY = {
+    "asr": {"asr.pte": ("a" * 64, 100), "base.ptd": ("b" * 64, 5000)},
+    "chat": {"chat.pte": ("c" * 64, 300), "base.ptd": ("b" * 64, 5000)},
+}
+
+
+@pytest.mark.parametrize(
+    ("gate", "size"), [("max_family_size", 5400), ("max_added_size", 100), ("max_size", 5100)]
+)
+def test_sizes_of_a_family_count_what_is_shared_once(gate, size):
+    files = {name: {"digest": each, "size": n} for name, (each, n) in FAMILY["asr"].items()}
+    for limit in (size - 1, size):
+        (record,) = check_gates(settings({gate: limit}), manifest(files=files), family=FAMILY)
+        assert (record["figure"], record["ok"]) == (size, limit == size), record
+    if gate != "max_size":
+        (record,) = check_gates(settings({gate: size}), manifest(files=files))
+        assert not record["ok"] and "has no family" in record["sentence"]

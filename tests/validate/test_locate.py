@@ -286,6 +286,7 @@ def quantized():
     return build(sources, {"run": [XnnpackPartitioner()]}, {"run": spec}, calibration)
 
 
+@pytest.mark.slow
 def test_a_quantization_that_is_too_coarse():
     first, *others = quantized().located("run", [X]).culprits
     assert (first["operator"], first["module"]) == ("aten.linear.default", "first")

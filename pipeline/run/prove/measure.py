@@ -20,6 +20,7 @@ from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.mapped_files import unlocked
+from pipeline.run.build.metadata import all_constants
 from pipeline.run.build.planned import guard_sources
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
@@ -30,7 +31,7 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import OF_LOCATING, Budget
 from pipeline.validate.bundle import BundleCases, bundle, describe_bundle
 from pipeline.validate.crashes import CrashLog
-from pipeline.validate.latency import measure_latencies
+from pipeline.validate.latency import describe_processor, measure_latencies
 from pipeline.validate.locate.case import Located
 from pipeline.validate.locate.locate import locate_failures
 from pipeline.validate.locate.reproduce import make_reproduction
@@ -65,7 +66,8 @@ def measure(
     """
     budget = Budget(action.inputs.config.validation.budget)
     settings = action.inputs.config.validation
-    suites = BundleCases(settings.bundle_limit) if settings.bundle else None
+    bundles = settings.bundle and "only" not in action.key["measured"]
+    suites = BundleCases(settings.bundle_limit) if bundles else None
     with guard_sources(list(action.inputs.sources.values()), workspace.store):
         with stages.stage("load"):
             subject = Subject.load(action, workspace)
@@ -126,7 +128,9 @@ def _run(
 ) -> Validation:
     """Validate the package against its programs, and quantized methods against theirs."""
     key, read = subject.key, subject.workspace.store.read
-    constants = subject.action.inputs.config.constant_methods
+    own = subject.action.inputs.config.constant_methods
+    metadata = subject.manifest.get("metadata")
+    constants = all_constants({"constant_methods": own, "metadata": metadata})
     return validate_package(
         subject.pte,
         subject.ptds,
@@ -142,6 +146,7 @@ def _run(
         subject.quantized(),
         crash_log.crashes(),
         budget,
+        subject.asked,
     )
 
 
@@ -162,6 +167,8 @@ def _make_record(
         **record,
         "package": subject.action.package,
         "files": subject.key["files"],
+        "processor": describe_processor(),
+        **({"only": subject.key["only"].split("+")} if subject.asked is not None else {}),
         "delegation": {
             name: add_source_lines(facts["delegation"], programs[name], subject.workspace.root)
             for name, facts in methods.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from pipeline.program.source_lines import describe_node
 from pipeline.report.records import read_manifest
 from pipeline.run.build.compile import emit_methods, lower_methods
 from pipeline.run.build.load import load_examples, load_method, load_quantized
+from pipeline.run.build.metadata import all_constants
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import Budget
 from pipeline.validate.locate.case import Evidence, LoweredMethod
+from pipeline.validate.package import with_shared_state
 
 Json = Mapping[str, Any]
 
@@ -86,6 +88,14 @@ class Subject:
         """The manifest's facts of each method."""
         return self.manifest.get("methods", {})
 
+    @cached_property
+    def asked(self) -> list[str] | None:
+        """The methods that are validated, with those that share state with them; None for all."""
+        if "only" not in self.key:
+            return None
+        only = self.key["only"].split("+")
+        return with_shared_state(only, self.programs, self.key["sequences"], self.settings.steps)
+
     def not_run(self) -> dict[str, str]:
         """Return why this machine can't run some methods' delegates, or their backends' kernels."""
         reasons, found = self.key["not_run"], {}
@@ -99,6 +109,8 @@ class Subject:
         """Load the programs that methods were quantized to, as far as the store has them."""
         found, store = {}, self.workspace.store
         for name, facts in self.methods.items():
+            if self.asked is not None and name not in self.asked:
+                continue
             with suppress(MissingBlobError):
                 if action := facts.get("quantized"):
                     found[name] = load_quantized(action, name, store).program
@@ -144,7 +156,7 @@ class Subject:
         units = dict.fromkeys(manifest["methods"][method]["unit"] for method in manifest["order"])
         objects = [parse_object(manifest["objects"][unit]["parts"]) for unit in units]
         layout = manifest["emit"].get("layout")
-        linked = link(objects, manifest["constant_methods"], store, manifest["order"], layout)
+        linked = link(objects, all_constants(manifest), store, manifest["order"], layout)
         ptds = tuple(store.read(blob.digest) for _, blob in sorted(linked.ptds.items()))
         return PackageFiles(name, store.read(linked.pte.digest), ptds)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.report.packages import outcome
-from pipeline.report.records import FORMAT, GateRecord, read_fitting, read_manifest
+from pipeline.report.records import FORMAT, UNASKED, GateRecord, read_fitting, read_manifest
 from pipeline.report.render import render_package
 from pipeline.report.sections.failures import failed_checks, first_culprit
 from pipeline.run.prove.measure import check_files, find_measured, measure
@@ -20,7 +20,7 @@ from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import CONTENTS, REPORT, record_bytes
+from pipeline.store.files import CONTENTS, CONTRACT, REPORT, record_bytes
 from pipeline.store.workspace import Workspace
 from pipeline.validate.gates.baseline import read_baseline
 from pipeline.validate.gates.figures import Figures
@@ -72,7 +72,8 @@ def validate(
             # Whether it is what its source is, so that its figures can be accepted.
             "sound": not (wrong or measured["failures"]),
             "measured": digest.hash_json(key),
-            "complete": not any(each["left_out"] for each in measured["methods"]),
+            "complete": not any({*each["left_out"]} - {UNASKED} for each in measured["methods"]),
+            **({"only": measured["only"]} if "only" in measured else {}),
         }
         result = {"files": put, "facts": verdict}
         if record["ok"] and verdict["complete"]:
@@ -151,7 +152,11 @@ def _make_record(
     gates: list[GateRecord] = []
     if manifest:  # to have none is a failure by itself
         held_to = action.key["held_to"]
-        gates = check_gates(held_to, manifest, contents, measured, baseline, places)
+        contract = read_fitting(folder / CONTRACT)
+        family = action.inputs.family
+        gates = check_gates(
+            held_to, manifest, contents, measured, baseline, places, family, contract
+        )
     failures = [*wrong, *measured["failures"], *failed_gates(gates)]
     ok = not failures
     return {
@@ -171,9 +176,15 @@ def _make_record(
         "baseline": baseline and baseline.resolved(),
         "contents": contents,
         "places": places,
-        **({"family": family} if (family := action.key["held_to"].get("family")) else {}),
+        **_describe_family(action.inputs),
         "sources": action.inputs.quotable,
     }
+
+
+def _describe_family(inputs: ValidateInputs) -> dict[str, Any]:
+    if (family := inputs.config.family) is None:
+        return {}
+    return {"family": {"name": family.name, "base": family.base, "packages": inputs.family}}
 
 
 def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:

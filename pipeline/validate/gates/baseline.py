@@ -1,7 +1,8 @@
 """Reads and writes baselines: accepted figures of a package, in `baselines/<package>.yaml`.
 
 A baseline is text for version control: small, sorted, and the same for the same package whoever
-accepted it. Gates hold later builds to it, and `doit diff` compares them with it.
+accepted it, but for latencies, which are those of the processor that it names. Gates hold later
+builds to it, and `doit diff` and reports compare them with it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class _Dumper(Dumper):
         return super().represent_sequence(tag, sequence, flow_style=True)
 
     def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> Any:
-        return super().represent_mapping(tag, mapping, flow_style="dtype" in mapping)
+        flat = bool({"dtype", "median"} & mapping.keys())
+        return super().represent_mapping(tag, mapping, flow_style=flat)
 
 
 def format_baseline(package: str, figures: Figures) -> str:
@@ -60,14 +62,20 @@ def format_baseline(package: str, figures: Figures) -> str:
 
 
 def keep_accepted(now: Figures, before: Figures | None) -> Figures:
-    """Return the figures to write where a baseline is there already: numerics of the same package,
-    measured elsewhere, stay as they were written, unless they are another result."""
+    """Return the figures to write where a baseline is there already: of the same package, latencies
+    stay as they were written, and so do numerics, measured elsewhere, unless they are another
+    result."""
     if before is None or before.digest != now.digest:
         return now
     methods = {
         name: _keep_numerics(each, before.methods.get(name)) for name, each in now.methods.items()
     }
-    return now.model_copy(update={"methods": methods})
+    if before.processor is not None:
+        for name, each in methods.items():
+            there = before.methods.get(name)
+            methods[name] = each.model_copy(update={"latency": there and there.latency})
+    processor = before.processor or now.processor
+    return now.model_copy(update={"methods": methods, "processor": processor})
 
 
 def _keep_numerics(now: MethodFigures, before: MethodFigures | None) -> MethodFigures:

@@ -113,6 +113,8 @@ def compare_builds(
     if old.manifest is not None and new.manifest is not None:
         options = ("model", "target", "order", "constant_methods", "emit", "host")
         found.append(("options", _manifest(old.manifest, new.manifest, options)))
+        before, after = (m.get("metadata", {}) for m in (old.manifest, new.manifest))
+        found.append(("commit in metadata", _manifest(before, after, ["revision"])))
         found.append(("toolchain", _manifest(old.manifest, new.manifest, ["toolchain"])))
     sections = (Section(title, tuple(rows)) for title, rows in found)
     kept = tuple(section for section in sections if section.rows)

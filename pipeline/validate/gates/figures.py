@@ -1,8 +1,8 @@
 """The figures of a build that later builds are compared with: sizes, delegation, memory, numerics.
 
 They are read from JSON records only: the manifest, contents.json and the report of a validation.
-What changes from run to run (times, latency) is left out, and numerics are rounded, so that the
-same bytes have the same figures on two machines.
+Times are left out, and numerics are rounded, so that the same bytes have the same figures on two
+machines; latencies, which have not, name the processor that they are of.
 """
 
 from __future__ import annotations
@@ -39,6 +39,16 @@ class TensorFigures(Options):
     size: Count
 
 
+class LatencyFigures(Options):
+    """Further calls of a method: the median in milliseconds with its quartiles, and `ratio`, that
+    of the medians of the package and of its source in eager mode."""
+
+    median: Finite
+    low: Finite
+    high: Finite
+    ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class MethodFigures(Options):
     """The figures of a method; one that is not known is None.
 
@@ -62,6 +72,7 @@ class MethodFigures(Options):
     delegated: Count | None = None
     sqnr_db: list[Finite | None] | None = None
     max_abs: Finite | None = None
+    latency: LatencyFigures | None = None
 
     def share(self, noun: str = "nodes") -> float:
         """Return the share of the nodes, or the operators, that run on delegates."""
@@ -70,11 +81,13 @@ class MethodFigures(Options):
 
 
 class Figures(Options):
-    """The figures of a package: digest and bytes of its files, `segments` in bytes by kind."""
+    """The figures of a package: digest and bytes of its files, `segments` in bytes by kind;
+    `processor` is what its latencies are of."""
 
     digest: Annotated[str, Field(pattern=DIGEST_PATTERN)]
     size: Annotated[int, Field(ge=1)]
     segments: dict[str, Count] = Field(default={})
+    processor: str | None = None
     tensors: dict[str, TensorFigures] = Field(default={})
     methods: dict[str, MethodFigures]
 
@@ -111,10 +124,12 @@ def make_figures(
     files = {name: file["digest"] for name, file in manifest["files"].items()}
     inside = (contents or {}).get("methods", {})
     proved = {each["method"]: each for each in (validation or {}).get("methods", ())}
+    processor = (validation or {}).get("processor")
     return Figures.model_construct(
         digest=hash_json(files),
         size=sum(file["size"] for file in manifest["files"].values()),
         segments=_segments(manifest, contents),
+        processor=processor if any(each.get("latency") for each in proved.values()) else None,
         tensors=dict(_tensors((contents or {}).get("tensors", ()))),
         methods={
             name: _method(facts["delegation"], inside.get(name, {}), proved.get(name, {}))
@@ -177,7 +192,15 @@ def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
         delegated=inside.get("delegated"),
         sqnr_db=sqnr,
         max_abs=None if math.isinf(error) else float(f"{error:.2g}"),
+        latency=_latency(proved.get("latency")),
     )
+
+
+def _latency(measured: Json | None) -> LatencyFigures | None:
+    if not measured:
+        return None
+    steady = {name: measured["steady_ms"][name] for name in ("median", "low", "high")}
+    return LatencyFigures(**steady, ratio=measured["ratio"])
 
 
 def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:

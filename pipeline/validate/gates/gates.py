@@ -9,30 +9,38 @@ machine can't run is left alone, as it is by the rest of a validation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pipeline.report.formatting import percent
-from pipeline.report.records import ALL, LATENCY, GateRecord, GateUnit, name_kernels
+from pipeline.report.records import ALL, LATENCY, UNASKED, GateRecord, GateUnit, name_kernels
 from pipeline.store.errors import listed, plural
 from pipeline.validate.gates.figures import Figures, describe_left, make_figures, output_names
+from pipeline.validate.gates.runs_on import (
+    Method,
+    Runtime,
+    find_method_misfits,
+    find_package_misfits,
+    measure_misfits,
+)
 
 Json = Mapping[str, Any]
 # The figure, None where it is not known, and what is to be said if the gate fails.
 Measured = tuple[float | None, str]
 Increase = tuple[str, int | None, int]  # a name, and the figures before and now
 _MOST = 5  # changes of a kind that a sentence names
-NO_FAMILY: Json = MappingProxyType({})
+_NOTHING: Json = MappingProxyType({})
 _NAME_FAMILY = "give it a `family`"
 _ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 
 
 class Subject(NamedTuple):
-    """The package, or one of its methods: its figures now and in the baseline, its records, and the
-    files of its family (`keys.FamilyFiles`)."""
+    """The package, or one of its methods: its figures now and in the baseline, its records, the
+    files of its family (`keys.FamilyFiles`), its contract, where it is known, with the calls that
+    delegates left, and what runtimes hold by target."""
 
     package: str
     method: str | None
@@ -41,7 +49,10 @@ class Subject(NamedTuple):
     facts: Json
     run: Json
     arenas: Iterable[Json]
-    family: Json = NO_FAMILY
+    family: Json = _NOTHING
+    contract: Json | None = None
+    left: Sequence[Json] = ()
+    targets: Json = _NOTHING
 
 
 class Gate(NamedTuple):
@@ -77,26 +88,39 @@ def check_gates(
     validation: Json | None = None,
     baseline: Figures | None = None,
     places: Mapping[str, str] | None = None,
+    family: Json = _NOTHING,
+    contract: Json | None = None,
 ) -> list[GateRecord]:
     """Check the gates that are set: the package's, then method by method.
 
     Args:
         settings: `validate` of the config, resolved: `gates`, and `methods`, some with their own;
-            and the files of the package's `family`, if it has one.
-        validation: the record of the package's validation; its `methods` are read.
+            and what runtimes hold, by target.
+        validation: the record of the package's validation; its `methods` are read, and the lines
+            of calls that delegates left.
         places: by path in the config (`validate.gates.max_size`), file and line where it was
             written.
+        family: the files of the packages of its family (`keys.FamilyFiles`).
     """
     package, now = manifest["package"], make_figures(manifest, contents, validation)
     accepted = {} if baseline is None else baseline.methods
     inside = (contents or {}).get("methods", {})
     runs = {each["method"]: each for each in (validation or {}).get("methods", ())}
-    family = settings.get("family", {})
-    subjects = [Subject(package, None, now, baseline, {}, {}, (), family)]
+    targets = settings.get("targets", {})
+    needs = (contract or {}).get("methods", {})
+    subjects = [Subject(package, None, now, baseline, {}, {}, (), family, contract, (), targets)]
     for name, figures in now.methods.items():
         facts, run = manifest["methods"][name], runs.get(name, {})
         arenas = inside.get(name, {}).get("planned_memory", ())
-        subjects.append(Subject(package, name, figures, accepted.get(name), facts, run, arenas))
+        left = (validation or {}).get("delegation", {}).get(name, {}).get("left", ())
+        subjects.append(
+            Subject(
+                *(package, name, figures, accepted.get(name), facts, run, arenas),
+                contract=needs.get(name),
+                left=left,
+                targets=targets,
+            )
+        )
     records = []
     for subject in subjects:
         own = settings["methods"].get(subject.method, {}).get("gates", {})
@@ -115,14 +139,15 @@ def _why_not_run(gate: Gate, run: Json) -> str:
         return f"did not run: {run['not_run']}"
     if ALL in left or (LATENCY in left and gate.measure is _latency):
         return "was left out: validate.budget was spent"
-    return ""
+    return f"was {UNASKED}" if UNASKED in left else ""
 
 
 def _check(
     gate: Gate, subject: Subject, limit: Any, has_baseline: bool, places: Mapping[str, str]
 ) -> GateRecord:
     method, command = subject.method, f"`doit baseline {subject.package}`"
-    not_run = gate.needs_run and _why_not_run(gate, subject.run)
+    unasked = UNASKED in subject.run.get("left_out", ())  # so not even what needs no run is told
+    not_run = (gate.needs_run or unasked) and _why_not_run(gate, subject.run)
     compared = has_baseline or not gate.needs_baseline
     figure: float | None = None
     if not_run:
@@ -139,7 +164,8 @@ def _check(
         what = ""
     elif method is not None and (compared or not_run):  # no baseline is said once, for all methods
         what = f"{method}: {what}"
-    place = places.get(f"validate.gates.{gate.name}", "")
+    by_default = places.get("target", "") if gate.name == "runs_on" else ""
+    place = places.get(f"validate.gates.{gate.name}", by_default)
     return GateRecord(
         gate=gate.name,
         method=method,
@@ -284,6 +310,19 @@ def _memory(method: Subject, limit: int) -> Measured:
     return planned, what + ("" if before is None else f"; {before:,} in the baseline")
 
 
+def _runs_package(package: Subject, names: Iterable[str]) -> Measured:
+    find = partial(find_package_misfits, package.contract or {})
+    runtimes = [Runtime(name, package.targets[name]) for name in names]
+    return measure_misfits(package.package, package.contract, runtimes, find)
+
+
+def _runs_method(method: Subject, names: Iterable[str]) -> Measured:
+    needs = Method(method.package, method.facts, method.contract or {}, tuple(method.left))
+    runtimes = [Runtime(name, method.targets[name]) for name in names]
+    find = partial(find_method_misfits, needs)
+    return measure_misfits(method.package, method.contract, runtimes, find)
+
+
 def _latency(method: Subject, limit: float) -> Measured:
     latency = method.run.get("latency")
     if not latency:
@@ -330,11 +369,13 @@ PACKAGE_GATES = (
     Gate("max_size_growth", "share", _size_growth, needs_baseline=True),
     Gate("max_family_size", "bytes", _family_size),
     Gate("max_added_size", "bytes", _added_size),
+    Gate("runs_on", "needs", _runs_package),
 )
 METHOD_GATES = (
     Gate("min_delegated_nodes", "share", partial(_delegated, "nodes")),
     Gate("min_delegated_ops", "share", partial(_delegated, "operators")),
     Gate("allow_portable_ops", "calls", _portable),
+    Gate("runs_on", "needs", _runs_method),
     Gate("max_planned_memory", "bytes", _memory),
     Gate("max_latency_ratio", "times", _latency, needs_run=True),
     Gate("max_delegation_drop", "share", _delegation_drop, needs_baseline=True),
