@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import runpy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 import pytest
 import torch
 from torch.export import ExportedProgram
+
+from tests.support.bench import REPOSITORY
 
 SUITE = Path("backends/test/suite")
 FOLDERS = (SUITE / "operators", SUITE / "models", Path("backends/xnnpack/test/ops"))
@@ -79,6 +82,9 @@ def collect(
     Returns:
         The cases, and why no case comes of the other tests, or files.
     """
+    if any(path.parent.name == "models" for path in files):
+        with suppress(ImportError):  # without it, why there is no case is said
+            runpy.run_path(str(REPOSITORY / "examples" / "models" / "_torchvision.py"))
     recorder = _Recorder()
     with recorder.in_place_of_executorch(flow):
         options = ["-qs", "--tb=line", "--no-summary", "-c", "/dev/null", "-p", "no:cacheprovider"]

@@ -7,6 +7,12 @@ from tests.upstream import faults
 RSQRT = "20 values NaN or infinite, and not alike on both sides, as at [0] (nan, must be inf)"
 PLACE = ["aten.rsqrt.default", "XnnpackBackend"]
 MISSING = "does not load: missing operator (0x14); kernel 'aten::max_pool3d.out' not found."
+PADDING = (
+    "fails: an argument that an operator refused (0x12); Check failed (pad[i] >= 0): Padding "
+    "values must be non-negative, but got pad[2] = -2; operator aten::constant_pad_nd.out: 0x12"
+)
+LEAST = "absolute error 1 at [0, 0, 0, 0] (-128, must be -127) exceeds 0"
+CRASH = "ends the process that runs it (SIGSEGV(-11)) while it runs"
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +23,8 @@ def runtime(monkeypatch):
 def test_a_known_fault_is_explained():
     assert faults.explain([RSQRT], [PLACE]) == "XNNPACK's rsqrt of 0 is not inf"
     assert faults.explain([MISSING], []) == faults.NO_KERNEL
+    assert faults.explain([PADDING], []) and faults.explain([LEAST], [])
+    assert faults.explain([CRASH], [], "linear__TestLinear_linear_qc8_as_fp32_1")
 
 
 @pytest.mark.parametrize(
@@ -30,6 +38,9 @@ def test_a_known_fault_is_explained():
         ([RSQRT, "max abs error 0.1, limit 1e-5"], [PLACE]),
         ([MISSING.replace("max_pool3d", "add")], []),
         ([MISSING, "fails: crashed"], []),
+        ([LEAST.replace("-128", "-126")], []),
+        ([LEAST, PADDING], []),
+        ([CRASH], []),
         ([MISSING + " kernel 'aten::add.out' not found."], []),
     ],
 )
