@@ -91,9 +91,41 @@ class Chart:
     links: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Bar:
+    """An action on a timeline: where it begins and how long it is, as shares of the whole, with its
+    name, colour, description, and where it leads."""
+
+    start: float
+    length: float
+    name: str
+    colour: str
+    description: str
+    href: str = ""
+    ok: bool = True
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Lanes of bars by their names, with caption and legend. Markdown leaves it out.
+
+    `ticks` are places on the axis, as shares of the whole, with what they are called. It is boxes
+    of the page, not a chart that a library draws: that takes half a second, in every build.
+    """
+
+    title: str
+    about: str
+    legend: Sequence[tuple[str, str]]
+    label: str
+    lanes: Mapping[str, Sequence[Bar]]
+    ticks: Sequence[tuple[float, str]]
+
+
 class ReportSection:
     """A section of a report. Parts that are empty or None are dropped; strings are paragraphs."""
 
-    def __init__(self, name: str, title: str, *parts: DataTable | Chart | str | None) -> None:
+    def __init__(
+        self, name: str, title: str, *parts: DataTable | Chart | Timeline | str | None
+    ) -> None:
         self.name, self.title = name, title
         self.parts = [part for part in parts if part]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as Xml
 
 from pipeline.report.elements import Json
-from pipeline.report.records import ALL, is_unchecked
+from pipeline.report.records import ALL, UNASKED, is_unchecked
 from pipeline.report.sections.failures import failed_by_check, package_failures
 from pipeline.store.visible import visible
 
@@ -61,8 +61,10 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
     """Add that a method has the interface of its source, and that it computes the same."""
     failed = failed_by_check(method)
     own, wrong = failed.get("interface", []), failed.get("numerics", [])
-    no_time = "validate.budget was spent" if ALL in method.get("left_out", ()) else ""
-    _add_case(suite, classname, "interface", own, skipped=no_time)
+    left_out = method.get("left_out", ())
+    unseen = "validate.budget was spent" if ALL in left_out else ""
+    unseen = UNASKED if UNASKED in left_out else unseen
+    _add_case(suite, classname, "interface", own, skipped=unseen)
     for culprit in method.get("culprits", ()) if wrong else ():
         where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
         line = f"\n  {culprit['line']}" if culprit["line"] else ""
@@ -74,7 +76,7 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
         skips += [f"left out {each}: validate.budget" for each in method.get("left_out", ())]
         _add_case(suite, classname, "numerics", wrong, output="\n".join(skips), seconds=seconds)
     elif not own:
-        why = method["not_run"] or no_time or "nothing to run it on"
+        why = method["not_run"] or unseen or "nothing to run it on"
         _add_case(suite, classname, "numerics", skipped=why)
 
 

@@ -8,12 +8,14 @@ from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.packages import Entry
-from pipeline.report.records import name_kernels
-from pipeline.report.sections import gates
+from pipeline.report.records import ALL, UNASKED, name_kernels
+from pipeline.report.sections import family, gates
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
 _MOST_METHODS = 4  # named in a cell
+_MOST_CHARTS = 6  # of families
+_UNSEEN = {UNASKED: UNASKED, ALL: "validate.budget was spent"}  # of what was left out of a method
 
 
 def not_run_section(entries: Sequence[Entry]) -> ReportSection:
@@ -39,8 +41,9 @@ def _reasons(entry: Entry) -> dict[str, list[str]]:
     """Return the methods of a package that were not run, by why."""
     found: dict[str, list[str]] = {}
     for method in (entry.report or {"methods": ()})["methods"]:
-        if method["not_run"]:
-            found.setdefault(method["not_run"], []).append(method["method"])
+        reasons = [method["not_run"], *(_UNSEEN.get(each) for each in method.get("left_out", ()))]
+        for why in filter(None, reasons):
+            found.setdefault(why, []).append(method["method"])
     return found
 
 
@@ -62,6 +65,20 @@ def changes_section(entries: Sequence[Entry]) -> ReportSection:
         DataTable("changes", "Changes, the worse ones first", rows),
         equal if accepted and not rows else None,
     )
+
+
+def families_section(entries: Sequence[Entry]) -> ReportSection:
+    """Return the section of packages that share weights, family by family."""
+    families: dict[str, dict[str, family.Files]] = {}
+    pages: dict[str, str] = {}
+    for entry in entries:
+        if found := (entry.report or {}).get("family"):
+            own = families.setdefault(found["name"], {})
+            own[entry.package] = found["packages"][entry.package]
+            pages[entry.package] = entry.page
+    rows = [family.summarize(each, families[each]) for each in sorted(families)]
+    charts = [family.make_chart(families[n], pages, n) for n in sorted(families)[:_MOST_CHARTS]]
+    return ReportSection("families", "Families", DataTable("families", "Families", rows), *charts)
 
 
 def sums_section(entries: Sequence[Entry]) -> ReportSection:

@@ -10,9 +10,11 @@ from urllib.parse import quote
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, sort_key
-from pipeline.report.records import ALL, LATENCY, delegated_share, is_unchecked
-from pipeline.store.errors import plural
+from pipeline.report.records import ALL, LATENCY, UNASKED, delegated_share, is_unchecked
+from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
+
+_MOST_NAMED, _MOST_REASONS = 4, 2  # in a sentence: methods, why they could not be run
 
 
 class Entry(NamedTuple):
@@ -127,7 +129,8 @@ def _describe_ran(ran: Sequence[Json], total: int) -> str:
 
 def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
     who = unrun[0]["method"] if len(unrun) == 1 and total > 1 else plural(len(unrun), "method")
-    where = "could not be run on this machine."
+    reasons = listed(dict.fromkeys(method["not_run"] for method in unrun), _MOST_REASONS)
+    where = f"could not be run on this machine ({reasons})."
     if not none:
         return f"{who} {where}"
     declare = "it declares is what its source declares"
@@ -137,13 +140,20 @@ def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
 
 
 def describe_left_out(report: Json) -> str:
-    """Say how many methods and input sets there was no time for; "" where there was for all."""
+    """Say how many methods and input sets there was no time for, and which methods were not asked
+    for; "" where there are none."""
+    unasked = [m["method"] for m in report["methods"] if UNASKED in m.get("left_out", ())]
     left = [what for method in report["methods"] for what in method.get("left_out", ())]
+    left = [what for what in left if what != UNASKED]
     wholly, untimed = left.count(ALL), left.count(LATENCY)
     parts = [plural(wholly, "method")] if wholly else []
     parts += [plural(sets, "input set")] if (sets := len(left) - wholly - untimed) else []
     parts += [f"the latency of {plural(untimed, 'method')}"] if untimed else []
-    return f"{', '.join(parts)} left out: validate.budget was spent" if parts else ""
+    said = [f"{', '.join(parts)} left out: validate.budget was spent"] if parts else []
+    if unasked:
+        verb = "was" if len(unasked) == 1 else "were"
+        said.append(f"{listed(unasked, _MOST_NAMED)} {verb} not asked for")
+    return "; ".join(said)
 
 
 def about(report: Json) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.report.records import read_manifest
+from pipeline.store.revision import find_revision
 from pipeline.store.workspace import Workspace
 
 _NAMES = {"torch": "torch", "executorch": "ExecuTorch", "python": "Python"}
@@ -36,21 +36,6 @@ def find_provenance(workspace: Workspace, packages: Iterable[str]) -> dict[str, 
 
 def _revision(workspace: Workspace) -> str:
     """Return the commit that is checked out, and whether files differ from it; "" without one."""
-    # Variables such as GIT_INDEX_FILE, in a hook, name another repository or index.
-    environment = {n: v for n, v in os.environ.items() if not n.startswith("GIT_")}
-    environment["GIT_OPTIONAL_LOCKS"] = "0"
-
-    def ask(*arguments: str) -> str | None:
-        command = ["git", "-C", str(workspace.root), *arguments]
-        try:
-            run = subprocess.run(
-                command, capture_output=True, check=False, text=True, env=environment, timeout=10
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return run.stdout.strip() if run.returncode == 0 else None
-
-    if not (commit := ask("rev-parse", "--verify", "HEAD")):
+    if (found := find_revision(workspace.root)) is None:
         return ""
-    changed = ask("status", "--porcelain", "--untracked-files=no", "--", ".")
-    return f"{commit[:12]}, with changes" if changed else commit[:12]
+    return f"{found.commit[:12]}, with changes" if found.changed else found.commit[:12]

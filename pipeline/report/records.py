@@ -16,11 +16,12 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.report.package_records import (
     ContentsRecord,
+    ContractRecord,
     DelegationRecord,
     ManifestRecord,
     OperatorLibraryRecord,
 )
-from pipeline.store.files import CONTENTS, MANIFEST, REPORT, read_record
+from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, REPORT, read_record
 from pipeline.store.forms import fits
 from pipeline.store.workspace import Workspace
 
@@ -140,8 +141,9 @@ class SkipRecord(TypedDict):
     reason: str
 
 
-# What else than input sets can be left out of a method: all of it, or timing it.
-ALL, LATENCY = "all", "latency"
+# What else than input sets can be left out of a method: all of it, or timing it, for want of time;
+# and all of one that was not asked for.
+ALL, LATENCY, UNASKED = "all", "latency", "not asked for"
 # Whether the package lacks the method, what the method declares, or how far an output is from that
 # of the program that it was quantized to; anything else is "".
 FailureSubject = Literal["", "lacking", "declared", "quantized"]
@@ -222,7 +224,7 @@ class MethodRecord(FiguresRecord):
     what these were held to, as in `HeldRecord`; `limits_from` is what they follow: `config`, a
     dtype, or `quantized`; `quantized` is against the program that it was quantized to on the way;
     `not_run` says why this machine can't run it; `left_out` names input sets for which
-    validate.budget left no time.
+    validate.budget left no time, or says that the method was not asked for.
     """
 
     method: str
@@ -244,7 +246,7 @@ class MethodRecord(FiguresRecord):
     latency: NotRequired[LatencyRecord | None]
 
 
-GateUnit = Literal["share", "bytes", "times", "dB", "calls"]
+GateUnit = Literal["share", "bytes", "times", "dB", "calls", "needs"]
 
 
 class GateRecord(TypedDict):
@@ -252,8 +254,9 @@ class GateRecord(TypedDict):
 
     `method` is None for one of the package. `figure` and `limit` are in `unit`; `figure` is None
     where it is not known; the limit of allow_portable_ops is 0, and its figure the number of calls
-    that are not allowed. `sentence` says what is wrong, or why it was not checked; else it is
-    empty. `place` is its line in the config, `file:line`, or empty for one by default.
+    that are not allowed; that of runs_on is 0, and its figure the number of needs that runtimes do
+    not meet. `sentence` says what is wrong, or why it was not checked; else it is empty. `place` is
+    its line in the config, `file:line`, or empty for one by default.
     """
 
     gate: str
@@ -300,6 +303,15 @@ class NarrowedRecord(TypedDict):
     line: str
 
 
+class FamilyRecord(TypedDict):
+    """The family of a package; `packages` has, by package and name, digest and size in bytes of the
+    files of those that share weights, this package among them."""
+
+    name: str
+    base: str | None
+    packages: dict[str, dict[str, tuple[str, int]]]
+
+
 class ReportRecord(TypedDict):
     """The record of a validated package.
 
@@ -312,8 +324,8 @@ class ReportRecord(TypedDict):
     keeps in floating point; `portable` are the methods for which the config names no partitioner;
     `narrowed` has, by method, sizes whose range lowering narrowed;
     `operators` are the libraries of operators beside ATen's that the methods call;
-    `seconds` is each method's running time in the package over all calls; `family` has, by package
-    and name, digest and size in bytes of the files of those that share weights with this one.
+    `seconds` is each method's running time in the package over all calls; `only` names the methods
+    that were asked for, where not all were; `processor` is what measured latencies.
     """
 
     package: str
@@ -338,9 +350,16 @@ class ReportRecord(TypedDict):
     gates: NotRequired[list[GateRecord]]
     baseline: NotRequired[dict[str, Any] | None]
     bundle: NotRequired[BundleRecord]
-    family: NotRequired[dict[str, dict[str, tuple[str, int]]]]
+    family: NotRequired[FamilyRecord]
+    only: NotRequired[list[str]]
+    processor: NotRequired[str]
     worst: NotRequired[dict[str, Figure]]
     seconds: NotRequired[dict[str, float]]
 
 
-FORMS = {MANIFEST: ManifestRecord, CONTENTS: ContentsRecord, REPORT: ReportRecord}
+FORMS = {
+    MANIFEST: ManifestRecord,
+    CONTENTS: ContentsRecord,
+    CONTRACT: ContractRecord,
+    REPORT: ReportRecord,
+}

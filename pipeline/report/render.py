@@ -79,6 +79,7 @@ def render_all(
         overview.not_run_section(entries),
         overview.changes_section(entries),
         ReportSection("packages", "All packages", packages.table(entries)),
+        overview.families_section(entries),
         overview.sums_section(entries),
         caches.section(timeline),
         run.section(timeline, {entry.package: entry.page for entry in entries}),

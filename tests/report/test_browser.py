@@ -216,6 +216,26 @@ def test_a_table_sorts_figures_by_value_the_greatest_first(opened):
     assert column(page, "calls", 7)[0] == "exact"
 
 
+def test_cards_of_a_phone_sort_by_a_list(opened):
+    choose = """
+    const list = document.querySelector("#segments select");
+    list.value = [...list.options].find((each) => each.text === arguments[0]).value;
+    list.dispatchEvent(new Event("change"));
+    """
+    shown = "return document.querySelector('#segments select').checkVisibility()"
+    assert not opened("seq2seq-int8/report.html").run(shown)
+    page = opened("seq2seq-int8/report.html", width=390)
+    assert page.run(shown)
+    as_it_came = column(page, "segments", 2)
+    page.run(choose, "bytes, greatest first")
+    sizes = [int(text.replace(",", "")) for text in column(page, "segments", 2)]
+    assert sizes == sorted(sizes, reverse=True)
+    page.run(choose, "bytes, least first")
+    assert order(page, "segments", 2) == "ascending"
+    page.run(choose, "As it came")
+    assert column(page, "segments", 2) == as_it_came and order(page, "segments", 2) is None
+
+
 def test_a_second_column_takes_over(opened):
     page = opened("index.html")
     click(page, "packages", 0)

@@ -439,3 +439,20 @@ def test_texts_can_be_read_in_light_and_dark_mode(mode):
 def test_records_hold_no_more_than_json():
     for record in RECORDS.values():
         json.dumps(record, allow_nan=False)
+
+
+def test_a_family_is_drawn_on_the_page_of_a_package_and_of_all():
+    def files(number):
+        return {"own.pte": [f"{number:064x}", 100 * number], "base.ptd": ["d" * 64, 10_000]}
+
+    packages = {f"asr-{number}": files(number) for number in range(1, 31)}
+    family = {"name": "asr", "base": "asr-1", "packages": packages}
+    reports = [{**FULL, "package": each, "family": family} for each in ("asr-1", "asr-30")]
+    page = html(reports[1])
+    assert "30 packages of 346.5 kB apart, 56.5 kB together: sharing saves 83.7 %." in page
+    assert "What asr-1 holds is shared, so a further package changes no shared file." in page
+    assert "The 24 of 30 that add most." in page and "asr-7: base.ptd 10.0 kB" in page
+    assert "asr-6: base.ptd" not in page and 'aria-label="Files of 30 packages: ' in page
+    entries = [Entry(each["package"], each) for each in reports]
+    index = render_all(entries)["index.html"].decode()
+    assert "Who loads what in asr." in index and 'href="asr-30/report.html"' in index

@@ -56,10 +56,10 @@ def test_what_ran_in_part_says_which_part():
     assert outcome(SOME) == "passed in part"
     assert lead(SOME) == (
         "decode gives what its source gives, within the limits, in 2 calls. "
-        "encode could not be run on this machine."
+        f"encode could not be run on this machine ({WHY})."
     )
     assert lead(NONE) == (
-        "Nothing was run: 2 methods could not be run on this machine. "
+        f"Nothing was run: 2 methods could not be run on this machine ({WHY}). "
         "What they declare is what their sources declare."
     )
     both = render_all([Entry("a", SOME), Entry("b", validation(method("decode")))])

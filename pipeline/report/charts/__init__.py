@@ -67,15 +67,18 @@ def colour_of(kind: str) -> str:
     return f"var(--c{places[kind]})" if kind in places else LEFT
 
 
-def bars(rows: Mapping[str, Sequence[tuple[int, str, str]]], axis: Json | None = None) -> Spec:
-    """Return bars over the whole width.
+def bars(
+    rows: Mapping[str, Sequence[tuple[int, str, str]]], axis: Json | None = None, whole: int = 0
+) -> Spec:
+    """Return bars of pieces.
 
     Args:
         rows: by their labels the pieces of each bar: amount, colour and description.
+        whole: the amount that takes the whole width; by default that of each bar.
     """
     values = []
     for index, pieces in enumerate(rows.values()):
-        total = sum(amount for amount, _, _ in pieces) or 1
+        total = whole or sum(amount for amount, _, _ in pieces) or 1
         place = {"y": index * _ROW + _LABEL, "y2": index * _ROW + _LABEL + _BAR}
         start = 0
         for amount, colour, description in pieces:
@@ -108,23 +111,6 @@ def treemap(segments: Sequence[Json]) -> Spec:
     spec = json.loads((_FOLDER / "treemap.vg.json").read_text(encoding="utf-8"))
     spec["data"][0]["values"] = nodes
     return spec
-
-
-def timeline(actions: Sequence[Json], lanes: Sequence[str]) -> Spec:
-    """Return workers as lanes of actions, which are named where their names fit.
-
-    Args:
-        actions: with `lane` (a number), `start` and `end` in seconds from the run's begin, `kind`,
-            `name`, `ok` and `description`.
-    """
-    last = max((action["end"] for action in actions), default=1.0) or 1.0
-    row, bar = _LABEL + 34, 24
-    values = []
-    for action in actions:
-        top, colour = action["lane"] * row + _LABEL, colour_of(action["kind"])
-        values.append({**action, "y": top, "y2": top + bar, "colour": colour, "last": last})
-    x = _linear(last, _unit_axis("s", last))
-    return _chart("timeline", values, _labels(lanes, row), row * len(lanes), x)
 
 
 def errors(dots: Sequence[Json]) -> Spec:

@@ -7,10 +7,11 @@ from typing import Any
 
 from pipeline.report.cells import code, figure, source, verdict
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
-from pipeline.report.formatting import decibel, percent, short
+from pipeline.report.formatting import decibel, milliseconds, percent, short
 from pipeline.report.records import MOST_SQNR, delegated_share, in_order, is_unchecked
 from pipeline.store.sizes import human_size
 
+_STEP = 1.1  # times a ratio of latencies, from which on it is another one
 _WORDS = {"bad": "worse", "good": "better"}
 _UNITS: dict[str, Callable[[Any], str]] = {
     "share": percent,
@@ -68,6 +69,7 @@ def compare(report: Json) -> Iterator[Row]:
         now = contents.get("size") or sum(report.get("sizes", {}).values())
         yield _change("package", "size", baseline["size"], now, human_size, less_is_better=True)
     decibels = {method["method"]: method["sqnr_db"] for method in report["methods"]}
+    latencies = {method["method"]: method.get("latency") for method in report["methods"]}
     for method, then in in_order(report, baseline.get("methods")).items():
         counts = (report.get("delegation") or {}).get(method)
         if counts and "nodes" in then:
@@ -83,13 +85,41 @@ def compare(report: Json) -> Iterator[Row]:
         if known and isinstance(ratio := decibels.get(method), int | float):
             was = min(MOST_SQNR, *known)
             yield _change(method, "SQNR", was, min(MOST_SQNR, ratio), decibel)
+        now = latencies.get(method)
+        if (then := then.get("latency")) and now and _same_processor(report):
+            median, counts = now["steady_ms"]["median"], _is_other_latency(then, now)
+            yield _change(
+                *(method, "latency", then["median"], median, milliseconds),
+                less_is_better=True,
+                counts=counts,
+            )
+
+
+def _same_processor(report: Json) -> bool:
+    return bool(report["baseline"].get("processor") == report.get("processor"))
+
+
+def _is_other_latency(then: Json, now: Json) -> bool:
+    """Tell whether a latency differs by more than what else a machine does can explain: its
+    quartiles are apart from the accepted ones, and the ratio to the source, which is timed in turns
+    with the package, went the same way."""
+    steady, ratio = now["steady_ms"], now["ratio"] / then["ratio"]
+    slower = steady["low"] > then["high"] and ratio > _STEP
+    return slower or (steady["high"] < then["low"] and ratio < 1 / _STEP)
 
 
 def _change(
-    subject: str, what: str, was: float, now: float, style: Any, less_is_better: bool = False
+    subject: str,
+    what: str,
+    was: float,
+    now: float,
+    style: Any,
+    less_is_better: bool = False,
+    counts: bool = True,
 ) -> Row:
-    """Return the row of a figure; a step too small to be seen in its style is none."""
-    step = now - was if style(now) != style(was) else 0.0
+    """Return the row of a figure; a step too small to be seen in its style is none, nor is one that
+    does not count."""
+    step = now - was if counts and style(now) != style(was) else 0.0
     worse = step > 0 if less_is_better else step < 0
     sign = "+" if step > 0 else "−"
     relative = f" ({sign}{percent(abs(step) / was)})" if less_is_better and was else ""

@@ -9,6 +9,7 @@ from pipeline.report import charts
 from pipeline.report.cells import figure, name, source, verdict
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import decibel, error, percent, ratio, short
+from pipeline.report.records import UNASKED
 from pipeline.store.errors import plural
 
 _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -66,7 +67,8 @@ def _outputs(report: Json) -> Iterator[Output]:
 
 def section(report: Json) -> ReportSection:
     places = report.get("places", {})
-    methods = [_method(method, places) for method in report["methods"]]
+    ran = any(method["runs"] or not method["not_run"] for method in report["methods"])
+    methods = [_method(method, places) for method in report["methods"] if ran]
     return ReportSection(
         "numerics",
         "Numerics",
@@ -189,7 +191,9 @@ def _skipped(methods: Sequence[Json]) -> list[Row]:
         (method, skip["origin"], skip["reason"]) for method in methods for skip in method["skipped"]
     ]
     found += [
-        (method, each, "left out: validate.budget was spent")
+        (method, "all", UNASKED)
+        if each == UNASKED
+        else (method, each, "left out: validate.budget was spent")
         for method in methods
         for each in method.get("left_out", ())
     ]

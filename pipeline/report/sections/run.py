@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import floor, log10
 
 from pipeline.report import charts
 from pipeline.report.cells import figure, name
-from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
+from pipeline.report.elements import Bar, Cell, DataTable, Json, ReportSection, Row, Timeline
 from pipeline.report.events import STAGE, Event
 from pipeline.report.formatting import percent
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
+
+_NARROWEST, _LETTER = 280, 8  # pixels: of the axis on a phone, and of a letter
+_LAST_TICK = 0.95  # of the axis: the text of a later one would leave the page
 
 
 def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
@@ -31,7 +35,7 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
         "run",
         "The last run",
         f"{plural(len(events), 'action')} in {seconds:.1f} s",
-        _chart(events, seconds, pages, names),
+        _timeline(events, seconds, pages, names),
         DataTable("actions", "Actions of the last run", [_row(event, names) for event in events]),
     )
 
@@ -57,31 +61,55 @@ def _read_events(trace: Iterable[Json]) -> list[Event]:
     return events
 
 
-def _chart(
+def _timeline(
     events: Sequence[Event], seconds: float, pages: Mapping[str, str], names: Mapping[int, str]
-) -> Chart:
-    lanes = sorted({event.worker for event in events})
-    bars, links = [], {}
-    for event in events:
-        took = f"{event.seconds:.1f} s, {event.outcome}; {_longest_stages(event, 6)}"
-        description = f"{event.title}: {took}"
-        facts = {"kind": event.kind, "name": event.name, "start": event.start, "end": event.end}
-        lane, ok = lanes.index(event.worker), event.outcome != "failed"
-        bars.append({**facts, "lane": lane, "ok": ok, "description": description})
-        if page := pages.get(event.package or ""):
-            links[description] = page
-    kinds = dict.fromkeys(event.kind for event in events)
+) -> Timeline:
+    first = min(event.start for event in events)
+    whole = seconds or 1.0
+    lanes: dict[str, list[Bar]] = {}
+    for worker in sorted({event.worker for event in events}):
+        own = [event for event in events if event.worker == worker]
+        lanes[names.get(worker, f"worker {worker}")] = [
+            Bar(
+                (event.start - first) / whole,
+                event.seconds / whole,
+                event.name if _fits(event.name, event.seconds / whole) else "",
+                charts.colour_of(event.kind),
+                f"{event.title}: {event.seconds:.1f} s, {event.outcome}; "
+                f"{_longest_stages(event, 6)}",
+                pages.get(event.package or "", ""),
+                event.outcome != "failed",
+            )
+            for event in own
+        ]
     busy = sum(event.seconds for event in events)
     share = percent(busy / (seconds * len(lanes)) if seconds else 1.0, 0)
-    return Chart(
+    return Timeline(
         "Workers.",
         f"What each did when; {share} of their time was used. Red edges: failed. Hover or tap for "
         "stages.",
-        [(kind, charts.colour_of(kind)) for kind in kinds],
+        [(kind, charts.colour_of(kind)) for kind in dict.fromkeys(event.kind for event in events)],
         "Actions of the last run by worker and time",
-        charts.timeline(bars, [names.get(lane, f"worker {lane}") for lane in lanes]),
-        links,
+        lanes,
+        list(_ticks(seconds)),
     )
+
+
+def _fits(name: str, share: float) -> bool:
+    """Return whether a name fits in a bar of that share of the narrowest axis."""
+    return share * _NARROWEST > _LETTER * len(name) + _LETTER
+
+
+def _ticks(seconds: float) -> Iterator[tuple[float, str]]:
+    """Yield at most five round times within a run, as shares of it."""
+    if seconds <= 0:
+        return
+    decade = 10.0 ** floor(log10(seconds / 4))
+    step = next(
+        step for step in (decade, 2 * decade, 5 * decade, 10 * decade) if seconds <= 5 * step
+    )
+    for index in range(int(seconds / step) + 1):
+        yield index * step / seconds, f"{index * step:,.10g} s"
 
 
 def _longest_stages(event: Event, most: int) -> str:

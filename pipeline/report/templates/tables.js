@@ -1,5 +1,5 @@
-// Tables sort by their headings and filter by what is typed; on a phone long ones show their first
-// rows. A tap on a mark of a chart shows its tooltip. Without this they are plain tables and charts.
+// Tables sort by their headings, or by a list where rows are cards, and filter by what is typed; on a
+// phone long ones show their first rows. A tap on a mark of a chart shows its tooltip. Without this they are plain tables and charts.
 (() => {
   "use strict";
   const FILTERED_FROM = 9;
@@ -11,29 +11,41 @@
   const compare = (a, b) =>
     typeof a === "number" && typeof b === "number" ? a - b : collator.compare(a, b);
 
-  function sortable(table) {
+  function sortable(holder, table) {
     const body = table.tBodies[0];
     const original = [...body.rows];
     const heads = [...table.tHead.rows[0].cells];
+    const select = document.createElement("select");
+    const sort = (column, order) => {
+      heads.forEach((head) => head.removeAttribute("aria-sort"));
+      const rows = [...original];
+      if (order) {
+        heads[column].setAttribute("aria-sort", order);
+        const sign = order === "ascending" ? 1 : -1;
+        rows.sort((a, b) => sign * compare(key(a, column), key(b, column)));
+      }
+      body.append(...rows);
+      select.value = order ? `${column} ${order}` : "";
+    };
+    select.className = "sort";
+    select.setAttribute("aria-label", `Sort: ${table.caption.textContent}`);
+    select.add(new Option("As it came", ""));
     heads.forEach((head, column) => {
+      const figures = head.classList.contains("number");
+      const cycle = figures ? ["descending", "ascending"] : ["ascending", "descending"];
+      const words = figures ? ["greatest first", "least first"] : ["A to Z", "Z to A"];
+      const title = head.textContent;
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = head.textContent;
+      button.textContent = title;
       head.replaceChildren(button);
       button.addEventListener("click", () => {
-        const figures = head.classList.contains("number");
-        const cycle = figures ? ["descending", "ascending"] : ["ascending", "descending"];
-        const next = cycle[cycle.indexOf(head.getAttribute("aria-sort")) + 1];
-        heads.forEach((other) => other.removeAttribute("aria-sort"));
-        const rows = [...original];
-        if (next) {
-          head.setAttribute("aria-sort", next);
-          const sign = next === "ascending" ? 1 : -1;
-          rows.sort((a, b) => sign * compare(key(a, column), key(b, column)));
-        }
-        body.append(...rows);
+        sort(column, cycle[cycle.indexOf(head.getAttribute("aria-sort")) + 1]);
       });
+      cycle.forEach((order, n) => select.add(new Option(`${title}, ${words[n]}`, `${column} ${order}`)));
     });
+    select.addEventListener("change", () => sort(...select.value.split(" ")));
+    if (original.length >= FILTERED_FROM) holder.prepend(select);
   }
 
   function filterable(holder, table) {
@@ -90,15 +102,15 @@
     const told = document.createElement("output");
     figure.append(told);
     figure.addEventListener("click", (event) => {
-      const mark = event.target.closest("svg *");
-      const title = mark?.querySelector(":scope > title");
-      if (title) told.textContent = title.textContent;
+      const mark = event.target.closest("svg *, .bar");
+      const title = mark?.title || mark?.querySelector(":scope > title")?.textContent;
+      if (title) told.textContent = title;
     });
   }
 
   document.querySelectorAll(".table").forEach((holder) => {
     const table = holder.querySelector("table");
-    sortable(table);
+    sortable(holder, table);
     shortened(holder, table);
     filterable(holder, table);
   });
