@@ -45,7 +45,8 @@ class _Seeking:
 
 
 class Run(_Seeking, cmd_run.Run):  # type: ignore[misc]
-    """`doit run`, which is what `doit` alone and `doit TASK` are; and `doit init`."""
+    """`doit run`, which is what `doit` alone and `doit TASK` are; and `doit init`, `doit
+    verify`."""
 
     def parse_execute(self, in_args: Any) -> Any:
         """Let `-v` stand without the number that doit's own needs."""
@@ -62,6 +63,8 @@ class Run(_Seeking, cmd_run.Run):  # type: ignore[misc]
         dodo = nearest_dodo()
         if args[:1] == ["init"] and (dodo is None or is_ours(dodo)):
             return _init(args[1:], dodo)
+        if args[:1] == ["verify"] and (dodo is None or is_ours(dodo)):
+            return _verify(args[1:], dodo)
         try:
             return super().execute(params, args)
         except InvalidDodoFile as error:
@@ -159,3 +162,13 @@ def _init(words: list[str], dodo: Path | None) -> int:
     except PipelineError as error:
         raise InvalidCommand(str(error)) from error
     return 0
+
+
+def _verify(words: list[str], dodo: Path | None) -> int:
+    from pipeline.cli.verify import run
+    from pipeline.store.errors import PipelineError
+
+    try:
+        return run(words, dodo.parent if dodo else Path.cwd())
+    except PipelineError as error:
+        raise InvalidCommand(str(error)) from error

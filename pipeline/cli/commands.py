@@ -55,11 +55,12 @@ GROUPS: Mapping[str, Command] = {
             "validate",
             "lower packages, run them, and compare each with its source program",
             _TARGETS,
-            more=f"{_ANY} A method is validated with the package that it is linked into, and the "
-            "table shows it.",
+            more=f"{_ANY} Of methods alone, these are run, in their package, with those that share "
+            "state with them; reports say what was not asked for. Where the whole package was "
+            "validated already, that is taken.",
             examples=(
                 ("doit validate vision", "one package"),
-                ("doit validate vision/classify", "its package, with the figures of this method"),
+                ("doit validate vision/classify", "one method of a package"),
             ),
         ),
         Command(
@@ -139,10 +140,34 @@ VERBS: Mapping[str, Command] = {
             examples=(("doit baseline vision", "writes baselines/vision.yaml"),),
         ),
         Command(
+            "attest",
+            "write what packages were made from, signed, with their bills of materials",
+            "[package ...]",
+            more="Of packages that are lowered and validated as they are asked for; signing_key of "
+            "the settings signs. The files stand beside the package: provenance of SLSA in "
+            "*.intoto.jsonl, a CycloneDX ML-BOM in *.cdx.json.",
+            examples=(("doit attest vision", "writes build/vision/vision.pte.intoto.jsonl"),),
+        ),
+        Command(
             "report",
             "render the reports of the last validation again",
             "[package ...]",
             examples=(("doit report vision", "build/vision/report.html and the others"),),
+        ),
+        Command(
+            "contract",
+            "what packages ask of their runtime, and the CMake lines that build it",
+            "[package ...]",
+            {
+                "all": "one contract for all of them, as for one app; it is left in build/ too",
+                "of-runtime": "write what this machine's runtime holds to targets/<name>.yaml",
+            },
+            "Without a name, all packages are meant; with --of-runtime the target `wheel` is.",
+            (
+                ("doit contract vision", "operators, backends, memory, and CMake lines"),
+                ("doit contract --all", "of one runtime for all packages"),
+                ("doit contract --of-runtime here", "writes targets/here.yaml"),
+            ),
         ),
         Command(
             "backends",
@@ -164,6 +189,15 @@ VERBS: Mapping[str, Command] = {
         ),
     )
 }
+VERIFY = Command(
+    "verify",
+    "hold a folder to the attestations in it, anywhere, without a workspace",
+    "folder [public key ...]",
+    more="Keys are Ed25519 public keys in PEM, by default those that the settings trust "
+    "(PTE_PIPELINE_TRUSTED_KEYS). All files that an attestation names must be there, reports "
+    "aside, and no others. The exit status is 1 where something is wrong.",
+    examples=(("doit verify release key.pub", "whether a release is what was built"),),
+)
 INIT = Command(
     "init",
     "make a workspace here: a minimal exporter, a config, dodo.py",

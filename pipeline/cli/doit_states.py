@@ -20,7 +20,8 @@ _BESIDE = ("", "-journal", "-wal", "-shm")  # what SQLite writes
 
 
 def mend_states() -> None:
-    """Let doit begin anew where its SQLite file is damaged, instead of ending with a traceback.
+    """Let doit begin anew where its SQLite file is damaged, instead of ending with a traceback, and
+    ask it for no task that it has no state of, as it has none of ours.
 
     It can go when doit does it.
     """
@@ -54,14 +55,18 @@ def mend_states() -> None:
 
     open_states.ours = True  # type: ignore[attr-defined]
     SqliteDB._sqlite3 = open_states
+    ask = SqliteDB._get_task_data
+    SqliteDB._get_task_data = lambda own, task: ask(own, task) if task in own.names else {}
 
 
 def _open(original: Any, states: Any, path: Path) -> Any:
     """Open the file and read all of it. Raises what doit would, now or later."""
     connection = original(states, str(path))
+    states.names = set()
     try:
         for row in connection.execute("select task_id, task_data from doit"):
             row["task_data"].get("")
+            states.names.add(row["task_id"])
     except BaseException:
         connection.close()
         raise

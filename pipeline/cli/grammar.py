@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from pipeline.cli.commands import GROUPS, VERBS, Command, usage
+from pipeline.cli.commands import GROUPS, VERBS, VERIFY, Command, usage
 from pipeline.plan.actions import unit_name
 from pipeline.plan.export_parameters import parse_export
 from pipeline.plan.plan import Plan
@@ -120,7 +120,7 @@ def rewrite(
     for number, word in enumerate(words):
         prefix, colon, rest = word.partition(":")
         if word in VERBS or word.startswith("-"):  # what follows is theirs
-            return [*made, *words[number:]]
+            return [*_join_validations(made), *words[number:]]
         if word in GROUPS:
             made.append(word)
             group = word
@@ -137,7 +137,20 @@ def rewrite(
             made += [task for kind in kinds for task in _tasks(plan(), kind, word)]
         else:
             made.append(word)
-    return made
+    return _join_validations(made)
+
+
+def _join_validations(words: Sequence[str]) -> list[str]:
+    """Return words with one task for all methods of a package that are to be validated, and none
+    where the whole package is: each would leave a report of its own."""
+    joined: dict[str, list[str]] = {}
+    for word in dict.fromkeys(words):
+        task, slash, methods = word.partition("/")
+        if not slash or not task.startswith("validate:"):
+            joined[word] = []
+        elif not {"validate", task} & {*words}:
+            joined.setdefault(task, []).extend(methods.split("+"))
+    return ["/".join(filter(None, (t, unit_name(dict.fromkeys(m))))) for t, m in joined.items()]
 
 
 def _tasks(plan: Plan, group: str, word: str) -> list[str]:
@@ -151,8 +164,11 @@ def _tasks(plan: Plan, group: str, word: str) -> list[str]:
 def _of_target(plan: Plan, group: str, target: Target) -> Iterator[str]:
     package, name = target.package, quoted(target.package)
     whole = group in ("lower", "validate") and not target.methods
-    if whole or group == "validate" or plan.problems(package):  # whose mistakes are told
+    if whole or plan.problems(package):  # whose mistakes are told
         yield f"{group if group in ('lower', 'validate') else 'lower'}:{name}"
+        return
+    if group == "validate":
+        yield f"validate:{name}/{unit_name(target.methods)}"
         return
     if group == "quantize":
         found = [each for each in plan.quantized(package) if each in (target.methods or (each,))]
@@ -205,7 +221,7 @@ def check_words(words: Sequence[str], tasks: Iterable[Any], known: Iterable[str]
         if "*" in word and any(fnmatchcase(name, word) for name in made):
             continue
         groups = [name for name, task in made.items() if ":" in word or not task.subtask_of]
-        names = dict.fromkeys([*VERBS, *groups, *known])
+        names = dict.fromkeys([*VERBS, VERIFY.name, *groups, *known])
         raise PipelineError(f"no task '{word}'; {did_you_mean(word, names, _MOST_NAMES)}")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from pipeline.cli.commands import GROUPS, INIT, VERBS, Command, usage
+from pipeline.cli.commands import GROUPS, INIT, VERBS, VERIFY, Command, usage
 
-COMMANDS = {INIT.name: INIT, **GROUPS, **VERBS}
+COMMANDS = {INIT.name: INIT, **GROUPS, **VERBS, VERIFY.name: VERIFY}
 _RUN_OPTIONS = {
     "-n NUMBER": "worker processes; by default one for each core",
     "-a": "do it again, whatever the store holds",
@@ -26,7 +26,8 @@ def overview() -> Iterator[str]:
     yield "doit builds ExecuTorch packages: each config in partition_configs/ makes one, in build/."
     yield ""
     yield "  doit                 lower and validate all packages"
-    for title, commands in (("Build", GROUPS.values()), ("See and decide", VERBS.values())):
+    verbs = (*VERBS.values(), VERIFY)
+    for title, commands in (("Build", GROUPS.values()), ("See and decide", verbs)):
         yield ""
         yield f"{title}:"
         yield from (f"  doit {each.name:<15} {each.summary}" for each in commands)

@@ -86,7 +86,7 @@ class Tally:
             return None
         spent = {action.title: seconds for action, _, seconds in running}
         each = [max((all_of or 0.0) - spent.get(title, 0.0), 0.0) for title, all_of in rest.items()]
-        return max(sum(each) / max(self.outlook.workers, 1), *each)
+        return max(sum(each) / max(self.outlook.workers(), 1), *each)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _lines(kinds: str, tally: Tally) -> Iterator[str]:
     """Yield the line of a batch, then one for each action under way."""
     now = time.monotonic()
     running = tally.running(now)
-    workers = f"{len(running)} of {tally.outlook.workers} workers busy"
+    workers = f"{len(running)} of {tally.outlook.workers()} workers busy"
     failed = f", {tally.failed} failed" if tally.failed else ""
     left = tally.left(running)
     time_left = "" if left is None else f", about {clock(left)} left"
@@ -144,8 +144,9 @@ def _lines(kinds: str, tally: Tally) -> Iterator[str]:
         expected = tally.outlook.expected(action)
         of = "" if expected is None else f" of about {clock(expected)}"
         steps = f" {status.done}/{status.total}" if status.total > 1 else ""
+        where = f" on {one_line(status.host)}" if status.host else ""
         name = shorten_name(one_line(action.title))
-        yield f"  {name}  {one_line(status.stage)}{steps}  {clock(seconds)}{of}"
+        yield f"  {name}  {one_line(status.stage)}{steps}{where}  {clock(seconds)}{of}"
 
 
 def clock(seconds: float) -> str:

@@ -34,6 +34,8 @@ from pipeline.store.usage import Usage
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 
+FAMILY = "_family"  # the group of tasks of each family
+
 
 class Waiting(NamedTuple):
     """A task that waits for its action; `node` is doit's."""
@@ -123,6 +125,8 @@ class BatchRunner(Runner):
     def _take(self, node: Any, tasks: Any, ready: list[Any], done: deque[Any]) -> None:
         """Gather a task of ours that is stale; settle any other task now."""
         task = action_task(node.task)
+        if task is not None:  # what it needs of its family it says itself
+            node.bad_deps = [e for e in node.bad_deps if not e.task.name.startswith(f"{FAMILY}:")]
         if node.bad_deps and (task is not None or not node.task.actions):
             self._not_run(node, ", ".join(bad.task.name for bad in node.bad_deps) + " failed")
             self._failed()
@@ -145,7 +149,7 @@ class BatchRunner(Runner):
         if check is not None and check.setup is not None and node.run_status is None:
             if self.always_execute or not check.is_current():
                 made = {each.name: each for each in check.setup()}
-                for name, each in made.items():  # one of a family may have made it
+                for name, each in made.items():  # it may stand there for another of a family
                     tasks.setdefault(name, each)
                 node.task.setup_tasks += [name for name in made if name.startswith("compile:")]
             check.setup = None
@@ -178,7 +182,7 @@ class BatchRunner(Runner):
             assert task is not None
             self.reporter.execute_task(node.task)
             try:
-                status, action = task.status(), task.action()
+                status, action = task.status(), task.action(self.always_execute)
             except (PipelineError, OSError) as error:
                 problems = error.problems if isinstance(error, ConfigErrors) else ()
                 lines = format_new_problems(problems, str(task.package), self._shown)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.cli.commands import VERBS
 
 _TASK = re.compile(r"(?:quantize|compile|lower|validate):([^/:*?\[]+)(?:/[^*?\[]*)?")
-_WHOLE = re.compile(r"(?:lower|validate)(?::[^/:*?\[]+)?")
+_WHOLE = re.compile(r"lower(?::[^/:*?\[]+)?|validate(?::[^/:*?\[]+(?:/[^:*?\[]*)?)?")
+_PART = re.compile(r"validate:([^/:*?\[]+)/([^:*?\[]+)")
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,12 @@ class Selection:
         packages: their names, as tasks have them, or None for all.
         whole: whether packages run as a whole, so that the tasks of methods need only be made where
             a package is stale.
+        parts: the methods that are validated without the rest of their package, by its name.
     """
 
     packages: frozenset[str] | None = None
     whole: bool = False
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def choose(self, names: Mapping[str, str]) -> list[str]:
         """Return the selected packages of all, which are given by the names that tasks have."""
@@ -49,15 +52,16 @@ def find_selection(namespace: Mapping[str, Any], executes: bool, words: Sequence
         words: the command's, without its options.
     """
     words = words or namespace.get("DOIT_CONFIG", {}).get("default_tasks", ())
+    parts = {found[1]: tuple(found[2].split("+")) for found in map(_PART.fullmatch, words) if found}
     if not executes or not words or own_tasks(namespace):
-        return ALL
+        return Selection(parts=parts)
     if words[0] in VERBS:
         return Selection(frozenset())
     whole = all(map(_WHOLE.fullmatch, words))
     found = [_TASK.fullmatch(word) for word in words]
     if not all(found):
-        return Selection(whole=whole)
-    return Selection(frozenset(match[1] for match in found if match), whole)
+        return Selection(whole=whole, parts=parts)
+    return Selection(frozenset(match[1] for match in found if match), whole, parts)
 
 
 def own_tasks(namespace: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from pipeline.cli.commands import GROUPS, VERBS
 from pipeline.cli.console import Reporter
 from pipeline.cli.doit_link import MakeTasks, UpToDate, install_into_doit
 from pipeline.cli.grammar import quoted
-from pipeline.cli.runner import BatchRunner
+from pipeline.cli.runner import FAMILY, BatchRunner
 from pipeline.cli.selection import ALL, Selection
 from pipeline.cli.terminal import guard_standard_streams
 from pipeline.plan.actions import unit_name
@@ -86,8 +86,9 @@ def _packages(plan: Plan) -> list[str]:
 def _with_families(plan: Plan) -> list[str]:
     """Return the packages that the command line asks for, and those that share weights with
     them."""
-    found = _packages(plan)
-    return list(dict.fromkeys(e for package in found for e in (package, *plan.family(package))))
+    found = dict.fromkeys(_packages(plan))
+    families = {plan.families.name(each): plan.families.members(each) for each in found}
+    return list(found | dict.fromkeys(each for members in families.values() for each in members))
 
 
 def _needs_our_runner() -> None:
@@ -137,10 +138,24 @@ def _method_tasks_of(plan: Plan, package: str, kind: str) -> Iterator[dict[str, 
 def _make_method_tasks(plan: Plan, package: str) -> Iterator[Task]:
     """Make the tasks of the methods that a package is linked from, for doit, after it has made all
     others."""
-    for each in plan.family(package) or (package,):
-        for kind in ("quantize", "compile"):
-            made = generate_tasks(kind, _method_tasks_of(plan, each, kind), "")
-            yield from (task for task in made if task.subtask_of)
+    for each in _linked_from(plan, package):
+        yield from _method_tasks_once(plan, each)
+
+
+def _linked_from(plan: Plan, package: str) -> dict[str, None]:
+    """Return the packages whose objects linking a package looks at."""
+    return dict.fromkeys([package, *plan.families.deciding(package)])
+
+
+@cache
+def _method_tasks_once(plan: Plan, package: str) -> list[Task]:
+    """Make the tasks of a package's methods, which all of its family wait for."""
+    made = [
+        task
+        for kind in ("quantize", "compile")
+        for task in generate_tasks(kind, _method_tasks_of(plan, package, kind), "")
+    ]
+    return [task for task in made if task.subtask_of]
 
 
 def task_export() -> Iterator[dict[str, Any]]:
@@ -168,7 +183,7 @@ def task_lower() -> Iterator[dict[str, Any]]:
         whole = _selection.whole
         units = [
             f"compile:{quoted(each)}/{unit_name(unit)}"
-            for each in (() if whole else plan.family(package) or (package,))
+            for each in (() if whole else _linked_from(plan, package))
             for unit in (() if plan.problems(each) else plan.units(each))
         ]
         yield _task(
@@ -202,15 +217,37 @@ def task_validate() -> Iterator[dict[str, Any]]:
     yield _group("validate")
     for package in _packages(plan):
         task = ActionTask(plan, "validate", plan.model(package), package)
-        family = plan.family(package) or (package,)
-        lowered = [f"lower:{quoted(each)}" for each in family]
+        lowered = [f"lower:{quoted(package)}"]
+        if (family := plan.families.name(package)) is not None:
+            lowered.append(f"{FAMILY}:{quoted(family)}")
         yield _task(task, f"validate {package}", task_dep=lowered)
+        part = _selection.parts.get(quoted(package), ())
+        if part and {*part} <= {each for unit in plan.units(package) for each in unit}:
+            task = ActionTask(plan, "validate", plan.model(package), package, part)
+            yield _task(task, f"validate {task.method} of {package}", task_dep=lowered)
+
+
+def task__family() -> Iterator[dict[str, Any]]:
+    """Group the packages of each family, for whose sizes validations wait; `doit list` hides it."""
+    plan = _plan()
+    yield {"name": None, "doc": "packages that share weights"}
+    found = {plan.families.name(each): plan.families.members(each) for each in _packages(plan)}
+    for family, members in found.items():
+        if family is not None:
+            lowered = [f"lower:{quoted(each)}" for each in members]
+            yield {"name": quoted(family), "actions": None, "task_dep": lowered}
 
 
 def task_verbs() -> Iterator[dict[str, Any]]:
     for name, verb in VERBS.items():
         params = [
-            {"name": flag, "long": flag, "type": bool, "default": False, "help": text}
+            {
+                "name": flag.replace("-", "_"),
+                "long": flag,
+                "type": bool,
+                "default": False,
+                "help": text,
+            }
             for flag, text in verb.options.items()
         ]
         yield {
@@ -226,7 +263,7 @@ def task_verbs() -> Iterator[dict[str, Any]]:
 
 def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
     run = import_module(f"pipeline.cli.verbs.{name}").run  # much that other tasks do without
-    flags = {f"--{flag}": flag for flag in VERBS[name].options}
+    flags = {f"--{flag}": flag.replace("-", "_") for flag in VERBS[name].options}
     said = {flag: given[flag] or word in words for word, flag in flags.items()}
     plan = _plan()
     ask_for_exports(plan, plan.packages)

@@ -23,6 +23,8 @@ PARAMETER_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 OPERATORS_PATTERN = r"^[A-Za-z_*][A-Za-z0-9_.*]*$"
 SHARE_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,9})? ?%$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
+IDENTIFIER_PATTERN = r"^ET[0-9]{2}$"
+RELEASE_PATTERN = r"^[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?$"
 LABEL_PATTERN = r"^[^\x00-\x1f\x7f]+$"
 OPERATOR_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
 # No name begins with `_`: those are private, or Python's own. But ExecuTorch has its in `_passes`.
@@ -35,6 +37,8 @@ RULES = {
     OPERATOR_PATTERN: "must be an operator with its overload, such as aten.linear.default",
     OPERATORS_PATTERN: "must be an operator such as aten.add.Tensor, or a pattern such as aten.*",
     REFERENCE_PATTERN: "must be module:name, such as fusions:FuseGelu, without private names",
+    IDENTIFIER_PATTERN: "must be the identifier of .pte files, such as ET12",
+    RELEASE_PATTERN: 'must be a release in quotes, such as "1.4" or 1.4.1',
     DIGEST_PATTERN: "must be a BLAKE3 digest: 64 hexadecimal digits",
     LABEL_PATTERN: "must be text, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
@@ -61,7 +65,8 @@ def _short(name: str) -> str:
     return name
 
 
-def _size(value: Any) -> Any:
+def parse_bytes(value: Any) -> Any:
+    """Return a size in bytes, as of `40MB`. Raises PydanticCustomError for what is none."""
     parsed = parse_size(value) if isinstance(value, str) else None
     size = value if parsed is None else parsed
     if not isinstance(size, int) or not 1 <= size < 2**63:
@@ -195,7 +200,7 @@ Algorithms = Annotated[
 ]
 Size = Annotated[
     int,
-    BeforeValidator(_size),
+    BeforeValidator(parse_bytes),
     WithJsonSchema(
         {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]}
     ),

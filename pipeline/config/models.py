@@ -146,11 +146,13 @@ class PackageConfig(Options):
     export: dict[ParameterName, Constant] = Field(default={})
     """Parameters with which export_methods() of models/<model>.py is called."""
     target: Label | None = None
-    """A label for people and reports."""
+    """The device: the name of a file in targets/, whose runtime the package must run on, or a label
+    for people and reports."""
     file: Name | None = None
     """The name of the .pte in build/<package>/, without its ending; by default the package's."""
     family: Family | None = None
-    """The packages that share their weights with this one: the family's name, or {name, share}."""
+    """The packages that share their weights with this one: the family's name, or {name, base,
+    share}."""
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
     """Every method of the model, and how it is lowered, or `omit` for one that is left out."""
     omitted: tuple[MethodName, ...] = ()
@@ -161,6 +163,15 @@ class PackageConfig(Options):
     """Methods that return a constant, with the constant."""
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
+
+    @property
+    def target_names(self) -> list[str]:
+        """The names of targets that it holds the package to, if they have a file; its own `target`
+        comes first."""
+        gates = [self.validation.gates, *(m.gates for m in self.validation.methods.values())]
+        named = {name for each in gates for name in each.runs_on or ()}
+        own = [self.target] if self.target and self.validation.gates.runs_on is None else []
+        return [*own, *sorted(named - {*own})]
 
     @property
     def stem(self) -> str:

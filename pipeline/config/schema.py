@@ -22,6 +22,7 @@ from pipeline.backends import (
     PartitionerSpec,
     QuantizeConfig,
 )
+from pipeline.backends.options import add_descriptions
 from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.family import Family
 from pipeline.config.fields import REFERENCE_PATTERN
@@ -169,6 +170,7 @@ class _Generator(GenerateJsonSchema):
             return _name_or_mapping({"enum": list(BACKENDS)}, "properties", options)
         made = super().model_schema(schema)
         if model is Family:  # of which the name is enough
+            add_descriptions(model, made["properties"])
             name = made["properties"]["name"]
             return {"anyOf": [{k: v for k, v in name.items() if k != "description"}, made]}
         if model is PackageConfig:  # its name is the file's

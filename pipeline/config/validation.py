@@ -8,8 +8,13 @@ from pydantic import AfterValidator, Field
 
 from pipeline.backends.options import Options, distinct
 from pipeline.backends.workspace_files import InputFiles
-from pipeline.config.fields import MethodName, Operators, Portion, Share, Size, Tolerance
+from pipeline.config.fields import MethodName, Name, Operators, Portion, Share, Size, Tolerance
 
+TargetNames = Annotated[
+    tuple[Name, ...],
+    Field(strict=False, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(distinct),
+]
 Decibel = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 # Generated input sets beside the random ones (pipeline/validate/cases.py).
@@ -35,6 +40,9 @@ class MethodGates(Options):
     allow_portable_ops: Operators | None = None
     """The only operators that may be left to portable kernels, by name or pattern such as
     aten.view_copy or aten.*_copy.*; [] allows none."""
+    runs_on: TargetNames | None = None
+    """The targets whose runtimes must hold all that the package needs, by their names in targets/;
+    by default the config's `target`, if it has a file there, and [] is none."""
     max_planned_memory: Size | None = None
     """The most memory that a method plans, over all arenas, such as 2MB."""
     max_latency_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

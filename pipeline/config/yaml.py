@@ -95,6 +95,8 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         mark = error.problem_mark or error.context_mark
         context = f"{error.context}, " if error.context else ""
         line = mark.line + 1 if mark else 0
+        if mark and text[mark.index : mark.index + 1] == "\t":
+            raise _error(file, line, "holds a tab", "YAML is indented by spaces") from error
         raise _error(file, line, f"is not valid YAML: {context}{error.problem}") from error
 
 

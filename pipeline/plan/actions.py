@@ -6,10 +6,10 @@ that can be pickled. Nothing here reads a file or imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from pipeline.program.sources import MethodSource
 from pipeline.store import digest
@@ -92,6 +92,17 @@ class CompileInputs:
     delegates_beside: bool = False
 
 
+class FamilyObjects(NamedTuple):
+    """The compile actions, by package and unit, of what decides on the files that a family shares,
+    and their digest."""
+
+    digest: Digest
+    compiles: Mapping[str, Mapping[str, Digest]]
+
+
+NO_OBJECTS = FamilyObjects(digest.hash_json({}), {})
+
+
 @dataclass(frozen=True)
 class LinkInputs:
     """The digests of the actions that a package is linked from, by unit and by method, and facts
@@ -101,6 +112,7 @@ class LinkInputs:
         lowering: the resolved configs of the methods, with the digests of their files.
         programs: the digests of the methods' programs.
         host: the facts of the machine that calibrates, or None where no method is calibrated.
+        family: the compile actions, by package and unit, of what decides on shared files.
     """
 
     compiles: Mapping[str, Digest]
@@ -109,6 +121,7 @@ class LinkInputs:
     emit: Mapping[str, Any]
     programs: Mapping[str, Digest]
     host: Mapping[str, Any] | None
+    family: Mapping[str, Mapping[str, Digest]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,13 +129,15 @@ class ValidateInputs:
     """The programs that a package is validated against, and its config, by which a method that
     fails is lowered again; `places` are file and line of settings, by their path in it, and
     `quotable` digests of the files of the workspace that the programs were exported from and of
-    the configs, whose lines reports quote."""
+    the configs, whose lines reports quote; `family` are digest and size in bytes of the files of
+    each package of its family, by name."""
 
     sources: Mapping[str, MethodSource]
     places: Mapping[str, str]
     quotable: Mapping[str, Digest]
     config: PackageConfig
+    family: Mapping[str, Mapping[str, tuple[str, int]]] = field(default_factory=dict)
 
 
-def unit_name(unit: Sequence[str]) -> str:
+def unit_name(unit: Iterable[str]) -> str:
     return "+".join(unit)

@@ -14,7 +14,8 @@ from pipeline.plan import keys
 from pipeline.plan.patterns import check_patterns
 from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
-from pipeline.store.errors import Problem, did_you_mean, join
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join
+from pipeline.store.names import METADATA
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.compose import Document
     from pipeline.config.emission import MemoryPlan
     from pipeline.config.models import MethodConfig, PackageConfig
+    from pipeline.config.validation import MethodGates
 
 
 def check_backends(document: Document) -> Iterator[Problem]:
@@ -60,6 +62,27 @@ def check_config(
     yield from _misfitting_files(config, document, workspace)
     yield from _mixed_edges(config, document)
     yield from _emission_conflicts(config, document)
+    yield from _wrong_targets(config, document, workspace.root)
+
+
+def _wrong_targets(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
+    """Find targets without a file, and the mistakes in the files of the others."""
+    from pipeline.config.targets import find_targets, missing_target, read_target
+
+    files, validation = find_targets(root), config.validation
+    gates: dict[str, MethodGates] = {"validate": validation.gates}
+    gates |= {join("validate.methods", n): own.gates for n, own in validation.methods.items()}
+    for path, own in gates.items():
+        for number, name in enumerate(own.runs_on or ()):
+            if name not in files:
+                where = join(f"{path}.gates.runs_on", number)
+                yield document.problem(where, *missing_target(name, root))
+    for name in config.target_names:
+        if name in files:
+            try:
+                read_target(files[name])
+            except ConfigErrors as errors:
+                yield from errors.problems
 
 
 def check_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
@@ -192,6 +215,9 @@ def check_methods(
     config: PackageConfig, document: Document, methods: Collection[str]
 ) -> Iterator[Problem]:
     """Find methods that the model lacks, or that the config leaves out."""
+    if config.emit.metadata and METADATA in (*config.methods, *config.constant_methods):
+        what = f"adds the method {METADATA}, and there is one of this name"
+        yield document.problem("emit.metadata", what, "rename that one, or leave metadata out")
     for name in config.constant_methods:
         if name in methods and name not in config.omitted:
             where = join("constant_methods", name)
@@ -234,15 +260,19 @@ def _wrong_modules(
             yield document.problem(where, what, hint)
 
 
-def find_places(config: PackageConfig, document: Document) -> dict[str, str]:
+def find_places(
+    config: PackageConfig, document: Document, targets: Collection[str] = ()
+) -> dict[str, str]:
     """Return file and line of the methods, settings of the validation and gates that are written,
-    by their path in the config."""
+    and of its `target` if that is one of the targets that have a file, by their path in the
+    config."""
     validation = config.validation
     paths = [f"methods.{name}" for name in config.methods]
     paths += [f"validate.{name}" for name in validation.model_fields_set]
     given: dict[str, Options] = {"validate": validation.gates}
     given |= {f"validate.methods.{name}": own.gates for name, own in validation.methods.items()}
     paths += [f"{p}.gates.{name}" for p, gates in given.items() for name in gates.model_fields_set]
+    paths += ["target"] if config.target in targets else []
     found = {}
     for path in paths:
         node = document.written(path)

@@ -41,6 +41,7 @@ class ConfigSummary:
         quantized: the methods that are quantized.
         files: the files of the workspace that options name.
         family: the resolved family of the package, if it has one.
+        revision: whether the package names the commit that it was built from.
     """
 
     model: str
@@ -55,6 +56,7 @@ class ConfigSummary:
     quantized: tuple[str, ...]
     files: tuple[str, ...]
     family: Mapping[str, Any] | None
+    revision: bool
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -163,6 +165,14 @@ class ConfigCache:
         assert digest is not None
         return digest
 
+    def files(self, package: str) -> Iterator[tuple[str, Digest]]:
+        """Yield the config of a package and those that it extends, by path, with their digests."""
+        for path in self._files[package]:
+            composed = self._composed(path) or {"files": ()}
+            for name in (path.name, *composed["files"]):
+                if (digest := self._digest(name)) is not None:
+                    yield f"{self.workspace.configs.name}/{name}", digest
+
     @cached_property
     def packages(self) -> tuple[str, ...]:
         """All packages that a config asks for, those with mistakes too."""
@@ -260,6 +270,7 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
         "quantized": config.quantized,
         "files": sorted(set(named)),
         "family": config.family and config.family.resolved(),
+        "revision": config.emit.metadata_revision,
     }
 
 

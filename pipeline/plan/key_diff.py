@@ -66,6 +66,9 @@ def _describe(each: Difference, file: str) -> str:
             return f"this machine, {'.'.join(rest)}: {shown}"
         case ("hash_seed",):
             return f"PYTHONHASHSEED: {shown}"
+        case ("only",):
+            last = "all methods were" if each.old is ABSENT else f"only {each.old} was"
+            return f"{last} validated last"
         case ("source",):
             return f"{file} changed"
         case ("reads", what, name, *_):
@@ -109,8 +112,20 @@ def _describe(each: Difference, file: str) -> str:
             where = ".".join(("methods", *method, "edge.keep_ranges"))
         case ("delegates_beside",):
             return "whether only other methods have partitioners changed"
+        case ("metadata", "revision") if each.old and each.new:
+            return f"the commit that metadata name: {shown}"
+        case ("metadata", "revision"):
+            where = "emit.metadata_revision"
+        case ("metadata", "config"):
+            return "the config, whose digest metadata name, changed"
+        case ("metadata", *_):
+            where = "emit.metadata"
         case ("etrecord",):
             where = "emit.etrecord"
+        case ("family", "objects"):
+            return "what its family shares is chosen among other weights"
+        case ("held_to", "family"):
+            return "files of its family changed"
         case ("held_to" | "settings", *rest):
             where = ".".join(("validate", *rest))
         case path:

@@ -11,9 +11,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.actions import (
+    NO_OBJECTS,
     Action,
     CompileInputs,
     ExportInputs,
+    FamilyObjects,
     LinkInputs,
     QuantizeInputs,
     ValidateInputs,
@@ -21,7 +23,7 @@ from pipeline.plan.actions import (
 )
 from pipeline.program.constant_values import find_blobs
 from pipeline.program.sources import MethodSource
-from pipeline.store.digest import Digest
+from pipeline.store.digest import Digest, hash_json
 from pipeline.store.toolchain import code, hash_seed, host, toolchain
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
@@ -35,10 +37,11 @@ Libraries = Sequence[tuple[str, Mapping[str, str | None]]]
 # the method, such as `partitioners[0].ethos-u.config_ini`.
 OptionFiles = Mapping[str, Sequence[Digest]]
 # By package and name, the digest and the size in bytes of each file that a device loads.
-FamilyFiles = Mapping[str, Mapping[str, tuple[Digest, int]]]
+FamilyFiles = Mapping[str, Mapping[str, tuple[str, int]]]
 CALIBRATION = "quantize.calibration"
 NO_FILES: Mapping[str, Any] = MappingProxyType({})
-_NOT_COMPILED = ("layout", "etrecord")  # of `emit`: what no object depends on
+# Of `emit`: what no object depends on.
+_NOT_COMPILED = ("layout", "etrecord", "metadata", "metadata_revision")
 
 
 def reads_key(model: str, source: Digest) -> Key:
@@ -191,7 +194,8 @@ def link_action(
     config: PackageConfig,
     compiles: Sequence[Action[CompileInputs]],
     methods: Mapping[str, MethodSource],
-    members: Mapping[str, Mapping[str, Digest]] = NO_FILES,
+    family: FamilyObjects = NO_OBJECTS,
+    revision: str = "",
 ) -> Action[LinkInputs]:
     """Return the action that links a package.
 
@@ -199,7 +203,8 @@ def link_action(
     looking at any object. Methods are linked in the order of the model.
 
     Args:
-        members: the compile actions by unit of each package of its family, if it has one.
+        family: what decides on the files that its family shares, if it has one.
+        revision: the commit that its metadata names, if they name one.
     """
     digests = {str(action.method): action.digest for action in compiles}
     key = {
@@ -215,7 +220,15 @@ def link_action(
     }
     if config.family is not None:
         share = [[file, list(patterns)] for file, patterns in config.family.files.items()]
-        key["family"] = {"name": config.family.name, "share": share, "members": members}
+        key["family"] = {
+            "name": config.family.name,
+            "base": config.family.base,
+            "share": share,
+            "objects": family.digest,
+        }
+    if config.emit.metadata:
+        written = {k: v for k, v in config.resolved().items() if k != "validate"}
+        key["metadata"] = {"config": hash_json(written), "revision": revision or None}
     quantizes = {n: q for action in compiles for n, q in action.inputs.quantizes.items()}
     described = {n: own for action in compiles for n, own in action.key["methods"].items()}
     inputs = LinkInputs(
@@ -228,13 +241,23 @@ def link_action(
         emit=config.emit.resolved(),
         programs={name: source.program for name, source in methods.items()},
         host=next((q.key["host"] for q in quantizes.values() if "host" in q.key), None),
+        family=family.compiles,
     )
     return Action("link", config.model, config.package, None, key, inputs)
 
 
 def family_key(link: Mapping[str, Any]) -> Key:
     """Name the record of the files that a family shares, by the key of a link action of it."""
-    return {"kind": "family", "code": link["code"], "toolchain": link["toolchain"]} | link["family"]
+    return {"kind": "family", **_laying_out(link), **link["family"]}
+
+
+def family_files_key(link: Mapping[str, Any], content: Digest) -> Key:
+    """Name the record of `.ptd` files of this content, by the key of a link action."""
+    return {"kind": "family-files", **_laying_out(link), "content": content}
+
+
+def _laying_out(link: Mapping[str, Any]) -> Key:
+    return {"code": link["code"], "toolchain": link["toolchain"]}
 
 
 def validate_action(
@@ -247,7 +270,10 @@ def validate_action(
     quotable: Mapping[str, Digest] = NO_FILES,
     configs: Mapping[str, Digest] = NO_FILES,
     libraries: Libraries = (),
-    family: FamilyFiles = NO_FILES,
+    family: Digest | None = None,
+    family_files: FamilyFiles = NO_FILES,
+    only: Sequence[str] = (),
+    targets: Mapping[str, Mapping[str, Any]] = NO_FILES,
 ) -> Action[ValidateInputs]:
     """Return the action that validates a package.
 
@@ -261,9 +287,15 @@ def validate_action(
         quotable: the files of the workspace whose lines stand in what is measured, and which the
             report quotes.
         configs: the files that `places` names, which the report quotes too.
-        family: the files of each package of its family, if it has one.
+        family: the digest of the files of all packages of its family, if it has one.
+        family_files: these files, with their sizes.
+        only: the methods that are validated, if not all are.
+        targets: what the runtimes hold that the package is held to, by name; its own `target` is
+            one of them unless `runs_on` names others.
     """
     settings = config.validation.resolved()
+    if settings["gates"]["runs_on"] is None and config.target in targets:
+        settings["gates"]["runs_on"] = [config.target]
     own = settings["methods"].items()
     # Traces in archives name lines too, of files that aren't here.
     archives = {s.archive.name: s.content for s in methods.values() if not s.exported}
@@ -273,18 +305,21 @@ def validate_action(
             **_measure_key(config, files, methods, examples),
             **_operators(libraries),
             "sources": {**archives, **quotable},
+            **({"only": unit_name(only)} if only else {}),
         },
         "held_to": {
             "gates": settings["gates"],
             "methods": {name: {"gates": each["gates"]} for name, each in own},
             **({"family": family} if family else {}),
+            **({"targets": targets} if targets else {}),
         },
         "baseline": baseline,
         "places": dict(places),
         "configs": dict(configs),
     }
-    inputs = ValidateInputs(dict(methods), dict(places), {**quotable, **configs}, config)
-    return Action("validate", config.model, config.package, None, key, inputs)
+    named = {**quotable, **configs}
+    inputs = ValidateInputs(dict(methods), dict(places), named, config, family_files)
+    return Action("validate", config.model, config.package, unit_name(only) or None, key, inputs)
 
 
 def _measure_key(

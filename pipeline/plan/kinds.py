@@ -28,7 +28,8 @@ class Kind:
     """One kind of action.
 
     Functions take the plan, the package (for an export, the model) and the unit: the methods that
-    are compiled together, or the one that is quantized; otherwise empty.
+    are compiled together, the one that is quantized, or those that are validated if not all are;
+    otherwise empty.
 
     Attributes:
         action: returns the action, or None while it can't be known.
@@ -36,6 +37,8 @@ class Kind:
         blobs: yields the blobs of the store that a result needs to be of use.
         installed: whether its result is files, which are put into the package's folder.
         subsumes: whether a result in the store makes the actions before it superfluous.
+        serving: returns the unit whose action serves for a unit: a wider one, where what that takes
+            is there.
     """
 
     name: KindName
@@ -44,6 +47,7 @@ class Kind:
     blobs: Callable[[Result], Iterable[Digest]]
     installed: bool = False
     subsumes: bool = False
+    serving: Callable[[Plan, str, Unit], Unit] = lambda plan, package, unit: unit
 
     def last(self, state: Mapping[str, Any], unit: Unit) -> Digest | None:
         """Return the digest of the action that was last done, by the recorded state of its
@@ -85,10 +89,11 @@ _ROWS = (
     ),
     Kind(
         "validate",
-        lambda plan, package, _: plan.validate(package),
-        lambda plan, package, _: status.validate_status(plan, package),
+        lambda plan, package, unit: plan.validate(package, unit),
+        lambda plan, package, unit: status.validate_status(plan, package, unit),
         blobs_of_files,
         installed=True,
+        serving=lambda plan, package, unit: status.validated_unit(plan, package, unit),
     ),
 )
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ROWS}  # in the order of a run
@@ -112,9 +117,12 @@ class ActionTask:
     def traits(self) -> Kind:
         return KINDS[self.kind]
 
-    def action(self) -> Action | None:
-        """Return the action as its inputs are now; None where one is missing."""
-        return self.traits.action(self.plan, str(self.package or self.model), self.unit)
+    def action(self, always: bool = False) -> Action | None:
+        """Return the action as its inputs are now; None where one is missing. `always` performs it
+        whatever there is."""
+        name = str(self.package or self.model)
+        unit = self.unit if always else self.traits.serving(self.plan, name, self.unit)
+        return self.traits.action(self.plan, name, unit)
 
     def status(self) -> Status:
         """Return whether the action's result is there.

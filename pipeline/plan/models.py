@@ -23,7 +23,7 @@ from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_re
 from pipeline.program import sources
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.store.digest import Digest
-from pipeline.store.errors import Problem, SourceError
+from pipeline.store.errors import Problem, SourceError, did_you_mean
 from pipeline.store.toolchain import code
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
@@ -89,8 +89,9 @@ class Models:
         if (what := wrong_with_all or wrong.get(model)) is not None:
             yield document.problem("model", what)
             return
-        known = ", ".join(sorted(models)) or f"none; put one into {self.workspace.models.name}/"
-        yield document.problem("model", f"no model '{model}'", f"known: {known}")
+        known = f"known: none; put one into {self.workspace.models.name}/"
+        known = did_you_mean(model, sorted(models)) if models else known
+        yield document.problem("model", f"no model '{model}'", known)
 
     def source(self, export: str) -> ModelSource:
         """Return the source of an export."""

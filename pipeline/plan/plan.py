@@ -8,7 +8,7 @@ result exists says that it waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,17 +18,19 @@ from pipeline.plan import keys
 from pipeline.plan.actions import Action
 from pipeline.plan.checks import check_backends, check_config, check_model, find_places
 from pipeline.plan.config_cache import ConfigCache
+from pipeline.plan.families import Families
 from pipeline.plan.models import Models, once
-from pipeline.plan.pass_inputs import PassInputs
+from pipeline.plan.named_inputs import NamedInputs
 from pipeline.program.sources import MethodSource
-from pipeline.store.digest import Digest
+from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import ConfigErrors, Problem, SourceError
+from pipeline.store.revision import find_revision
 from pipeline.store.toolchain import host
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Document
-    from pipeline.config.models import MethodConfig, PackageConfig
+    from pipeline.config.models import PackageConfig
 
 
 def _digest(action: Action | None) -> Digest | None:
@@ -45,6 +47,8 @@ class Plan:
         self.workspace = workspace
         self.configs = ConfigCache(workspace)
         self.models = Models(workspace)
+        self.inputs = NamedInputs(workspace, self.configs, self.models)
+        self.families = Families(self)
         self._known: dict[tuple[str, str], Any] = {}  # by method and package
 
     # What is there
@@ -100,13 +104,16 @@ class Plan:
         if config is None or document is None:
             return tuple(found)
         found += check_config(config, document, self.workspace)
-        found += self._check_family(package, document)
+        found += self.families.problems(package, document)
+        if config.emit.metadata_revision and not self._revision:
+            what = "has no commit to name: the workspace is in no git repository"
+            found.append(document.problem("emit.metadata_revision", what, "leave it out"))
         try:
-            self._passes(package)
+            self.inputs.passes(package)
         except SourceError as error:
             found += (document.problem("methods", str(error)),)
         try:
-            self._libraries(package)
+            self.inputs.libraries(package)
         except SourceError as error:
             what = str(error).removeprefix("operators: ")
             return (*found, document.problem("operators", what))  # an export would tell it again
@@ -119,6 +126,7 @@ class Plan:
         except SourceError as error:
             return (*found, document.problem("model", str(error)))
         if methods is not None:
+            config = self._complete(package)
             found += check_model(config, document, methods, self.workspace.store)
         return tuple(found)
 
@@ -172,14 +180,19 @@ class Plan:
     def forget(self, export: str) -> None:
         """Forget what was known of an export, which ran since."""
         self.models.forget(export)
-        self._known.clear()
+        self._forget_derived()
 
     def trust_last_exports(self) -> None:
         """Let the last export of each model count, also of one that exports each time: for what
         looks at a build and makes none."""
         self.models.trusts_last_exports = True
-        self._known.clear()
+        self._forget_derived()
         self.models.clear()
+
+    def _forget_derived(self) -> None:
+        self._known.clear()
+        self.inputs.forget()
+        self.families.forget()
 
     def units(self, package: str) -> tuple[tuple[str, ...], ...]:
         """Return the methods that are compiled together, unit by unit."""
@@ -202,97 +215,31 @@ class Plan:
                 config,
                 name,
                 methods[name],
-                self._option_files(config.methods[name]),
-                self._libraries(package),
+                self.inputs.option_files(config.methods[name]),
+                self.inputs.libraries(package),
             )
             for name in self.quantized(package)
         }
-
-    def _option_files(self, method: MethodConfig) -> dict[str, list[Digest]]:
-        """Hash the files that a method's options name, by the option's place. A missing one is a
-        problem, which is reported before anything is done with this."""
-        return {place: self._hash_files(paths) for place, paths in method.files.items()}
-
-    def _hash_files(self, paths: Iterable[str]) -> list[Digest]:
-        return [digest for digest in map(self._file, paths) if digest is not None]
-
-    def _file(self, path: str) -> Digest | None:
-        return self.workspace.find_data(path)
 
     @once
     def compiles(self, package: str) -> list[Action] | None:
         """Return the compile actions, or None while the model is not exported."""
         methods, config = self.methods(package), self.config(package)
-        quantizes, passes = self.quantizes(package), self._passes(package)
-        libraries = self._libraries(package)
+        quantizes, passes = self.quantizes(package), self.inputs.passes(package)
+        libraries = self.inputs.libraries(package)
         if methods is None or quantizes is None:
             return None
-        files = {name: self._option_files(method) for name, method in config.methods.items()}
+        files = {name: self.inputs.option_files(method) for name, method in config.methods.items()}
         return [
             keys.compile_action(config, unit, methods, quantizes, passes, files, libraries)
             for unit in self.units(package)
         ]
 
     @once
-    def _passes(self, package: str) -> dict[str, dict[str, str | None]]:
-        """Return the inputs of a config's passes, by reference and name."""
-        summary = self.configs.summary(package)
-        return {each: self._pass_inputs.find(each) for each in (summary.passes if summary else ())}
+    def compile_digests(self, package: str) -> dict[str, Digest] | None:
+        """Return the digests of the compile actions by unit, or None where the package has problems
+        or waits for an export."""
 
-    @cached_property
-    def _pass_inputs(self) -> PassInputs:
-        return PassInputs(self.workspace)
-
-    @once
-    def _libraries(self, package: str) -> list[tuple[str, dict[str, str | None]]]:
-        """Return the libraries of operators that a package has, with their inputs: those of the
-        workspace, then the config's own."""
-        summary, inputs = self.configs.summary(package), PassInputs(self.workspace)
-        found, settings = dict(self.models.libraries), self.workspace.operators
-        for each in summary.operators if summary else ():
-            if may_load(each, self.workspace.root, settings):  # others are a problem, and not read
-                found.setdefault(each, inputs.find_library(each))
-        return list(found.items())
-
-    @once
-    def family(self, package: str) -> tuple[str, ...]:
-        """Return all packages of a package's family, by name; none where it has no family."""
-        summary = self.configs.summary(package)
-        if summary is None or summary.family is None:
-            return ()
-        return tuple(self._families[summary.family["name"]])
-
-    @cached_property
-    def _families(self) -> dict[str, list[str]]:
-        """The packages of each family, by name."""
-        found: dict[str, list[str]] = {}
-        for package in self.packages:
-            summary = self.configs.summary(package)
-            if summary is not None and summary.family is not None:
-                found.setdefault(summary.family["name"], []).append(package)
-        return found
-
-    def _check_family(self, package: str, document: Document) -> Iterator[Problem]:
-        summary = self.configs.summary(package)
-        for other in self.family(package):
-            theirs = self.configs.summary(other)
-            assert summary is not None and theirs is not None
-            if summary.family != theirs.family:
-                what = f"shares otherwise than the package '{other}' of this family"
-                yield document.problem("family", what, "give all the same `share`")
-                return
-
-    @once
-    def _members(self, package: str) -> dict[str, dict[str, Digest]] | None:
-        """Return the compile actions by unit of each package of a family, without those that have
-        mistakes; None while a model of it is not exported."""
-        found = {member: self._compile_digests(member) for member in self.family(package)}
-        if any(own is None and self._waits(member) for member, own in found.items()):
-            return None
-        return {member: own for member, own in found.items() if own is not None}
-
-    @once
-    def _compile_digests(self, package: str) -> dict[str, Digest] | None:
         def compute() -> dict[str, Digest] | None:
             if self._find_problems(package):
                 return None
@@ -301,7 +248,14 @@ class Plan:
         found: dict[str, Digest] | None = self._before_link(package, "compiles", True, compute)
         return found
 
-    def _waits(self, package: str) -> bool:
+    @cached_property
+    def _revision(self) -> str:
+        """The commit that is checked out, marked as `git describe --dirty` does; "" without one."""
+        found = find_revision(self.workspace.root)
+        return f"{found.commit}{'-dirty' * found.changed}" if found else ""
+
+    def waits(self, package: str) -> bool:
+        """Return whether a package's model is to be exported first."""
         with suppress(SourceError):
             return self.model(package) in self.models.sources and self.methods(package) is None
         return False
@@ -311,10 +265,12 @@ class Plan:
         """Return the link action, or None while its model, or one of its family, is not
         exported."""
         compiles, methods = self.compiles(package), self.methods(package)
-        members = self._members(package)
-        if compiles is None or methods is None or members is None:
+        family = self.families.objects(package)
+        if compiles is None or methods is None or family is None:
             return None
-        return keys.link_action(self._complete(package), compiles, methods, members)
+        config = self._complete(package)
+        revision = self._revision if config.emit.metadata_revision else ""
+        return keys.link_action(config, compiles, methods, family, revision)
 
     @once
     def link_digest(self, package: str) -> Digest | None:
@@ -336,8 +292,8 @@ class Plan:
         if summary is None or summary.model not in self.models.sources:
             return None
         try:
-            methods, passes = self.methods(package), self._passes(package)
-            libraries = self._libraries(package)
+            methods, passes = self.methods(package), self.inputs.passes(package)
+            libraries = self.inputs.libraries(package)
         except SourceError:
             return None
         if (methods is not None) != exported:
@@ -345,28 +301,35 @@ class Plan:
         root, settings = self.workspace.root, self.workspace.operators
         may = [may_load(each, root, settings) for each in summary.operators]
         inputs = [self.configs.toolchain(summary), passes, libraries, may]
+        if summary.revision:
+            inputs.append(self._revision)
         if summary.family is not None:
-            families = map(self.configs.summary, self.family(package))
-            inputs.append([each and each.family for each in families])
+            inputs.append(self.families.facts(package))
             if what == "link":
-                inputs.append(self._members(package))
-        return self._derived(package, what, methods or {}, inputs, compute)
+                inputs.append((found := self.families.objects(package)) and found.digest)
+        return self._derived(package, what, inputs, compute)
 
-    def validate(self, package: str) -> Action | None:
-        """Return the validate action, or None while the package is not linked."""
-        methods, files = self.methods(package), self._linked(package)
+    def validate(self, package: str, only: Sequence[str] = ()) -> Action | None:
+        """Return the validate action, or None while the package is not linked; of `only` some of
+        its methods, if they are given."""
+        methods, files = self.methods(package), self.linked(package)
         if methods is None or not files:
             return None
-        return self.make_validation(package, files, methods)
+        return self.make_validation(package, files, methods, only)
 
     def make_validation(
-        self, package: str, files: Mapping[str, Digest], methods: Mapping[str, MethodSource]
+        self,
+        package: str,
+        files: Mapping[str, Digest],
+        methods: Mapping[str, MethodSource],
+        only: Sequence[str] = (),
     ) -> Action:
         """Return the action that validates a package of these files."""
         config = self._complete(package)
-        places = find_places(config, self.document(package))
+        targets = self._targets(config)
+        places = find_places(config, self.document(package), targets)
         examples = {
-            name: self._hash_files(limits.examples or ())
+            name: self.inputs.hash_files(limits.examples or ())
             for name, limits in config.validation.methods.items()
         }
         baseline = self._baseline(package)
@@ -382,44 +345,47 @@ class Plan:
             places,
             quotable,
             configs,
-            self._libraries(package),
-            self._family_files(package, files),
+            self.inputs.libraries(package),
+            self.families.hash_files(package, files),
+            self.families.describe_files(package, files),
+            [name for name in methods if name in only] if {*only} != {*methods} else (),
+            targets,
         )
 
-    def _family_files(self, package: str, files: Mapping[str, Digest]) -> keys.FamilyFiles:
-        """Return the files of the packages of a family, as they are linked now, with sizes in
-        bytes; this package has `files`."""
-        family = {member: self._linked(member) for member in self.family(package)}
-        if package in family:
-            family[package] = dict(files)
-        found: dict[str, dict[str, tuple[Digest, int]]] = {member: {} for member in family}
-        for member, own in family.items():
-            for name, content in own.items():
-                with suppress(OSError):  # a file that is gone is made again first
-                    path = self.workspace.package(member) / name
-                    found[member][name] = content, path.stat().st_size
-        return found
+    def _targets(self, config: PackageConfig) -> dict[str, dict[str, Any]]:
+        """Return what the runtimes hold that a package without mistakes is held to, by target."""
+        from pipeline.config.targets import find_targets, read_target
+
+        files = find_targets(self.workspace.root)
+        names = [name for name in config.target_names if name in files]
+        return {name: read_target(files[name]).resolved() for name in names}
 
     def _baseline(self, package: str) -> Digest | None:
         """Hash the file with a package's accepted figures; None where there is none."""
         return self.workspace.find_data(self.workspace.baseline(package))
 
     def validate_digest(
-        self, package: str, linked: Mapping[str, Digest] | None = None
+        self, package: str, linked: Mapping[str, Mapping[str, Digest]] | None = None
     ) -> Digest | None:
-        """Return the digest of the validate action, or None while the package is not linked; of a
-        package of the `linked` files, if they are given."""
-        files = self._linked(package) if linked is None else _loadable(linked)
+        """Return the digest of the validate action, or None while the package is not linked; of the
+        `linked` files of packages, if they are given."""
+        given = {each: _loadable(files) for each, files in (linked or {}).items()}
+        files = given.get(package) or self.linked(package)
         methods, summary = self.methods(package), self.configs.summary(package)
         if methods is None or summary is None or not files:
             return None
         quotable = self.models.quotable(summary.export)
-        given = [files, self.configs.toolchain(summary), self._baseline(package), quotable]
-        inputs = [*given, self._libraries(package), self._family_files(package, files)]
+        inputs = [
+            files,
+            self.configs.toolchain(summary),
+            self._baseline(package),
+            quotable,
+            self.inputs.libraries(package),
+            self.families.hash_files(package, files, given),
+        ]
         found: Digest | None = self._derived(
             package,
             "validate",
-            methods,
             inputs,
             lambda: self.make_validation(package, files, methods).digest,
         )
@@ -429,25 +395,28 @@ class Plan:
         self,
         package: str,
         what: str,
-        methods: Mapping[str, MethodSource],
         inputs: list[Any],
         compute: Callable[[], Any],
     ) -> Any:
         """Return what follows from a package's config, its methods, the files that its options
         name, this machine and `inputs`, from the cache where nothing of this changed."""
-        summary = self.configs.summary(package)
+        return self.configs.derived(package, what, [*inputs, self._given(package)], compute)
+
+    @once
+    def _given(self, package: str) -> Digest:
+        """Hash what all that follows from a package depends on beside its config."""
+        summary, methods = self.configs.summary(package), self.methods(package) or {}
         assert summary is not None
         sources = [
             [name, m.program, m.names, m.content, m.examples, m.calibration]
             for name, m in methods.items()
         ]
-        files = [self._file(path) for path in summary.files]
+        files = [self.inputs.hash_file(path) for path in summary.files] + self.inputs.targets
         every = list(self.models.methods(summary.export) or ())  # those that are omitted too
         constants = self.models.constants(summary.export) if methods else {}
-        given = [*inputs, sources, every, [*constants.items()], summary.machine, host(), files]
-        return self.configs.derived(package, what, given, compute)
+        return hash_json([sources, every, [*constants.items()], summary.machine, host(), files])
 
-    def _linked(self, package: str) -> dict[str, Digest]:
+    def linked(self, package: str) -> dict[str, Digest]:
         """Return the files of a linked package that a device loads."""
         return _loadable(self.workspace.state(package).get("link", {}).get("files", {}))
 

@@ -11,7 +11,6 @@ from pipeline.plan.actions import Action, CompileInputs
 from pipeline.plan.key_diff import describe_differences
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
-from pipeline.store.files import is_plain
 from pipeline.store.pieces import blobs_of_files
 
 State = Literal["up-to-date", "hit", "stale", "waiting"]
@@ -93,13 +92,17 @@ def link_status(plan: Plan, package: str) -> Status:
     return _hit_or_stale(plan, digest, reason)
 
 
-def validate_status(plan: Plan, package: str) -> Status:
+def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Status:
+    """Return the status of the validation of a package, or of these of its methods."""
     if (digest := plan.validate_digest(package)) is None:
         return Status("waiting", "the package is not lowered yet")
+    action = None
+    if (own := validated_unit(plan, package, unit)) and (action := plan.validate(package, own)):
+        digest = action.digest
     recorded = plan.workspace.state(package).get("validate", {})
     unkept = _why_unkept(recorded) if recorded else ""
     if recorded.get("action") != digest:
-        action = plan.validate(package)
+        action = action or plan.validate(package)
         assert action is not None
         key = recorded.get("key")  # of one that the store does not hold
         changed = _changes(plan, recorded.get("action"), action, "validated", key)
@@ -108,6 +111,12 @@ def validate_status(plan: Plan, package: str) -> Status:
         return Status("stale", unkept)
     damage = find_damage(plan, package, recorded)
     return _hit_or_stale(plan, digest, damage) if damage else Status("up-to-date", "unchanged")
+
+
+def validated_unit(plan: Plan, package: str, unit: Sequence[str]) -> Sequence[str]:
+    """Return the methods that are validated where these are asked for: none, which stands for the
+    whole package, if that was found good already."""
+    return unit if unit and validate_status(plan, package).state == "stale" else ()
 
 
 def _why_unkept(recorded: Mapping[str, Any]) -> str:
@@ -127,11 +136,12 @@ def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
 
 
 def _waiting(plan: Plan, package: str) -> Status:
-    export = plan.export(package)
+    waits = [each for each in (package, *plan.families.deciding(package)) if plan.waits(each)]
+    export = plan.export(waits[0] if waits else package)
     assert export is not None
-    return Status(
-        "waiting", f"model {export} is to be exported: {export_status(plan, export).reason}"
-    )
+    whose = "" if not waits or waits[0] == package else f", of {waits[0]} in its family,"
+    why = export_status(plan, export).reason
+    return Status("waiting", f"model {export}{whose} is to be exported: {why}")
 
 
 def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
@@ -141,8 +151,7 @@ def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
         return "it was built while unsigned results of a remote were believed"
     folder = plan.workspace.package(package)
     for name, content in recorded["files"].items():
-        path = folder / name
-        there = plan.workspace.file_digests.find(path) if is_plain(path) else None
+        there = plan.workspace.file_digests.find_plain(f"{folder}/{name}")
         if there is None:
             return f"{folder.name}/{name} is missing"
         if there != content:
@@ -157,7 +166,8 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
         return "never lowered in this workspace"
     compiles = [(unit, unit_status(plan, package, unit)) for unit in plan.compiles(package) or ()]
     stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
-    return "; ".join(stale) or _changes(plan, previous, action)
+    family = [f"{each}, of its family, changed" for each in plan.families.changed(package)]
+    return "; ".join(stale) or _first(family) or _changes(plan, previous, action)
 
 
 def _changes(

@@ -67,11 +67,8 @@ def ask_for_packages(
     found = [*_blobs(plan, [*compiles, *quantizes])]
     found += [blob for entry in linked.values() for blob in blobs_of_files(entry.result)]
     if validate:
-        validations = [
-            digest
-            for each, entry in linked.items()
-            if (digest := plan.validate_digest(each, entry.result["files"]))
-        ]
+        files = {each: entry.result["files"] for each, entry in linked.items()}
+        validations = [d for each in linked if (d := plan.validate_digest(each, files))]
         store.ask(validations)
         entries = filter(None, map(store.get, validations))
         found += [blob for entry in entries for blob in blobs_of_files(entry.result)]

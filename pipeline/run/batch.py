@@ -33,7 +33,7 @@ class Outlook(NamedTuple):
 
     status: Callable[[Action], UnderWay | None]
     expected: Callable[[Action], float | None]
-    workers: int
+    workers: Callable[[], int]
 
 
 # Gives, for actions and their outlook, a context with the function to call with each event.
@@ -88,12 +88,15 @@ class Batch:
         workspace = self._plan.workspace
         status = partial(read_progress, workspace=workspace)
         recall = Expectations(workspace.store).recall
-        with self._progress(queue, Outlook(status, recall, self._pool.jobs)) as show:
+        with self._progress(queue, Outlook(status, recall, lambda: self._pool.jobs)) as show:
             for action, made in self._pool.run(queue):
                 report = self._install(action, made)
                 self.reports.append(report)
-                show(report.event)
+                if report.event.error:  # what its task says of it follows
+                    show(report.event)
                 yield action, report.event
+                if not report.event.error:  # whoever asked has recorded it by now
+                    show(report.event)
 
     def _install(self, action: Action, report: Report) -> Report:
         """Put the files that an action made into the package's folder. What can't be put there
@@ -119,7 +122,8 @@ class Batch:
         for name in {*models, *exports}:
             plan.forget(name)
         links = [str(action.package) for action in lost if action.kind == "link"]
-        compiles = self._lost(unit for package in links for unit in plan.compiles(package) or ())
+        packages = dict.fromkeys(e for each in links for e in (each, *plan.families.deciding(each)))
+        compiles = self._lost(unit for package in packages for unit in plan.compiles(package) or ())
         compiled = [*compiles, *(action for action in lost if action.kind == "compile")]
         self._repair(self._lost(q for each in compiled for q in each.inputs.quantizes.values()))
         self._repair(compiles)

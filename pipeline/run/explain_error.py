@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pipeline
 from pipeline.program.operators import node_label
@@ -33,7 +33,8 @@ _QUOTED = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in ')
 
 
 class _Place(NamedTuple):
-    """A line of a file of the workspace, named as there; `operator` is empty if none is known."""
+    """A line of a file of the workspace, named as there; `operator` is empty if none is known, and
+    so is `file` where only that is."""
 
     file: str
     line: int
@@ -42,8 +43,11 @@ class _Place(NamedTuple):
 
     def __str__(self) -> str:
         code = f"`{self.code}`" if self.code else ""
-        parts = (f"{self.file}:{self.line}", code, self.operator)
-        return one_line(": ".join(filter(None, parts)))
+        return one_line(": ".join(filter(None, (self.where, code, self.operator))))
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "no line is known"
 
 
 def explain_error(error: BaseException, root: Path) -> str:
@@ -53,11 +57,47 @@ def explain_error(error: BaseException, root: Path) -> str:
         root: the workspace.
     """
     said = describe_error(error)
-    if not isinstance(error, PipelineError):
-        place = str(_find_place(error, root) or "")
-        steps = getattr(error, "__notes__", ())  # of `compile.steps`
-        said = ": ".join(filter(None, (place, *map(one_line, steps), said)))
-    return add_remedy(said)
+    if isinstance(error, PipelineError):
+        return add_remedy(said)
+    first, *others = _find_refused(error, root) or [_find_place(error, root)]
+    steps = getattr(error, "__notes__", ())  # of `compile.steps`
+    said = ": ".join(filter(None, (str(first or ""), *map(one_line, steps), said)))
+    if others:
+        more = (one_line(f"{each.operator} ({each.where})") for each in others if each)
+        said = f"{said.rstrip('.')}; the same goes for {', '.join(more)}"
+    return add_remedy(said, [each.operator for each in others if each])
+
+
+def _find_refused(error: BaseException, root: Path) -> list[_Place | None]:
+    """Find a place of each operator that a verifier of torch or ExecuTorch refuses, in the order of
+    the program: it raises at the first one. Empty for any other error."""
+    verifiers = sys.modules.get("torch._export.verifier")
+    found: dict[str, _Place | None] = {}
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        check, graph = (frame.f_locals.get(name) for name in ("self", "gm"))
+        if verifiers is None or not isinstance(check, verifiers.Verifier) or graph is None:
+            continue
+        for node in _iter_calls(graph):
+            if (label := node_label(node)) not in found and _is_refused(check, node):
+                line = source_line(node, root)
+                known = (line.file, line.line, line.code) if line else ("", 0, "")
+                found[label] = _Place(*known, label)
+    return list(found.values())
+
+
+def _is_refused(verifier: Any, node: Node) -> bool:
+    try:
+        verifier.check_valid_op(node.target)
+    except Exception as error:  # any other is not what ended the action
+        return type(error).__name__ == "SpecViolationError"
+    return False
+
+
+def _iter_calls(module: Any) -> Iterator[Node]:
+    """Yield the calls of a graph module and of those in it."""
+    for each in module.modules():
+        if (graph := getattr(each, "graph", None)) is not None:
+            yield from (node for node in graph.nodes if node.op == "call_function")
 
 
 def _find_place(error: BaseException, root: Path) -> _Place | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from pipeline.store.names import are_distinct, is_file_path
 from pipeline.store.pieces import write_joined
 from pipeline.store.workspace import Workspace
 
+ATTEST = "attest"  # the part of a package's state that says which files attest it
+
 
 def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> None:
     """Copy the files of an action's result into the package's folder and record them.
 
     The record is removed first and written last, so that a kill in between leaves a package that
-    is stale, never one that looks whole. Files of an earlier build that are no longer made go.
+    is stale, never one that looks whole. Files of an earlier build that are no longer made go, and
+    so does what attested them.
     The result has `files` by name, `joined` the pieces of those that are put together here, and
     `facts` for the record, if any. What stands in the place of
     a file or folder is replaced, links are not followed.
@@ -39,7 +43,8 @@ def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> 
     if not are_distinct(files):
         raise PipelineError(f"{package}: two of its files have one name where case does not count")
     state = dict(workspace.state(package))
-    earlier = state.pop(section, {}).get("files", {})
+    former = (state.pop(each, {}).get("files", {}) for each in (section, ATTEST))  # of what was
+    earlier = dict(chain.from_iterable(map(dict.items, former)))
     workspace.write_state(package, state)
     folder = workspace.package(package)
     make_folder(folder, workspace.build)
@@ -75,12 +80,8 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
     """Remove what builds of the package left in `build/`, and nothing else; return the names."""
     state = workspace.state(package)
     folder = workspace.package(package)
-    recorded = {
-        name
-        for kind in KINDS.values()
-        if kind.installed
-        for name in state.get(kind.name, {}).get("files", {})
-    }
+    sections = [*(kind.name for kind in KINDS.values() if kind.installed), ATTEST]
+    recorded = {name for each in sections for name in state.get(each, {}).get("files", {})}
     removed = sorted(name for name in recorded if _is_inside(folder, name))
     if not dryrun:
         for name in removed:

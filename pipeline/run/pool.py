@@ -20,7 +20,7 @@ from pipeline.run.executors.choice import open_executor
 from pipeline.run.executors.tags import needed_tags
 from pipeline.run.expectations import Expectations
 from pipeline.run.progress import Progress
-from pipeline.run.worker import Report, log_name, log_path
+from pipeline.run.worker import Report, log_name, log_path, progress_path
 from pipeline.store.files import make_folder, remove
 from pipeline.store.sizes import human_size
 from pipeline.store.workspace import Workspace
@@ -58,11 +58,16 @@ class Pool:
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
         self._workspace = replace(workspace)  # without what it has cached
-        self.jobs = jobs
+        self._jobs = jobs
         self._always = always
         self._executor: Executor | None = None
         self._lost = ""  # why no action can run any more
         self._progress = Progress(self._workspace)
+
+    @property
+    def jobs(self) -> int:
+        """The number of actions that run at a time, as far as that is known."""
+        return self._jobs if self._executor is None else self._executor.width
 
     def tell(self, stream: EventStream) -> None:
         """Tell an event stream what becomes of actions from now on."""
@@ -80,6 +85,7 @@ class Pool:
             with suppress(OSError):  # its worker says what is wrong
                 make_folder(log_path(action, self._workspace).parent, self._workspace.build)
                 remove(log_path(action, self._workspace))
+                remove(progress_path(action, self._workspace))  # of a run that was killed
             CrashLog(self._workspace.logs, str(action.package)).clear()  # only a validation writes
         alone: list[Attempt] = []
         waiting = sorted(self._expect(ready), key=lambda each: each.order)
@@ -152,7 +158,7 @@ class Pool:
         """Return the executor, or None where it is out of reach."""
         if self._executor is None and not self._lost:
             try:
-                self._executor = open_executor(self._workspace, self.jobs, self._always)
+                self._executor = open_executor(self._workspace, self._jobs, self._always)
             except ExecutorLostError as error:
                 self._lost = str(error)
         return self._executor

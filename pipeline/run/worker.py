@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
@@ -83,31 +83,36 @@ def read_status(path: Path) -> dict[str, Any]:
 
 
 class _Status(TypedDict):
-    """How far an action is: its process, stage, and how many of how many steps are done."""
+    """How far an action is: its process, stage, how many of how many steps are done, and on which
+    machine, if not on this one."""
 
     pid: int
     stage: str
     done: int
     total: int
+    host: NotRequired[str]
 
 
 class UnderWay(NamedTuple):
-    """The stage that an action is in, and how many of how many steps of it are done."""
+    """The stage that an action is in, how many of how many steps of it are done, and the machine of
+    a cluster that it runs on."""
 
     stage: str
     done: int = 0
     total: int = 0
+    host: str = ""
 
 
 def read_progress(action: Action, workspace: Workspace) -> UnderWay | None:
-    """Return how far an action is that is under way on this machine, None for any other."""
-    status = read_status(progress_path(action, workspace))
-    return UnderWay(status["stage"], status["done"], status["total"]) if status else None
+    """Return how far an action is that is under way, None for any other."""
+    if not (status := read_status(progress_path(action, workspace))):
+        return None
+    return UnderWay(status["stage"], status["done"], status["total"], status.get("host", ""))
 
 
-def write_status(path: Path, stage: str, done: int, total: int) -> None:
+def write_status(path: Path, stage: str, done: int, total: int, host: str = "") -> None:
     """Write the file in which an action under way says how far it is."""
-    status = {"pid": os.getpid(), "stage": stage, "done": done, "total": total}
+    status = {"pid": os.getpid(), "stage": stage, "done": done, "total": total, "host": host}
     with suppress(OSError):
         clear_place(path)
         path.write_text(json.dumps(status))

@@ -6,6 +6,7 @@ An entry holds as long as size, mtime, ctime and inode of its file stay the same
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,6 +42,19 @@ class FileDigests:
             return self.hash(path)
         except OSError:
             return None
+
+    def find_plain(self, path: str) -> Digest | None:
+        """Return the digest of a file that is no link, or None if it can't be read."""
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        entry = self._entries.get(path)  # of thousands of files this is all that is asked
+        if entry and entry["stat"] == _stamp_of(found) and (known := entry.get("digest")):
+            return Digest(known[1])
+        return self.find(Path(path))
 
     def cached(
         self,
@@ -99,8 +113,11 @@ def _is_entry(entry: Any) -> bool:
 
 def read_stamp(path: Path) -> list[int]:
     """Return size, mtime in ns, ctime in ns and inode of a file. Raises OSError."""
-    stat = stat_file(path)
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+    return _stamp_of(stat_file(path))
+
+
+def _stamp_of(found: os.stat_result) -> list[int]:
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def is_settled(stamp: list[int], now: int) -> bool:

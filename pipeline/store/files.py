@@ -21,12 +21,14 @@ LINK_OUT = "It is a link out of the workspace"
 
 # The records in a package's folder.
 MANIFEST, CONTENTS, REPORT = "manifest.json", "contents.json", "report.json"
+# The needs of a runtime, and those operators as ExecuTorch's selective build reads them.
+CONTRACT, SELECTION = "contract.json", "selected_operators.yaml"
 ETRECORD = "etrecord.bin"
 
 # The files beside the packages' folders.
 BUILD_FILES = (
-    *("events.jsonl", "index.html", "junit.xml"),
-    *("run.json", "summary.md", "timeline.json"),
+    *(CONTRACT, "events.jsonl", "index.html", "junit.xml"),
+    *("run.json", SELECTION, "summary.md", "timeline.json"),
 )
 
 

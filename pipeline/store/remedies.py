@@ -4,6 +4,7 @@ where there is one, or a change of the model."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -22,8 +23,8 @@ def _remedy(pattern: str, text: str) -> Remedy:
 REMEDIES = (
     _remedy(
         r"Operator torch\._ops\.(?P<operator>[\w.]+) is not in Core ATen",
-        "list it in the method's config, `edge: {{core_aten_ops_exceptions: [{operator}]}}`, if a "
-        "backend takes it or the app links a kernel for it, or compute it by other operators",
+        "list what a backend takes, or the app links a kernel for, in the method's config, "
+        "`edge: {{core_aten_ops_exceptions: [{operator}]}}`, or compute it by other operators",
     ),
     _remedy(
         r"torch\.complex\d+",
@@ -99,10 +100,14 @@ REMEDIES = (
 )
 
 
-def add_remedy(text: str) -> str:
-    """Return the text of an error with what mends it, where that is known."""
+def add_remedy(text: str, operators: Sequence[str] = ()) -> str:
+    """Return the text of an error with what mends it, where that is known; `operators` are those
+    that it goes for too, beside the one that the text is about."""
     for remedy in REMEDIES:
         if found := remedy.pattern.search(text):
-            mended = remedy.text.format(**found.groupdict())
+            named = found.groupdict()
+            if "operator" in named:
+                named["operator"] = ", ".join([named["operator"], *operators])
+            mended = remedy.text.format(**named)
             return text if mended in text else f"{text.rstrip('.')}; {mended}"
     return text

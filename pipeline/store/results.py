@@ -302,10 +302,13 @@ class _Relink(TypedDict):
     pieces: dict[str, list[Piece]]
 
 
-class _Family(TypedDict):
+class _FamilyFiles(TypedDict):
     files: dict[FileName, list[Piece]]
-    keys: dict[str, str]
-    constants: dict[Digest, str]
+
+
+class _Family(_FamilyFiles):
+    keys: dict[str, tuple[Digest, FileName]]
+    constants: dict[Digest, FileName]
 
 
 class _Preprocessed(TypedDict):
@@ -335,6 +338,7 @@ class _Installed(TypedDict):
     ok: NotRequired[bool]
     sound: NotRequired[bool]
     complete: NotRequired[bool]
+    only: NotRequired[list[str]]
     measured: NotRequired[Digest]
     unsigned: NotRequired[bool]
     key: NotRequired[dict[str, Any]]  # of a validation that the store does not hold
@@ -349,12 +353,14 @@ class PackageState(TypedDict):
     compile: NotRequired[dict[str, Digest]]
     link: NotRequired[_Installed]
     validate: NotRequired[_Installed]
+    attest: NotRequired[_Installed]
 
 
 class _Verdict(TypedDict):
     ok: Literal[True]  # no other is kept
     sound: Literal[True]
     complete: Literal[True]
+    only: NotRequired[list[str]]  # the methods that were asked for, where not all were
     measured: Digest
 
 
@@ -374,6 +380,7 @@ FORMS: Mapping[str, type] = {
     "refit": _Refit,
     "relink": _Relink,
     "family": _Family,
+    "family-files": _FamilyFiles,
     "link": _Link,
     "measure": _Measure,
     "validate": _Validate,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from pipeline.store.sizes import parse_size
 
 if TYPE_CHECKING:
     from pipeline.store.remote import RemoteSettings
+    from pipeline.store.signing import Keys
 
 TABLE = "tool.pte-pipeline"
 UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
@@ -94,11 +95,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
     which variables configs read, which links out of the workspace are followed, and which libraries
     of operators are loaded.
     """
-    untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
-    table = _read_table(root / "pyproject.toml")
-    if untrusted:
-        table = {name: value for name, value in table.items() if name == "jobs"}
-    get = partial(_get, root, table)
+    get, untrusted = _open_settings(root)
     remote = None
     if (url := get("remote")) is not None:
         from pipeline.store.remote import RemoteSettings
@@ -114,7 +111,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
         )
         _check_trust(remote)
         if untrusted:
-            _check_keys_outside(remote, root)
+            _check_keys_outside(remote.signing_key, remote.trusted_keys, root)
     return WorkspaceSettings(
         jobs=get("jobs", usable_cores()),
         store=get("store", default_root()),
@@ -127,6 +124,28 @@ def read_settings(root: Path) -> WorkspaceSettings:
         executor=get("executor", ""),
         refit=get("refit", True),
     )
+
+
+def read_keys(root: Path) -> Keys:
+    """Read the keys of the workspace at `root`, with a remote or without. Raises PipelineError for
+    wrong settings, and for keys that can't be used."""
+    from pipeline.store.signing import load_keys
+
+    get, untrusted = _open_settings(root)
+    signing_key, trusted_keys = get("signing_key"), get("trusted_keys", ())
+    if untrusted:
+        _check_keys_outside(signing_key, trusted_keys, root)
+    return load_keys(signing_key, trusted_keys)
+
+
+def _open_settings(root: Path) -> tuple[Callable[..., Any], bool]:
+    """Return what gives the value of a setting, and whether the build is untrusted. Raises
+    PipelineError."""
+    untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
+    table = _read_table(root / "pyproject.toml")
+    if untrusted:
+        table = {name: value for name, value in table.items() if name == "jobs"}
+    return partial(_get, root, table), untrusted
 
 
 def usable_cores() -> int:
@@ -158,10 +177,10 @@ def _check_trust(remote: RemoteSettings) -> None:
         )
 
 
-def _check_keys_outside(remote: RemoteSettings, root: Path) -> None:
+def _check_keys_outside(signing_key: Path | None, trusted_keys: Sequence[Path], root: Path) -> None:
     """Raise PipelineError for a key in the workspace, where a stranger could put another."""
-    trusted = [("trusted_keys", key) for key in remote.trusted_keys]
-    for name, key in [*trusted, ("signing_key", remote.signing_key)]:
+    trusted = [("trusted_keys", key) for key in trusted_keys]
+    for name, key in [*trusted, ("signing_key", signing_key)]:
         for place in map(Path, (os.path.normpath(key), os.path.realpath(key)) if key else ()):
             if place.is_relative_to(root):
                 raise PipelineError(
@@ -280,12 +299,14 @@ SETTINGS: Mapping[str, Setting] = {
         "What fsspec is given beside the address, such as endpoint_url.",
     ),
     "signing_key": Setting(
-        _parse_path, "a path", "The private Ed25519 key by which results are signed when pushed."
+        _parse_path,
+        "a path",
+        "The private Ed25519 key by which results are signed when pushed, and attestations.",
     ),
     "trusted_keys": Setting(
         _parse_paths,
         "a path or a list of paths",
-        "The public Ed25519 keys of those whose results are believed.",
+        "The public Ed25519 keys of those whose results and attestations are believed.",
     ),
     "variables": Setting(
         _parse_names, "a list of names of variables", "The variables that configs may read."

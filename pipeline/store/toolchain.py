@@ -35,6 +35,7 @@ HASH_SEED = "PYTHONHASHSEED"
 CORE = ("executorch", "flatbuffers", "numpy", "sympy", "torch", "torchao")
 
 
+@cache
 def code(kind: str = "") -> str:
     """Return the digest of the code that decides what actions of a kind give.
 

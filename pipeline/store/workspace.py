@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,11 +21,13 @@ from pipeline.store.files import (
     write_atomically,
 )
 from pipeline.store.forms import fits
+from pipeline.store.names import NAME_PATTERN
 from pipeline.store.results import PackageState
 from pipeline.store.settings import Environment, OperatorSettings, read_settings
 from pipeline.store.store import Store
 
 BASELINES = "baselines"
+TARGETS = "targets"
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
@@ -104,10 +107,21 @@ class Workspace:
     def _states(self) -> dict[str, tuple[list[int], Mapping[str, Any]]]:
         return {}
 
+    @property
+    def writes(self) -> int:
+        """The number of times that this process wrote or removed a state."""
+        return self._written[0]
+
+    @cached_property
+    def _written(self) -> list[int]:
+        return [0]
+
     def write_state(self, package: str, state: Mapping[str, Any]) -> None:
+        self._written[0] += 1
         write_atomically(self._state_path(package), own_record_bytes(state), self.build)
 
     def forget_state(self, package: str) -> None:
+        self._written[0] += 1
         remove(self._state_path(package))
 
     def _state_path(self, package: str) -> Path:
@@ -118,7 +132,8 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
     """List the configs of a folder by the stem of their names, without hidden ones. Several files
     of one stem are a mistake. Raises PipelineError for a folder that cannot be read."""
     try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES)
+        found = [path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES]
+        paths = sorted(found, key=lambda path: path.name)
     except FileNotFoundError:
         paths = []
     except OSError as error:
@@ -128,6 +143,16 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
         if not path.name.startswith("."):
             files.setdefault(path.stem, []).append(path)
     return files
+
+
+def is_target_name(label: str) -> bool:
+    """Tell whether the `target` of a config can be the name of a file in `targets/`."""
+    return re.fullmatch(NAME_PATTERN, label) is not None
+
+
+def target_file(name: str) -> str:
+    """Return the path of a target's file in the workspace."""
+    return f"{TARGETS}/{name}.yaml"
 
 
 def makes_packages(stem: str) -> bool:

@@ -7,6 +7,11 @@ import tomllib
 
 import pytest
 
+from pipeline.report.attestation import PROVENANCE, make_statement
+from pipeline.store.envelopes import sign_statement
+from pipeline.store.signing import load_keys
+from tests.cli.test_attest import write_keys
+from tests.report.test_attestation import digests, provenance
 from tests.support.bench import REPOSITORY, bench_of
 
 
@@ -124,3 +129,28 @@ def test_projects_of_others_are_as_they_were(doit, tmp_path):
     code, said = doit(tmp_path / "below")
     assert code == 3 and said.startswith("ERROR: Could not find dodo file")
     assert not (tmp_path / "build").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_is_verified_without_a_workspace(doit, tmp_path):
+    code, said = doit(tmp_path, "verify")
+    assert code == 3 and "usage: doit verify folder [public key ...]" in said
+    assert doit(tmp_path, "help", "verify")[1].startswith("verify: hold a folder to the attest")
+    write_keys(tmp_path)
+    (release := tmp_path / "release").mkdir()
+    code, said = doit(tmp_path, "verify", "release", "key.pub")
+    assert (code, said.splitlines()[0]) == (
+        1,
+        "verify: no attestation: no file in it is called *.intoto.jsonl",
+    )
+    statement = make_statement({"a.pte": digests(b"a")}, PROVENANCE, provenance()["predicate"])
+    keys = load_keys(tmp_path / "key.pem", [])
+    (release / "a.pte.intoto.jsonl").write_bytes(sign_statement(statement, keys))
+    (release / "a.pte").write_bytes(b"a")
+    code, said = doit(tmp_path, "verify", "release", "key.pub")
+    assert code == 0 and "a.pte.intoto.jsonl: 1 file as attested, signed by" in said
+    bench = bench_of("pair", tmp_path)
+    code, said = doit(bench.root / "models", "verify", "../../release", "../../key.pub")
+    assert code == 0, said
+    code, said = doit(bench.root, "verfy")
+    assert code == 3 and "no task 'verfy'; did you mean 'verify'?" in said

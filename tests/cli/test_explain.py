@@ -89,6 +89,7 @@ def test_tensor_and_module_are_named(built):
     assert "  - encode: operators of module at the top changed" not in told
 
 
+@pytest.mark.slow
 def test_library_version_is_named(built):
     folder = built.root / "fake" / "flatbuffers-0.1.dist-info"
     folder.mkdir(parents=True)

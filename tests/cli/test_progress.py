@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 
 
 def outlook(under_way, seconds=10.0):
-    return Outlook(lambda action: under_way.get(action.method), lambda _: seconds, 2)
+    return Outlook(lambda action: under_way.get(action.method), lambda _: seconds, lambda: 2)
 
 
 def ended(method, outcome="built"):

@@ -95,7 +95,7 @@ def test_a_package_is_built_again_from_its_sources_alone(built):
         ("built", "compile", "pair/decode"),
         ("built", "link", "pair"),
     }
-    assert lines[-1] == "pair: built again, the same bytes in 3 files"
+    assert lines[-1] == "pair: built again, the same bytes in 5 files"
     ignored = {built.root / ".doit.sqlite3", built.root / "build" / ".files.json"}
     after = built.snapshot()
     assert not left.exists()

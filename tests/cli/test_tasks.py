@@ -24,6 +24,8 @@ def test_first_run_builds_everything(built):
     files = {path.name for path in (built.root / "build" / "pair").iterdir()}
     names = (
         "contents.json",
+        "contract.json",
+        "selected_operators.yaml",
         "manifest.json",
         "report.json",
         "report.md",
@@ -121,6 +123,7 @@ def test_one_changed_method_compiles_alone(built):
     assert built.outcomes() == {
         **dict.fromkeys(ALL, "built"),
         "compile pair/encode": "up-to-date",
+        "link pair": "refit",  # its objects have the sizes of the former ones
     }
 
 
@@ -271,12 +274,14 @@ def test_bytes_do_not_depend_on_workers_or_hash_seed(built, jobs):
 def test_listing_and_cleaning(built):
     assert built.doit("list") == 0
     assert [line.split()[0] for line in built.output.splitlines()] == [
+        "attest",
         "auto",
         "backends",
         "baseline",
         "cache",
         "check",
         "compile",
+        "contract",
         "diff",
         "explain",
         "export",

@@ -159,6 +159,8 @@ def test_resolved_fills_in_every_default():
             "ignore_to_out_var_failure": False,
             "emit_stacktrace": False,
             "etrecord": False,
+            "metadata": False,
+            "metadata_revision": False,
             "layout": {
                 "extract_delegate_segments": True,
                 "segment_alignment": 128,
@@ -185,6 +187,7 @@ def test_resolved_fills_in_every_default():
                 "min_delegated_nodes": None,
                 "min_delegated_ops": None,
                 "allow_portable_ops": None,
+                "runs_on": None,
                 "max_planned_memory": None,
                 "max_latency_ratio": None,
                 "max_delegation_drop": None,

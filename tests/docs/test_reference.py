@@ -4,11 +4,11 @@ import pytest
 import yaml
 
 from pipeline.backends import BACKENDS, QUANTIZERS
+from pipeline.backends.linking import backend_links
 from pipeline.store.errors import ConfigErrors
 from tests.support.configs import parse_config, read_configs
 from tools.reference.config import beside, documents, example, keys, role_options
 from tools.reference.errors import Message, entry_of, messages, sections
-from tools.reference.linking import linked
 from tools.reference.pages import PARTS, with_parts
 
 ROLES = [
@@ -77,4 +77,4 @@ def test_a_message_without_an_entry_is_seen():
 
 def test_every_backend_says_what_a_device_links():
     names = {name for name, backend in BACKENDS.items() if not backend.plugin}
-    assert linked().keys() == names
+    assert backend_links().keys() == names

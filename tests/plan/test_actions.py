@@ -93,6 +93,7 @@ CONFIG_CHANGES = {
     "weights": ({"emit": {"external_weights": True}}, {"encode", "decode", "link"}),
     "buffers": ({"emit": {"initialized_buffers": ["x"]}}, {"encode", "decode", "link"}),
     "constant method": ({"constant_methods": {"get_n": 1}}, {"link"}),
+    "metadata": ({"emit": {"metadata": True}}, {"link"}),
     "target": ({"target": "phone"}, {"link"}),
     "tolerance": ({"validate": {"atol": 1.0}}, set()),
 }

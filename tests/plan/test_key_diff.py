@@ -71,6 +71,24 @@ TOLD = {
         {"host": {"isa": ["avx2", "fma"]}},
         ["this machine, isa: ['avx2'] -> ['avx2', 'fma']"],
     ),
+    "metadata": (
+        {"compiles": {}},
+        {"compiles": {}, "metadata": {"config": A, "revision": None}},
+        ["config emit.metadata is new"],
+    ),
+    "what metadata name": (
+        {"metadata": {"config": A, "revision": "1"}},
+        {"metadata": {"config": B, "revision": "2"}},
+        [
+            "the config, whose digest metadata name, changed",
+            "the commit that metadata name: 1 -> 2",
+        ],
+    ),
+    "a commit in metadata": (
+        {"metadata": {"config": A, "revision": None}},
+        {"metadata": {"config": A, "revision": "1"}},
+        ["config emit.metadata_revision: None -> 1"],
+    ),
     "source": ({"source": A}, {"source": B}, ["models/m.py changed"]),
     "file read": (
         {"reads": {"files": {"a.txt": A, "b.txt": None, "c.txt": A, "d.txt": A, "~/lib/x.py": A}}},

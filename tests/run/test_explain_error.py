@@ -138,10 +138,19 @@ def test_an_operator_that_is_not_core_aten_has_its_line_and_our_key(exporter, tm
     assert explain(fail, tmp_path) == (
         "models/model.py:18: `return torch.linalg.qr(y)[0]`: aten.linalg_qr.default: to edge: "
         "SpecViolationError: Operator torch._ops.aten.linalg_qr.default is not in Core ATen opset; "
-        "list it in the method's config, `edge: {core_aten_ops_exceptions: "
-        "[aten.linalg_qr.default]}`, if a backend takes it or the app links a kernel for it, or "
-        "compute it by other operators"
+        "list what a backend takes, or the app links a kernel for, in the method's config, `edge: "
+        "{core_aten_ops_exceptions: [aten.linalg_qr.default]}`, or compute it by other operators"
     )
+
+
+def test_all_operators_that_are_not_core_aten_are_named(exporter, tmp_path):
+    """Each once."""
+    programs = exporter("torch.cummax(y, 0)[0] + torch.linalg.qr(y)[0] + torch.cummax(y, 1)[0]")()
+    text = explain(lambda: lower(programs, {"forward": []}), tmp_path)
+    first, _, others = text.partition("; the same goes for ")
+    assert first.startswith(LINE) and "Operator torch._ops.aten.cummax.default is not in" in first
+    assert others.startswith("aten.linalg_qr.default (models/model.py:18); list what a backend")
+    assert "[aten.cummax.default, aten.linalg_qr.default]}`" in others
 
 
 def test_what_a_backend_cannot_compile_has_its_own_words(exporter, tmp_path):

@@ -91,7 +91,8 @@ def test_killed_worker_costs_only_the_action_that_it_ran(running):
     wait_for(lambda: any(has_open(pid, log) for pid in others))
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
-    assert bench.outcomes()["link slow"] == bench.outcomes()["link pair"] == "built"
+    outcomes = bench.outcomes()
+    assert {outcomes["link slow"], outcomes["link pair"]} <= {"built", "refit"}
 
 
 TWO = """

@@ -131,6 +131,7 @@ CHANCE = {
 }
 
 
+@pytest.mark.slow
 def test_chance_equality_is_a_miss_that_says_so(learnt):
     write(learnt, 4, CHANCE["two are equal now"])
     assert learnt.doit("explain", "small") == 0
@@ -176,6 +177,7 @@ def test_what_is_not_known_is_lowered(tmp_path, name):
         assert lower(bench)["run"] == "built"
 
 
+@pytest.mark.slow
 def test_a_recipe_that_is_missed_each_time_is_not_learnt_again(tmp_path):
     """Partitions are then found in the store, as without any recipe."""
     bench = start(tmp_path / "w", {"run": PORTABLE, "again": PORTABLE})

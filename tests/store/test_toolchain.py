@@ -59,6 +59,7 @@ def test_a_line_more_in_any_module_changes_every_key_that_can_reach_it(
     root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
     monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))
     monkeypatch.setattr(toolchain, "_room", toolchain._room.__wrapped__)
+    monkeypatch.setattr(toolchain, "code", toolchain.code.__wrapped__)
     before = {kind: code() for kind, code in CODES.items()}
     missed = []
     for module in sorted(set().union(*reached.values()) - {"pipeline"}):
@@ -89,6 +90,7 @@ def test_data_files_count(name, tmp_path, monkeypatch):
     root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
     monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))
     monkeypatch.setattr(toolchain, "_room", toolchain._room.__wrapped__)
+    monkeypatch.setattr(toolchain, "code", toolchain.code.__wrapped__)
     before = toolchain.code("compile"), toolchain.code("validate")
     (root / name).write_text("changed")
     now = toolchain.code("compile"), toolchain.code("validate")
@@ -100,6 +102,7 @@ def test_bytecode_does_not_count_while_it_is_written(tmp_path, monkeypatch):
     root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
     monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))
     monkeypatch.setattr(toolchain, "_room", toolchain._room.__wrapped__)
+    monkeypatch.setattr(toolchain, "code", toolchain.code.__wrapped__)
     before = toolchain.code("compile")
     (root / "plan" / "__pycache__").mkdir(exist_ok=True)
     for name in ("new.cpython-311.pyc", "new.cpython-311.pyc.140213"):

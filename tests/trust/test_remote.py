@@ -47,7 +47,7 @@ def test_no_name_in_a_result_leads_out_of_the_package(victim, name):
     before = forged.outside()
     assert forged.checkout.doit("lower:pair", **forged.environment) == 0, forged.checkout.output
     assert forged.outside() == before
-    assert forged.checkout.outcomes()["link pair"] == "built"
+    assert forged.checkout.outcomes()["link pair"] == "refit"
     assert forged.package() == {"pair.pte": forged.bench.bytes_of("pair", "pair.pte")}
 
 

@@ -195,7 +195,7 @@ def test_bars_show_what_rich_writes_and_nothing_else(name):
     patch.delenv("CI", raising=False)
     for stream, word in ((quiet, "name"), (loud, name)):
         actions = [Action("quantize", word, word, word, {}, None)]
-        outlook = Outlook(lambda _, word=word: UnderWay(word, 1, 2), lambda _: 3.0, 1)
+        outlook = Outlook(lambda _, word=word: UnderWay(word, 1, 2), lambda _: 3.0, lambda: 1)
         with Reporter(stream, {}).progress(actions, outlook) as show:
             for event in _events(word, word):
                 show(event)

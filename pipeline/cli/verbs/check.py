@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.cli.verbs import find_path, known_packages
+from pipeline.config.targets import check_targets
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, Problem, format_new_problems, plural
 
@@ -25,6 +26,10 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         problems = plan.problems(package)
         wrong += bool(problems)
         yield from format_new_problems(problems, package, shown)
+    if not words:  # those that no package names too
+        found = [each for each in check_targets(plan.workspace.root) if each not in shown]
+        yield from map(str, found)
+        wrong += bool(found)
     if wrong:
         raise PipelineError(f"{wrong} of {plural(len(packages), 'package')} with mistakes")
     yield f"{plural(len(packages), 'package')}: no mistakes"

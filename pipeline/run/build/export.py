@@ -79,7 +79,9 @@ def export(
         result, parts, names = run_isolated(run, inputs.watch, stages, kernel, explain)
     with stages.stage("store"):
         if digest.hash_file(path) != content:
-            raise SourceError(f"{path.name}: changed while the exporter ran; run again")
+            raise SourceError(
+                f"{path.parent.name}/{path.name}: changed while the exporter ran; run again"
+            )
         check_libraries(action, workspace)
         reads = inputs.find(**names)
         for key, value in parts:
@@ -150,7 +152,7 @@ def _explaining_operators(path: Path) -> Iterator[None]:
         yield
     except AttributeError as error:
         if what := explain_missing(error):
-            raise SourceError(f"{path.name}: {what}") from error
+            raise SourceError(f"{path.parent.name}/{path.name}: {what}") from error
         raise
 
 
@@ -186,7 +188,13 @@ def _programs(module: ModuleType, parameters: Mapping[str, Any]) -> dict[str, Ex
         what += "rename one, since archives and some file systems take both for one"
     else:
         return dict(programs)
-    raise SourceError(f"{module.__name__}.py: {what}")
+    raise SourceError(f"{_file_of(module)}: {what}")
+
+
+def _file_of(module: ModuleType) -> str:
+    """Return the file of an exporter as it is called in the workspace."""
+    path = Path(getattr(module, "__file__", None) or f"{module.__name__}.py")
+    return f"{path.parent.name}/{path.name}"
 
 
 def _check_parameters(
@@ -198,7 +206,7 @@ def _check_parameters(
     except TypeError as error:
         known = ", ".join(inspect.signature(function).parameters) or "none"
         what = f"{FUNCTION}() can't be called with what `export` gives: {error}; it takes {known}"
-        raise SourceError(f"{module.__name__}.py: {what}") from error
+        raise SourceError(f"{_file_of(module)}: {what}") from error
 
 
 def _call(function: Callable[..., Any], parameters: Mapping[str, Any], *given: str) -> Any:
@@ -218,7 +226,7 @@ def _constants(
     """Return the constant methods of an exporter, by name and in its order."""
     function = getattr(module, "constant_methods", None)
     found = _call(function, parameters) if callable(function) else {}
-    where = f"{module.__name__}.py: constant_methods()"
+    where = f"{_file_of(module)}: constant_methods()"
     if not isinstance(found, Mapping):
         raise SourceError(f"{where} returned {_describe(found)}; must be a dict of name to value")
     constants: list[tuple[str, Any]] = []
@@ -267,7 +275,7 @@ def _inputs(
         try:
             check_inputs(program, inputs)
         except Exception as error:
-            where = f"{module.__name__}.py: {kind}_inputs({method!r})"
+            where = f"{_file_of(module)}: {kind}_inputs({method!r})"
             raise SourceError(f"{where}: {error}") from error
         yield inputs
 

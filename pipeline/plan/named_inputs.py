@@ -1,0 +1,87 @@
+"""Digests of what configs name in the workspace: files of options, passes, libraries of operators,
+targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config.operators import may_load
+from pipeline.plan.config_cache import ConfigCache
+from pipeline.plan.models import Models, once
+from pipeline.plan.pass_inputs import PassInputs
+from pipeline.store.digest import Digest
+from pipeline.store.workspace import TARGETS, Workspace
+
+if TYPE_CHECKING:
+    from pipeline.config.models import MethodConfig
+
+Code = dict[str, str | None]  # the inputs of a pass or a library, by their names in keys
+
+
+class NamedInputs:
+    """The files and the code that configs name, as they stand when they are first looked at."""
+
+    def __init__(self, workspace: Workspace, configs: ConfigCache, models: Models) -> None:
+        self._workspace = workspace
+        self._configs = configs
+        self._models = models
+        self._known: dict[tuple[str, str], Any] = {}  # by method and package
+
+    def forget(self) -> None:
+        """Look again at passes and libraries."""
+        self._known.clear()
+
+    def hash_file(self, path: str) -> Digest | None:
+        """Hash a file of the workspace. None for a missing one, which is a problem that is reported
+        before anything is done with this."""
+        return self._workspace.find_data(path)
+
+    def hash_files(self, paths: Iterable[str]) -> list[Digest]:
+        return [digest for digest in map(self.hash_file, paths) if digest is not None]
+
+    def option_files(self, method: MethodConfig) -> dict[str, list[Digest]]:
+        """Hash the files that a method's options name, by the option's place."""
+        return {place: self.hash_files(paths) for place, paths in method.files.items()}
+
+    def files(self, package: str) -> Iterator[tuple[str, Digest]]:
+        """Yield the files that options of a package name, with their digests."""
+        summary = self._configs.summary(package)
+        for path in summary.files if summary else ():
+            if (digest := self.hash_file(path)) is not None:
+                yield path, digest
+
+    def code(self, package: str) -> list[Mapping[str, str | None]]:
+        """Return the inputs of a package's passes and of its libraries of operators."""
+        return [*self.passes(package).values(), *dict(self.libraries(package)).values()]
+
+    @once
+    def passes(self, package: str) -> dict[str, Code]:
+        """Return the inputs of a config's passes, by reference. Raises SourceError."""
+        summary = self._configs.summary(package)
+        return {each: self._code_inputs.find(each) for each in (summary.passes if summary else ())}
+
+    @once
+    def libraries(self, package: str) -> list[tuple[str, Code]]:
+        """Return the libraries of operators that a package has, with their inputs: those of the
+        workspace, then the config's own. Raises SourceError."""
+        summary, root = self._configs.summary(package), self._workspace.root
+        found = dict(self._models.libraries)
+        for each in summary.operators if summary else ():
+            if may_load(
+                each, root, self._workspace.operators
+            ):  # others are a problem, and not read
+                found.setdefault(each, self._code_inputs.find_library(each))
+        return list(found.items())
+
+    @cached_property
+    def _code_inputs(self) -> PassInputs:
+        return PassInputs(self._workspace)
+
+    @cached_property
+    def targets(self) -> list[Any]:
+        """The names and digests of all targets: which of them a package names is no part of what is
+        cached of it, since a label can come from a variable."""
+        files = sorted((self._workspace.root / TARGETS).glob("*.yaml"))
+        return [[path.name, self.hash_file(f"{TARGETS}/{path.name}")] for path in files]
