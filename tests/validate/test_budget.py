@@ -1,7 +1,7 @@
 """Validation ends when its time is spent, and says what it left out."""
 
 import dataclasses
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown
 from pipeline.report.packages import describe_left_out, outcome
+from pipeline.validate import budget as budgets
 from pipeline.validate import rounding
 from pipeline.validate.budget import Budget
 from pipeline.validate.latency import measure_latencies
@@ -61,47 +62,50 @@ class Slow(nn.Module):
         return torch.relu(x) * 2.0 - x
 
 
+CALL = 0.05  # seconds that a call of a source takes, by the clock of these tests
+
+
 @pytest.fixture
 def slow(monkeypatch, tmp_path):
-    """A package of three methods, whose sources take 0.05 s a call and more for each node."""
+    """A package of three methods, and the clock that budgets read: only calls of sources move it."""
     programs = {name: export(Slow(), (torch.randn(4, 8),)) for name in "abc"}
     pte = tmp_path / "slow.pte"
     pte.write_bytes(_packed(programs, {}).pte)
+    clock = SimpleNamespace(seconds=0.0, monotonic=lambda: clock.seconds)
+    monkeypatch.setattr(budgets, "time", clock)
 
     def delayed(self, leaves, own=Source._call_module):
-        time.sleep(0.05)
+        clock.seconds += CALL
         return own(self, leaves)
 
     monkeypatch.setattr(Source, "_call_module", delayed)
     monkeypatch.setattr(
         rounding.RoundedSource, "_call_module", lambda self, leaves: delayed(self, leaves)
     )
-    return pte, programs
+    return pte, programs, clock
 
 
-ONE_CALL = 0.05 * 3 + 0.1  # of the source and two with values rounded anew, on a busy machine
+ONE_CALL = CALL * 3  # of the source and two with values rounded anew
 
 
 @pytest.mark.parametrize("seconds", [0.4, 1.0])
 def test_the_budget_is_kept_but_for_one_call(slow, seconds):
-    pte, programs = slow
-    validate_package(pte, (), programs, {}, ValidateConfig(inputs=1), {})  # loads what there is
-    started = time.monotonic()
+    pte, programs, clock = slow
     validation = validate_package(
         pte, (), programs, {}, ValidateConfig(inputs=20), {},
         cases=dict.fromkeys(programs, ("zeros", "large", "strided")), budget=Budget(seconds),
     )  # fmt: skip
-    assert time.monotonic() - started < seconds * 1.1 + ONE_CALL
+    assert seconds * 0.75 <= clock.seconds < seconds + ONE_CALL
     assert validation.ok and not validation.is_complete
     assert validation.methods[0].runs
 
 
 def test_timing_keeps_the_budget_too(slow):
-    pte, programs = slow
+    pte, programs, clock = slow
     validation = validate_package(pte, (), programs, {}, ValidateConfig(inputs=1), {})
-    started, files = time.monotonic(), PackageFiles.of(pte)
+    calls, files = clock.seconds, PackageFiles.of(pte)
     times = measure_latencies(files, validation.methods, programs, {}, ValidateConfig(), Budget(0))
-    assert time.monotonic() - started < 0.05
+    assert clock.seconds == calls
     assert times == dict.fromkeys("abc")
     assert [each.left_out for each in validation.methods] == [["latency"]] * 3
     assert not validation.is_complete
