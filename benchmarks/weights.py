@@ -68,20 +68,30 @@ def _measure(folder: Path, package: str, sizes: Sizes) -> tuple[list[Run], list[
 
 
 def change_weights(archive: Path, changed: Path, edition: int) -> None:
-    """Write an archive with other values in every floating-point tensor, those of an edition."""
+    """Write an archive with other values in every floating-point tensor, those of an edition.
+
+    What methods share stays shared.
+    """
     import torch
+    from blake3 import blake3
     from torch.export.pt2_archive._package import load_pt2, package_pt2
 
     programs = load_pt2(str(archive)).exported_programs
-    torch.manual_seed(edition)
-    known: dict[int, torch.Tensor] = {}
+    done = set()
     for program in programs.values():
-        for tensor in [*program.state_dict.values(), *program.constants.values()]:
-            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-                known[tensor.untyped_storage().data_ptr()] = tensor.detach()
-    for tensor in known.values():
-        noise = torch.rand(tensor.shape)
-        tensor.mul_(1 + noise / 20).add_(noise / 100)
+        for name, tensor in [*program.state_dict.items(), *program.constants.items()]:
+            if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+                continue
+            values = tensor.detach()
+            if (storage := values.untyped_storage().data_ptr()) in done:
+                continue
+            done.add(storage)
+            # A weight that methods share was loaded for each of them.
+            digest = blake3(values.contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(f"{name} {edition}".encode())
+            seed = torch.Generator().manual_seed(int.from_bytes(digest.digest(length=7)))
+            noise = torch.rand(values.shape, generator=seed)
+            values.mul_(1 + noise / 20).add_(noise / 100)
     package_pt2(str(changed), exported_programs=programs)
 
 
