@@ -168,10 +168,15 @@ def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:
 
 
 def _write_overview(plan: Plan, reporter: Any) -> None:
+    """Write the reports over all packages; the first ones are worth a line."""
     from pipeline.report.render import write_overview  # imports templates and charts
 
+    index = plan.workspace.build / "index.html"
+    known = index.exists()
     try:
         write_overview(plan.workspace, plan.packages)
+        if not known and hasattr(reporter, "summarize"):
+            reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")
     except Exception as error:  # a record that was edited, say: the run is what it was
         text = one_line(f"{type(error).__name__}: {error}")
         reporter.write(f"the reports over all packages could not be written: {text}\n")

@@ -43,7 +43,7 @@ def test_fresh_workspace(tmp_path):
     bench = bench_of("pair", tmp_path)
     assert bench.doit("plan") == 0
     assert "export    pair         to do  not exported yet" in bench.output
-    assert bench.output.endswith("1 to do, 4 waits\n")
+    assert bench.output.endswith("1 to do, 4 wait\n")
     assert bench.doit("explain", "pair") == 0
     assert verdicts(bench.output)["export pair"] == "to do"
     assert verdicts(bench.output)["link pair"] == "waits"

@@ -60,6 +60,7 @@ def test_the_event_stream_tells_what_runs_did(built):
     assert read_events(build)[-1]["outcomes"] == {"up-to-date": 4}
     shutil.rmtree(build)
     assert built.doit() == 0
+    assert built.output.endswith("report: build/index.html\n")
     *_, link, validate, last = read_events(build)
     assert (link["kind"], link["outcome"], validate["outcome"]) == ("link", "hit", "hit")
     kinds = last["caches"]["kinds"]

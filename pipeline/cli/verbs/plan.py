@@ -183,7 +183,8 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
 
         yield from filter(None, [outdated()])
     yield from filter(None, notes)
-    sums = [f"{count} {VERDICTS[state]}" for state, count in counts.items() if count]
+    verbs = VERDICTS | ({"waiting": "wait"} if counts["waiting"] > 1 else {})
+    sums = [f"{count} {verbs[state]}" for state, count in counts.items() if count]
     yield ", ".join([*sums, *([f"{len(faulty)} faulty"] if faulty else [])])
     if faulty:
         raise PipelineError(f"{plural(len(faulty), 'package')} with mistakes: {listed(faulty, 10)}")

@@ -30,7 +30,7 @@ def section(report: Json) -> ReportSection:
         "files",
         "Files and settings",
         DataTable("files", "Files", files),
-        DataTable("settings", "Validated with", settings, brief=0),
+        DataTable("settings", "Settings of validation", settings, brief=0),
     )
 
 
