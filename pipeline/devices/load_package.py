@@ -10,14 +10,14 @@ from contextlib import suppress
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pipeline.config.operators import load_libraries
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.method_spec import ArgumentError, MethodSpec, make_flat_spec
 from pipeline.store.digest import hash_bytes
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import PipelineError, listed
 from pipeline.store.files import MANIFEST
 from pipeline.store.names import METADATA
 
@@ -49,7 +49,7 @@ def load_package(
     pte, data = Path(path), [Path(each) for each in ptds]
     content = PackageFiles.of(pte).contents()
     manifest = _manifest(pte, content)
-    data = data or [pte.parent / n for n in sorted(manifest["files"]) if n.endswith(".ptd")]
+    data = data or _find_data(pte, manifest)
     files = PackageFiles(pte.name, content, tuple(PackageFiles.of(pte, data).data()))
     _check_data(dict(zip(data, files.data(), strict=True)), pte, manifest)
     methods = manifest["methods"].items()
@@ -233,15 +233,42 @@ def _manifest(pte: Path, content: bytes) -> dict[str, Any]:
     return manifest
 
 
+def _find_data(pte: Path, manifest: Mapping[str, Any]) -> list[Path]:
+    """Return the `.ptd` files that a manifest names. Raises PipelineError where one is missing."""
+    found = [pte.parent / name for name in sorted(manifest["files"]) if name.endswith(".ptd")]
+    if missing := [path.name for path in found if not path.exists()]:
+        raise PipelineError(
+            f"{pte.name}: needs {listed(missing)}, which is not beside it; put it there, or give "
+            "it as `ptds`"
+        )
+    return found
+
+
 def _check_data(ptds: Mapping[Path, bytes], pte: Path, manifest: Mapping[str, Any]) -> None:
     """Raise PipelineError for a `.ptd` that doesn't fit, with whose weights it would compute, and
     for one that is not given."""
-    own = {f["digest"]: n for n, f in sorted(manifest["files"].items()) if n.endswith(".ptd")}
+    own = {n: file for n, file in sorted(manifest["files"].items()) if n.endswith(".ptd")}
+    known = {file["digest"] for file in own.values()}
     given = {hash_bytes(content): ptd for ptd, content in ptds.items()}
     for digest, ptd in given.items() if manifest["files"] else ():
-        if digest not in own:
-            files = ", ".join(own.values())
-            needed = f"it needs the {files} that it was built with" if own else "it needs none"
-            raise PipelineError(f"{pte.name}: {ptd.name} is no file of this package; {needed}")
-    if missing := [name for digest, name in own.items() if digest not in given]:
+        if digest not in known:
+            _refuse(pte, ptd, digest, len(ptds[ptd]), own)
+    if missing := [name for name, file in own.items() if file["digest"] not in given]:
         raise PipelineError(f"{pte.name}: needs {', '.join(missing)} too; give all its .ptd files")
+
+
+def _refuse(
+    pte: Path, ptd: Path, digest: str, size: int, own: Mapping[str, Mapping[str, Any]]
+) -> NoReturn:
+    """Raise PipelineError for a file that is none of a package's own `.ptd` files."""
+    if (expected := own.get(ptd.name)) is None:
+        files = ", ".join(own)
+        needed = f"it needs the {files} that it was built with" if own else "it needs none"
+        raise PipelineError(f"{pte.name}: {ptd.name} is no file of this package; {needed}")
+    theirs, ours = f"{size:,} bytes", f"{expected.get('size', 0):,} bytes"
+    if theirs == ours:
+        theirs, ours = f"digest {digest[:12]}", str(expected["digest"])[:12]
+    raise PipelineError(
+        f"{pte.name}: {ptd.name} is damaged, or of another build: {theirs}, not {ours}; take the "
+        "one that it was built with"
+    )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import reduce
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +27,15 @@ from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import DeviceError, PipelineError
 from pipeline.store.files import MANIFEST
 from pipeline.store.names import METADATA
-from tests.devices.test_bindings import CONSTANTS, exported, lowered, package_file, programs, write
+from tests.devices.test_bindings import (
+    CONSTANTS,
+    exported,
+    lowered,
+    package_file,
+    programs,
+    split_package,
+    write,
+)
 from tests.support.bench import REPOSITORY
 from tests.validate.test_package import InPlace
 
@@ -277,6 +286,48 @@ def test_a_manifest_of_another_package_is_refused(tmp_path, placed):
     (tmp_path / MANIFEST).write_text("[]")
     with pytest.raises(PipelineError, match=r"manifest.json beside it cannot be read"):
         load_package(tmp_path / "model.pte")
+
+
+@pytest.fixture
+def split(tmp_path):
+    """A package with its weights in `first.ptd` and `second.ptd`, and its manifest."""
+    pte, ptds, _ = split_package()
+    files = [Path(shutil.copy(each, tmp_path)) for each in (pte, *ptds)]
+    facts = {
+        f.name: {"digest": hash_bytes(f.read_bytes()), "size": f.stat().st_size} for f in files
+    }
+    (tmp_path / MANIFEST).write_text(json.dumps({"files": facts, "methods": {}}))
+    return files
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+NEEDED = "it needs the first.ptd, second.ptd that it was built with"
+
+
+@pytest.mark.parametrize(
+    ("change", "ptds", "line"),
+    [
+        (Path.unlink, [], "needs first.ptd, which is not beside it; put it there, or give it as "),
+        (Path.unlink, ["first.ptd"], "first.ptd: cannot be read: No such file or directory"),
+        (flip, [], "first.ptd is damaged, or of another build: digest "),
+        (lambda p: p.write_bytes(b""), [], "first.ptd is damaged, or of another build: 0 bytes, "),
+        (lambda p: None, ["first.ptd"], "needs second.ptd too; give all its .ptd files"),
+        (lambda p: None, ["split.pte"], f"split.pte is no file of this package; {NEEDED}"),
+    ],
+)
+def test_external_weights_that_do_not_fit_are_told_in_a_line(split, change, ptds, line):
+    pte, first, _ = split
+    assert list(load_package(pte)) == ["forward"]
+    change(first)
+    with pytest.raises(PipelineError) as caught:
+        load_package(pte, ptds=[pte.parent / each for each in ptds])
+    (said,) = str(caught.value).splitlines()
+    assert said.startswith(f"split.pte: {line}")
 
 
 @pytest.mark.parametrize(
