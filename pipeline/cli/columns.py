@@ -26,3 +26,11 @@ def columns(
         yield "  ".join(cells).rstrip()
         if rule and number == 0:
             yield "  ".join("-" * width for width in widths)
+
+
+def cut_middle(name: str, room: int) -> str:
+    """Shorten a name in its middle: packages of a matrix differ at the end."""
+    if len(name) <= room:
+        return name
+    end = (room - 3) // 2
+    return f"{name[: room - 3 - end]}...{name[len(name) - end :]}"

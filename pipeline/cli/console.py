@@ -23,6 +23,7 @@ from pipeline.store.files import REPORT
 from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
+INTERRUPTED = "interrupted"  # the reason of a task that did not run
 _PAGE = "report.html"
 
 
@@ -76,6 +77,8 @@ class Reporter(ConsoleReporter):
             lines = ["", *table, *_manifest_lines(plan, events), *_left_out_lines(plan, events)]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
             lines += describe_failures(plan, events)
+            if any(event.reason == INTERRUPTED for event in events):
+                lines.append("interrupted: what had ended is kept")
         lines += _orphan_lines(plan)
         if any(remote.values()):  # it was asked something, can't be, or everyone is believed
             lines.append(_remote_line(remote))

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.cli.terminal import unguarded
+from pipeline.cli.columns import cut_middle
+from pipeline.cli.terminal import redirected, unguarded
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event
 from pipeline.run.batch import Outlook, Show
@@ -22,6 +23,7 @@ from pipeline.store.names import shorten_name
 from pipeline.store.visible import one_line
 
 _SECONDS_BETWEEN_LOOKS = 0.2
+_LEAST_NAME = 18
 _STYLES = {"failed": "red", "built": "green", "refit": "green"}
 
 
@@ -100,18 +102,21 @@ def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[
     kinds = " ".join(sorted({action.kind for action in actions}))
 
     def draw() -> Any:
-        return Text("\n".join(_lines(kinds, tally)), no_wrap=True, overflow="ellipsis")
+        lines = _lines(kinds, tally, console.width)
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
     with Live(draw(), console=console, transient=True, auto_refresh=False) as live:
         lock, over = threading.Lock(), threading.Event()
 
         def show(event: Event) -> None:
-            title = shorten_name(one_line(event.title))
             outcome = (f"{event.outcome:<8}", _STYLES.get(event.outcome, ""))
+            seconds = f"{event.seconds:.1f} s"
+            room = console.width - len(outcome[0]) - len(seconds) - 2
+            title = cut_middle(one_line(event.title), max(room, _LEAST_NAME))
             with lock:
                 tally.count(event)
                 live.update(draw())  # which printing shows
-                said = Text.assemble(outcome, f" {title} ", (f"{event.seconds:.1f} s", "dim"))
+                said = Text.assemble(outcome, f" {title} ", (seconds, "dim"))
                 console.print(said, no_wrap=True, overflow="ellipsis")
 
         def look() -> None:
@@ -119,34 +124,40 @@ def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[
                 with lock:
                     live.update(draw(), refresh=True)
 
+        def write(text: str) -> None:  # a failure, say: above what is drawn again
+            with lock:
+                console.print(Text(text), end="", soft_wrap=True)
+
         looking = threading.Thread(target=look, daemon=True)
         looking.start()
         try:
-            yield show
+            with redirected(stream, write):
+                yield show
         finally:
             over.set()
             looking.join()
 
 
-def _lines(kinds: str, tally: Tally) -> Iterator[str]:
-    """Yield the line of a batch, then one for each action under way."""
+def _lines(kinds: str, tally: Tally, width: int) -> Iterator[str]:
+    """Yield the line of a batch, then one for each action under way, the most important parts
+    first: a narrow terminal does without the last ones."""
     now = time.monotonic()
     running = tally.running(now)
     workers = f"{len(running)} of {tally.outlook.workers()} workers busy"
     failed = f", {tally.failed} failed" if tally.failed else ""
     left = tally.left(running)
     time_left = "" if left is None else f", about {clock(left)} left"
-    yield (
-        f"{kinds}: {tally.done} of {len(tally.actions)} done{failed}"
-        f" | {clock(now - tally.began)}{time_left} | {workers}"
-    )
+    done = f"{kinds}: {tally.done} of {len(tally.actions)} done{failed}"
+    line = f"{done} | {clock(now - tally.began)}{time_left}"
+    whole = f"{line} | {workers}"
+    yield whole if len(whole) <= width else line
     for action, status, seconds in running:
         expected = tally.outlook.expected(action)
         of = "" if expected is None else f" of about {clock(expected)}"
         steps = f" {status.done}/{status.total}" if status.total > 1 else ""
         where = f" on {one_line(status.host)}" if status.host else ""
-        name = shorten_name(one_line(action.title))
-        yield f"  {name}  {one_line(status.stage)}{steps}{where}  {clock(seconds)}{of}"
+        name = cut_middle(one_line(action.title), max(width - len(of) - 9, _LEAST_NAME))
+        yield f"  {name}  {clock(seconds)}{of}  {one_line(status.stage)}{steps}{where}"
 
 
 def clock(seconds: float) -> str:

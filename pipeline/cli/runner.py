@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
 
+from pipeline.cli.console import INTERRUPTED
 from pipeline.cli.doit_link import action_task, is_foreign, up_to_date
 from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_record import RunRecord
@@ -80,7 +81,7 @@ class BatchRunner(Runner):
             except KeyboardInterrupt:
                 for node in ready:
                     if node.run_status == "run":
-                        self._not_run(node, "interrupted")
+                        self._not_run(node, INTERRUPTED)
             finally:
                 self._close(task_dispatcher, bool(interrupts.status))
                 self.final_result = interrupts.status or self.final_result

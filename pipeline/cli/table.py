@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.cli.columns import columns
+from pipeline.cli.columns import columns, cut_middle
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
 from pipeline.report.formatting import decibel, error, percent, short
@@ -35,6 +35,8 @@ def make_table(
         width: the columns of the terminal; None is any number of them.
     """
     rows = list(_rows(plan, events, methods))
+    if not rows:  # it ended in an export
+        return
     headings = [each for each in HEADINGS if each == "package" or any(row[each] for row in rows)]
     while width is not None and (room := width - _others(rows, headings)) < _needed(rows):
         droppable = next((each for each in _DISPENSABLE if each in headings), None)
@@ -43,7 +45,7 @@ def make_table(
         headings.remove(droppable)
     if width is not None:
         room = max(width - _others(rows, headings), 8)
-        rows = [{**row, "package": _cut(row["package"], room)} for row in rows]
+        rows = [{**row, "package": cut_middle(row["package"], room)} for row in rows]
     right = [n for n, heading in enumerate(headings) if heading in _RIGHT]
     cells = [[row[heading] for heading in headings] for row in rows]
     yield from columns([headings, *cells], right=right, rule=True)
@@ -57,14 +59,6 @@ def _needed(rows: Sequence[Row]) -> int:
 def _others(rows: Sequence[Row], headings: Sequence[str]) -> int:
     """Return the columns that all but the names take, with the space between."""
     return sum(2 + max(len(each), *(len(row[each]) for row in rows)) for each in headings[1:])
-
-
-def _cut(name: str, room: int) -> str:
-    """Shorten a name in its middle: packages of a matrix differ at the end."""
-    if len(name) <= room:
-        return name
-    end = (room - 3) // 2
-    return f"{name[: room - 3 - end]}...{name[len(name) - end :]}"
 
 
 def _rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,6 +48,17 @@ def unguarded(stream: Any) -> Any:
     """Return a guarded stream as it was, for what we print with colours; foreign text in that is
     made visible before."""
     return _Unguarded(stream)
+
+
+@contextmanager
+def redirected(stream: Any, write: Callable[[str], object]) -> Iterator[None]:
+    """Within the block, give `write` what is written on a guarded stream, which stays guarded."""
+    before = stream.write
+    stream.write = lambda text: (write(text if _raw else _plain(text)), len(text))[1]
+    try:
+        yield
+    finally:
+        stream.write = before
 
 
 @contextmanager

@@ -53,11 +53,13 @@ def test_a_terminal_shows_each_action_with_stage_time_and_what_it_took_before(mo
     with progress_on(stream, ACTIONS, outlook(under_way)) as show:
         show(ended("a"))
         time.sleep(0.3)  # it is drawn again meanwhile
+        stream.write("lower:p failed: [a] reason\n")
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     assert "built    compile p/a 1.2 s" in shown
+    assert re.search(r"[\r\n]lower:p failed: \[a\] reason\n", shown), shown
     batch = r"compile: 1 of 3 done \| 0:\d\d, about 0:\d\d left \| 1 of 2 workers busy"
     assert re.search(batch, shown), shown
-    assert re.search(r"  compile p/b  quantize 12/64  0:\d\d of about 0:10", shown), shown
+    assert re.search(r"  compile p/b  0:\d\d of about 0:10  quantize 12/64", shown), shown
 
 
 @pytest.mark.parametrize(
