@@ -27,23 +27,31 @@ class Material(NamedTuple):
 
 def find_materials(plan: Plan, package: str) -> list[Material]:
     """Return the files that a package without mistakes is made from: configs, sources, what the
-    exporter read, files that options name, passes and libraries of operators.
+    exporter read, files that options name, passes and libraries of operators; of the packages too
+    whose weights decide on what its family shares.
 
     Raises SourceError for a source that can't be read.
     """
-    return sorted(set(_find(plan, package)))
+    return sorted({material for each in _makers(plan, package) for material in _find(plan, each)})
 
 
 def find_toolchain(plan: Plan, package: str) -> dict[str, str]:
     """Return the versions of all that takes part in building a package without mistakes, also of
     what its exporter imports and its backends call. Raises SourceError."""
     actions: list[Action | None] = [plan.link(package)]
-    actions += [*(plan.compiles(package) or ()), *(plan.quantizes(package) or {}).values()]
-    if (export := plan.exporter(package)) is not None:
-        actions.append(plan.models.export(export))
+    for each in _makers(plan, package):
+        actions += [*(plan.compiles(each) or ()), *(plan.quantizes(each) or {}).values()]
+        if (export := plan.exporter(each)) is not None:
+            actions.append(plan.models.export(export))
     found = [action.key["toolchain"] for action in actions if action is not None]
     every = {name: version for own in found for name, version in own.items()}
     return {name: version for name, version in every.items() if version != NOT_INSTALLED}
+
+
+def _makers(plan: Plan, package: str) -> list[str]:
+    """Return a package and those of its family whose weights stand in its files."""
+    family = plan.families.objects(package)
+    return sorted({package, *(family.compiles if family else ())})
 
 
 def _find(plan: Plan, package: str) -> Iterator[Material]:

@@ -47,6 +47,8 @@ def make_provenance(
     """
     lowering = {name: each["lowering"] for name, each in manifest["methods"].items()}
     parameters = {name: manifest[name] for name in _PARAMETERS}
+    if "family" in manifest:
+        parameters["family"] = manifest["family"]
     return {
         "buildDefinition": {
             "buildType": f"{PROJECT}#package-v1",

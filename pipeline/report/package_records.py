@@ -284,6 +284,14 @@ class OperatorLibraryRecord(TypedDict):
     methods: list[str]
 
 
+class FamilySettings(TypedDict):
+    """The family that a package is of, its base, and what it shares: patterns by file."""
+
+    name: str
+    base: str | None
+    share: dict[str, list[str]]
+
+
 class ManifestRecord(TypedDict):
     """The manifest of a package."""
 
@@ -297,6 +305,7 @@ class ManifestRecord(TypedDict):
     emit: dict[str, Any]
     constant_methods: dict[str, Any]
     metadata: NotRequired[dict[str, Any]]
+    family: NotRequired[FamilySettings]
     order: list[str]
     operators: NotRequired[list[OperatorLibraryRecord]]
     methods: dict[str, MethodManifest]

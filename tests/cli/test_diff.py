@@ -72,7 +72,7 @@ def test_everything_that_differs_is_told_method_by_method():
     assert told == {
         ("package", "size"): ("1,000", "1,038", "+38 (+3.8 %)"),
         ("package", "constants"): ("600", "630", "+30 (+5.0 %)"),
-        ("package", "asr.pte"): ("1,000", "1,030", "other bytes"),
+        ("package", "asr.pte"): ("1,000", "1,030", "+30 (+3.0 %)"),
         ("package", "w.ptd"): ("", "8", "is new"),
         ("decode", "nodes delegated"): ("9 of 10 (90.0 %)", "0 of 10 (0.0 %)", "-90.0 points"),
         ("decode", "operators delegated"): ("1 of 2 (50.0 %)", "0 of 2 (0.0 %)", "-50.0 points"),
@@ -107,6 +107,27 @@ def test_a_manifest_of_the_store_that_is_none_is_not_read(tmp_path, content):
     store = Store(tmp_path)
     entry = ActionEntry({}, {"files": {MANIFEST: store.put(content)}}, 1.0)
     assert _load_records(store, entry, MANIFEST, CONTENTS) == {}
+
+
+def test_what_a_family_shares_is_told_by_its_file():
+    def family(digest, size, share):
+        own = {"asr.pte": {"digest": digest * 64, "size": 200}}
+        foundation = {"base.ptd": {"digest": digest * 64, "size": size}}
+        settings = {"name": "base", "base": "asr", "share": {"base": share}}
+        return build(files=own | foundation, family=settings)
+
+    old, new = family("a", 800, ["*"]), family("b", 600, ["layers"])
+    comparison = compare_builds("asr", old, new, "x.json")
+    assert [tuple(row) for section in comparison.sections for row in section.rows] == [
+        ("size", "1,000", "800", "-200 (-20.0 %)"),
+        ("asr.pte", "200", "200", "other bytes"),
+        ("base.ptd", "800", "600", "-200 (-25.0 %)"),
+        ("share.base[0]", "*", "layers", ""),
+    ]
+    alone = compare_builds("asr", new, build(files=new.manifest["files"]), "x.json")
+    rows = [("name", "base", "none", ""), ("base", "asr", "none", "")]
+    rows.append(("share", "{'base': ['layers']}", "none", ""))
+    assert [(s.title, [*map(tuple, s.rows)]) for s in alone.sections] == [("family", rows)]
 
 
 def test_the_text_has_a_line_for_each():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeline.plan.materials import find_materials
 from pipeline.plan.plan import Plan
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -45,6 +46,16 @@ def test_with_a_base_a_further_package_changes_no_other(archives):
     two = links(plan_of(archives, a=family, b=family))
     three = links(plan_of(archives, a=family, b=family, c=family))
     assert two.items() <= three.items() and three["c"]
+
+
+@pytest.mark.parametrize(
+    ("family", "made_from"), [("{name: x, base: a}", "ab"), ("x", "abc"), (None, "b")]
+)
+def test_a_package_is_made_from_what_decides_on_its_weights_too(archives, family, made_from):
+    plan = plan_of(archives, a=family, b=family, c=family)
+    names = [each.name for each in find_materials(plan, "b")]
+    configs = [f"partition_configs/{each}.yaml" for each in made_from]
+    assert [name for name in names if name.startswith("partition_configs")] == configs
 
 
 def test_what_a_family_has_now_counts_for_each(archives):

@@ -29,7 +29,9 @@ from tests.support import builds
 
 FILES = {"asr.pte": b"program", "asr.ptd": b"weights"}
 REPORTS = {"report.json": b"{}", "manifest.json": b"{}"}
+FAMILY = {"name": "asr", "base": "asr-base", "share": {"asr": ["*"]}}
 MANIFEST = builds.manifest(
+    family=FAMILY,
     action="c" * 64,
     toolchain={
         "python": "3.11.2",
@@ -97,6 +99,7 @@ def test_the_statement_is_one_of_in_totos_with_slsas_provenance():
     assert materials["$TORCH_X"].digest["blake3"] == "d" * 64
     parameters = found.build_definition.external_parameters
     assert parameters["methods"]["encode"]["partitioners"][0]["name"] == "xnnpack"
+    assert parameters["family"] == FAMILY
     assert {each.name for each in found.run_details.byproducts} == {*REPORTS}
     assert found.run_details.builder.id and found.build_definition.build_type.startswith("https:")
 

@@ -282,12 +282,18 @@ def _make_manifest(
         "emit": inputs.emit,
         "constant_methods": dict(action.key["constant_methods"]),
         **({"metadata": metadata} if metadata else {}),
+        **({"family": _describe_family(own)} if (own := action.key.get("family")) else {}),
         "order": action.key["order"],
         "operators": _join_libraries(units),
         "methods": methods,
         "objects": objects,
         "files": files,
     }
+
+
+def _describe_family(family: Json) -> dict[str, Any]:
+    """Return what a config says of a family, of a link's key."""
+    return {"name": family["name"], "base": family["base"], "share": dict(family["share"])}
 
 
 def _join_libraries(units: Units) -> list[dict[str, Any]]:

@@ -113,6 +113,8 @@ def compare_builds(
     if old.manifest is not None and new.manifest is not None:
         options = ("model", "target", "order", "constant_methods", "emit", "host")
         found.append(("options", _manifest(old.manifest, new.manifest, options)))
+        before, after = (m.get("family", {}) for m in (old.manifest, new.manifest))
+        found.append(("family", _manifest(before, after, ["name", "base", "share"])))
         before, after = (m.get("metadata", {}) for m in (old.manifest, new.manifest))
         found.append(("commit in metadata", _manifest(before, after, ["revision"])))
         found.append(("toolchain", _manifest(old.manifest, new.manifest, ["toolchain"])))
@@ -134,7 +136,8 @@ def _package(old: Build, new: Build) -> Iterator[Row]:
         return
     for name, a, b in _pairs(old.manifest["files"], new.manifest["files"]):
         sizes = [f"{file['size']:,}" if file else "" for file in (a, b)]
-        yield Row(name, sizes[0], sizes[1], _existence(a, b) or "other bytes")
+        change = _existence(a, b) or _change(a["size"], b["size"]) or "other bytes"
+        yield Row(name, sizes[0], sizes[1], change)
 
 
 def _method(name: str, old: Build, new: Build) -> Iterator[Row]:
