@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getopt
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from inspect import Signature
@@ -11,7 +12,7 @@ from doit import cmd_info, cmd_run, loader
 from doit.exceptions import InvalidCommand
 from doit.task import Task
 
-from pipeline.cli.commands import GROUPS
+from pipeline.cli.commands import GROUPS, VERBS
 from pipeline.cli.doit_states import mend_states
 from pipeline.cli.grammar import check_words, describe_no_packages, empty_groups, rewrite
 from pipeline.cli.selection import Selection, find_selection, own_tasks
@@ -19,6 +20,8 @@ from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.store.errors import PipelineError
+
+_LONG_OPTIONS = ("process=", "always-execute", "verbose")
 
 MakeTasks = Callable[[], Iterator[Task]]
 
@@ -100,7 +103,9 @@ def install_into_doit(
         if {"--help", "-h"} & {*args}:
             _show_help(args[0])
         try:
-            _choose_rows(runner, args, plan(), own_tasks(namespace), allow_delayed)
+            if allow_delayed and not set(own_tasks(namespace)) & {*args}:
+                _take_options(runner, args)
+            _choose_rows(runner, args, plan())
             # doit selects tasks by the same list.
             args[:] = rewrite(args, plan, own_tasks(namespace), allow_delayed)
             select(find_selection(namespace, allow_delayed, args))
@@ -140,12 +145,26 @@ def _show_help(word: str) -> None:
         raise SystemExit
 
 
-def _choose_rows(runner: Any, words: list[str], plan: Plan, own: list[str], executes: bool) -> None:
-    """Tell a runner which packages have rows for their methods in the table: all with `-v`, which
-    is taken out of the words, and those of which methods are named."""
-    if executes and not set(own) & set(words) and words[:1] != ["-v"]:
-        runner.verbose = bool({"-v", "--verbose"} & set(words))
+def _take_options(runner: Any, words: list[str]) -> None:
+    """Take the options of a run out of the words, so that they may also stand where doit has none:
+    `doit lower vision -n 4`. Raises PipelineError for others behind our groups."""
+    if not words or words[0].startswith("-") or {*VERBS} & {*words}:
         words[:] = [word for word in words if word not in ("-v", "--verbose")]
+        return
+    command = words[0].partition(":")[0]
+    try:
+        found, words[:] = getopt.gnu_getopt(words, "n:av", _LONG_OPTIONS)
+        given = {flag.replace("process", "n").strip("-")[0]: value for flag, value in found}
+        if not given.get("n", "1").isdecimal():
+            raise getopt.GetoptError(f"-n: '{given['n']}' is no number")
+    except getopt.GetoptError as error:
+        known = f"known: -n NUMBER, -a, -v; `doit help {command}` says more"
+        raise PipelineError(f"{command}: {error}; {known}") from error
+    runner.jobs, runner.always, runner.verbose = int(given.get("n", 0)), "a" in given, "v" in given
+
+
+def _choose_rows(runner: Any, words: list[str], plan: Plan) -> None:
+    """Tell a runner which packages have rows for their methods in the table."""
     named = [word.rpartition(":")[2].split("/")[0] for word in words if "/" in word]
     runner.methods_of = tuple(p for p in plan.packages if any(fnmatchcase(p, n) for n in named))
 

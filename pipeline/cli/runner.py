@@ -50,7 +50,8 @@ class Waiting(NamedTuple):
 class BatchRunner(Runner):
     """Takes the place of all of doit's runners; `doit -n N` sets the number of workers."""
 
-    verbose = False  # whether the command line asks for rows of methods
+    jobs, always = 0, False  # as the command line says behind the names of tasks
+    verbose = False  # whether it asks for rows of methods
     methods_of: tuple[str, ...] = ()  # or for those of these packages
 
     def __init__(self, *arguments: Any) -> None:
@@ -59,7 +60,8 @@ class BatchRunner(Runner):
         stream = arguments[4]  # `doit -v 2` is doit's own way to say it
         self.reporter.verbose = self.verbose or (stream.force_global and stream.verbosity > 1)
         self.reporter.methods_of = self.methods_of
-        self._jobs: int = arguments[5] if len(arguments) > 5 else 0
+        self._jobs: int = self.jobs or (arguments[5] if len(arguments) > 5 else 0)
+        self.always_execute: bool = self.always_execute or self.always
         self._pool: Any = None
         self._lease = contextlib.ExitStack()
         self._held = False

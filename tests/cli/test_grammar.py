@@ -7,6 +7,7 @@ import pytest
 from pipeline.cli.grammar import rewrite
 from pipeline.store.errors import PipelineError
 from tests.support.bench import bench_of
+from tests.support.events import read_events
 from tests.support.resident import run_python
 
 _UNITS = {"asr": (("encode", "decode"),), "vision": (("classify",), ("embed",)), "a b": ()}
@@ -113,6 +114,8 @@ def test_words_that_name_nothing(words, message):
         ("list lowr", "no task 'lowr'; did you mean 'lower'?"),
         ("lower:pear", "no package 'pear'; did you mean 'pair'?"),
         ("plan --resolvd", "plan: no option '--resolvd'; did you mean '--resolved'?"),
+        ("lower pair --frob", "lower: option --frob not recognized; known: -n NUMBER, -a, -v; "),
+        ("lower -n x", "lower: -n: 'x' is no number; "),
         ("explain pair --all", "explain: no option '--all'; it takes none; usage: doit explain "),
     ],
 )
@@ -140,8 +143,9 @@ def test_methods_are_lowered_and_planned_alone(built):
     assert built.output.startswith("compile  pair/decode  to do")
     assert built.doit("lower", "pair/decode") == 0
     assert built.outcomes() == {"export pair": "up-to-date", "compile pair/decode": "built"}
-    assert built.doit("lower", "pair") == 0
+    assert built.doit("lower", "pair", "-n", "1") == 0
     assert built.outcomes()["link pair"] == "built"
+    assert read_events(built.root / "build")[0]["jobs"] == 1
     assert built.doit("quantize") == 0
     assert built.output.startswith("quantize: nothing to do: no config quantizes a method\n")
     assert built.doit("info", "pair") == 0 and "lower:pair" in built.output
