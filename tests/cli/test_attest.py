@@ -4,13 +4,6 @@ import json
 import shutil
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
@@ -19,18 +12,9 @@ from pipeline.store.envelopes import open_bundle
 from pipeline.store.errors import PipelineError
 from pipeline.store.signing import load_keys
 from tests.run.test_refit import PORTABLE, start, write
+from tests.support.keys import write_keys
 
 NAMES = ("small.pte.intoto.jsonl", "small.cdx.json")
-
-
-def write_keys(folder):
-    """Write a pair of keys; return the private one's path and the public one's."""
-    private = Ed25519PrivateKey.generate()
-    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "key.pem").write_bytes(pem)
-    public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (folder / "key.pub").write_bytes(public)
-    return folder / "key.pem", folder / "key.pub"
 
 
 @pytest.fixture(scope="module")

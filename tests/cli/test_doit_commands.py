@@ -10,9 +10,9 @@ import pytest
 from pipeline.report.attestation import PROVENANCE, make_statement
 from pipeline.store.envelopes import sign_statement
 from pipeline.store.signing import load_keys
-from tests.cli.test_attest import write_keys
 from tests.report.test_attestation import digests, provenance
 from tests.support.bench import REPOSITORY, bench_of
+from tests.support.keys import write_keys
 
 
 @pytest.fixture(scope="module")

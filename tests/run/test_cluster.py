@@ -14,8 +14,8 @@ import pytest
 
 from pipeline.store.digest import hash_bytes
 from tests.backends.test_plugins import install
-from tests.store.test_shared_store import keys_in
 from tests.support.cluster import running_cluster
+from tests.support.keys import write_keys
 from tests.support.patches import python_path
 from tests.support.processes import descendants, gone, has_open, wait_for
 from tests.support.sites import s3_options
@@ -37,10 +37,10 @@ def filesystem(endpoint):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, endpoint, filesystem):
     folder = tmp_path_factory.mktemp("cluster")
-    signing, _ = keys_in(folder / "keys")
+    signing, _ = write_keys(folder / "keys")
     remote = {
         "PTE_PIPELINE_REMOTE": f"s3://{BUCKET}/cache",
-        "PTE_PIPELINE_SIGNING_KEY": signing,
+        "PTE_PIPELINE_SIGNING_KEY": str(signing),
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_ENDPOINT_URL": endpoint,

@@ -9,6 +9,7 @@ import torch
 from pipeline.devices.load_package import load_package
 from pipeline.store.errors import PipelineError
 from tests.support.bench import REPOSITORY, Bench
+from tests.support.keys import write_keys
 
 pytestmark = pytest.mark.slow
 CONFIG = "partition_configs/assistant.yaml"
@@ -136,14 +137,31 @@ methods: {forward: {partitioners: [xnnpack]}}
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """Two packages that share a table and a layer, linked."""
-    bench = Bench(tmp_path_factory.mktemp("tiny"))
+    folder = tmp_path_factory.mktemp("tiny")
+    bench, (private, _) = write_tiny(folder / "first"), write_keys(folder)
+    remote = {"PTE_PIPELINE_REMOTE": (folder / "remote").as_uri()}
+    assert bench.doit("lower", PTE_PIPELINE_SIGNING_KEY=str(private), **remote) == 0, bench.output
+    return bench
+
+
+def write_tiny(folder):
     files = {"dodo.py": "from pipeline.tasks import *\n"}
     files |= {"models/tiny.py": EXPORTER, "partition_configs/tiny.yaml": TINY}
     for name, text in files.items():
-        (bench.root / name).parent.mkdir(exist_ok=True)
-        (bench.root / name).write_text(text)
-    assert bench.doit("lower") == 0, bench.output
-    return bench
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return Bench(folder)
+
+
+def test_a_family_comes_whole_from_a_remote(tiny, tmp_path):
+    fresh, theirs = write_tiny(tmp_path / "fresh"), tiny.root.parent
+    remote = {"PTE_PIPELINE_REMOTE": (theirs / "remote").as_uri()}
+    remote["PTE_PIPELINE_TRUSTED_KEYS"] = str(theirs / "key.pub")
+    assert fresh.doit("lower", **remote) == 0, fresh.output
+    assert {*fresh.outcomes().values()} == {"hit"}, fresh.outcomes()
+    for package in ("tiny-1", "tiny-2"):
+        for name in (f"{package}.pte", "tiny.ptd"):
+            assert fresh.bytes_of(package, name) == tiny.bytes_of(package, name)
 
 
 def test_a_further_package_is_linked_without_torch(tiny):

@@ -5,13 +5,6 @@ import shutil
 import socket
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +12,7 @@ from pipeline.store import digest, remote
 from pipeline.store.remote import RemoteSettings
 from pipeline.store.store import MissingBlobError, Store
 from tests.support.bench import Bench
+from tests.support.keys import write_keys
 
 KEY = {"kind": "test", "n": 1}
 
@@ -157,34 +151,27 @@ def fill(built, url, **environment):
     assert built.doit(PTE_PIPELINE_REMOTE=url, **environment) == 0, built.output
 
 
+def remote_line(bench):
+    (line,) = (line for line in bench.output.splitlines() if line.startswith("remote: "))
+    return line
+
+
 def remote_record(bench):
     return json.loads((bench.root / "build" / "run.json").read_text())["remote"]
-
-
-def keys_in(folder):
-    private = Ed25519PrivateKey.generate()
-    folder.mkdir()
-    (folder / "key.pem").write_bytes(
-        private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    )
-    (folder / "key.pub").write_bytes(
-        private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
-    return str(folder / "key.pem"), str(folder / "key.pub")
 
 
 @pytest.mark.slow
 def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     """Signed ones; then with another key, which is as if they were not there."""
     url = f"file://{tmp_path}/remote"
-    private, public = keys_in(tmp_path / "ours")
-    _, stranger = keys_in(tmp_path / "theirs")
-    fill(built, url, PTE_PIPELINE_SIGNING_KEY=private)
+    private, public = write_keys(tmp_path / "ours")
+    _, stranger = write_keys(tmp_path / "theirs")
+    fill(built, url, PTE_PIPELINE_SIGNING_KEY=str(private))
     assert remote_record(built)["pushed"] > 10
-    assert "; 0 not there" not in built.output.splitlines()[-1]
+    assert "; 0 not there" not in remote_line(built)
 
     bench = colleague(built, tmp_path)
-    trusting = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": public}
+    trusting = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": str(public)}
     assert bench.doit("plan", **trusting) == 0, bench.output
     assert "to do" not in bench.output and "in the store" in bench.output
     assert files(bench.store / "actions") and not files(bench.store / "blobs")  # which nobody needs
@@ -194,14 +181,14 @@ def test_colleague_takes_packages_from_the_remote(built, tmp_path):
     assert remote_record(bench)["pushed"] == 0
     assert remote_record(bench)["hits"] > 3
     assert not list((bench.root / "build" / ".logs").glob("*"))  # no worker ran
-    assert bench.output.splitlines()[-1].startswith("remote: ")
+    assert remote_line(bench)
 
     assert bench.doit(**trusting) == 0
     assert bench.output == "up to date: 1 package\n"  # and nothing of the remote
 
     shutil.rmtree(bench.root / "build")
     shutil.rmtree(bench.store)
-    assert bench.doit("plan", PTE_PIPELINE_REMOTE=url, PTE_PIPELINE_TRUSTED_KEYS=stranger) == 0
+    assert bench.doit("plan", PTE_PIPELINE_REMOTE=url, PTE_PIPELINE_TRUSTED_KEYS=str(stranger)) == 0
     assert "to do" in bench.output and "in the store" not in bench.output
 
 
@@ -230,13 +217,13 @@ def test_blobs_that_a_remote_has_by_name_alone_are_made_again(built, tmp_path):
 def test_unsigned_results_are_ignored_and_counted_where_a_key_is_configured(built, tmp_path):
     url = f"file://{tmp_path}/remote"
     fill(built, url, PTE_PIPELINE_REMOTE_TRUST="unsigned")
-    _, public = keys_in(tmp_path / "keys")
+    _, public = write_keys(tmp_path / "keys")
     bench = colleague(built, tmp_path)
-    environment = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": public}
+    environment = {"PTE_PIPELINE_REMOTE": url, "PTE_PIPELINE_TRUSTED_KEYS": str(public)}
     assert bench.doit("lower", **environment) == 0, bench.output
     assert bench.outcomes()["export pair"] == bench.outcomes()["link pair"] == "built"
     assert remote_record(bench)["unsigned"] > 3
-    assert "without a trusted signature, ignored" in bench.output.splitlines()[-1]
+    assert "without a trusted signature, ignored" in remote_line(bench)
     assert bench.bytes_of("pair", "pair.pte") == built.bytes_of("pair", "pair.pte")
 
 
@@ -272,7 +259,7 @@ def test_remote_that_never_answers_costs_a_bounded_time(built, tmp_path):
         assert built.doit("lower", timeout=120) == 0, built.output
     assert built.outcomes()["compile pair/decode"] == "built"
     assert remote_record(built)["problem"]
-    assert "remote: " in built.output.splitlines()[-1]
+    assert remote_line(built)
     assert "Traceback" not in built.output
 
 

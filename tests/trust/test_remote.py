@@ -21,6 +21,7 @@ from pipeline.store.names import is_file_name
 from pipeline.store.remote import Remote, RemoteSettings
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace
+from tests.support.keys import write_keys
 from tests.trust.forged import NAMES, Victim, attack, check_of, mutate
 
 EXAMPLES = int(os.environ.get("PTE_FORGED", "3"))
@@ -133,7 +134,7 @@ def test_what_was_believed_unsigned_is_no_result_where_signatures_are_asked_for(
     """Or one who signs would sign what follows from it."""
     site, key = folder, {"kind": "test"}
     Store(tmp_path / "a", site.settings()).put_result(key, {"forged": 1})
-    believer, (private, public) = Store(tmp_path / "b", site.settings()), keys_in(tmp_path)
+    believer, (private, public) = Store(tmp_path / "b", site.settings()), write_keys(tmp_path)
     assert believer.get_by_key(key).result == {"forged": 1}
     assert Store(tmp_path / "b").get_by_key(key) is None  # or it would sign in two steps
     signer = Store(tmp_path / "b", site.settings(signing_key=private, unsigned=False))
@@ -153,18 +154,6 @@ def test_a_package_of_unsigned_results_is_not_up_to_date_where_they_are_not_beli
     assert link["outcome"] == "built" and "unsigned results" in link["reason"]
     assert forged.checkout.doit("lower:pair") == 0
     assert forged.checkout.output.startswith("up to date")
-
-
-def keys_in(folder):
-    from cryptography.hazmat.primitives import serialization as to
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    key = Ed25519PrivateKey.generate()
-    private = (to.Encoding.PEM, to.PrivateFormat.PKCS8, to.NoEncryption())
-    (folder / "key.pem").write_bytes(key.private_bytes(*private))
-    public = (to.Encoding.PEM, to.PublicFormat.SubjectPublicKeyInfo)
-    (folder / "key.pub").write_bytes(key.public_key().public_bytes(*public))
-    return folder / "key.pem", folder / "key.pub"
 
 
 def test_a_signed_result_is_of_its_action_alone(victim):
