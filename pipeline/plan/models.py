@@ -23,7 +23,7 @@ from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_re
 from pipeline.program import sources
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.store.digest import Digest
-from pipeline.store.errors import Problem, SourceError, did_you_mean
+from pipeline.store.errors import Problem, SourceError, did_you_mean, join
 from pipeline.store.toolchain import code
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
@@ -92,6 +92,23 @@ class Models:
         known = f"known: none; put one into {self.workspace.models.name}/"
         known = did_you_mean(model, sorted(models)) if models else known
         yield document.problem("model", f"no model '{model}'", known)
+
+    def unknown_names(self, document: Document) -> Iterator[Problem]:
+        """Yield a problem for the model, or each of its methods, that a config with other mistakes
+        names and that is not there."""
+        data = document.data if isinstance(document.data, dict) else {}
+        model, written = data.get("model"), data.get("methods")
+        if not isinstance(model, str):
+            return
+        yield from self.problems(model, document)
+        if model not in self.sources or "export" in data or not isinstance(written, dict):
+            return
+        with suppress(SourceError):  # which is told once there is no other mistake
+            if methods := self.methods(model):
+                for name in (each for each in written if isinstance(each, str)):
+                    if name not in methods:
+                        where, hint = join("methods", name), did_you_mean(name, methods)
+                        yield document.problem(where, "is no method of the model", hint)
 
     def source(self, export: str) -> ModelSource:
         """Return the source of an export."""

@@ -101,8 +101,10 @@ class Plan:
         parsed = self.configs.parsed(package)
         config, document = parsed.config, parsed.document
         found = [*parsed.problems, *(check_backends(document) if document else ())]
-        if config is None or document is None:
+        if document is None:
             return tuple(found)
+        if config is None:
+            return (*found, *self.models.unknown_names(document))
         found += check_config(config, document, self.workspace)
         found += self.families.problems(package, document)
         if config.emit.metadata_revision and not self._revision:

@@ -67,6 +67,14 @@ PLANNED = {
         config("one", "encode", "decode", "embed"),
         "methods.embed: is no method of the model",
     ),
+    "no_model_either": (
+        config("absent", "forward").replace("[]", "[xnpack]"),
+        "no_model_either.yaml:1: model: no model 'absent'; known: ",
+    ),
+    "lacks_too": (
+        config("one", "encode", "decode", "embed").replace("[]", "[xnpack]", 1),
+        "methods.embed: is no method of the model",
+    ),
     "escapes": (
         "model: ../../pair\nmethods:\n  encode: {partitioners: []}\n",
         "escapes.yaml:1: model: ",
