@@ -179,6 +179,8 @@ VERBS: Mapping[str, Command] = {
             "rebuild",
             "compile again without any cache, and compare every byte",
             "[package ...]",
+            more="All of it runs on this machine, whatever the executor: the stores of a cluster's "
+            "workers would answer for it.",
             examples=(("doit rebuild vision", "says where bytes differ"),),
         ),
         Command(

@@ -46,6 +46,8 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             that are not current: then nothing is built.
     """
     packages = _current_packages(plan, words)
+    if plan.workspace.executor:
+        yield f"rebuild: runs on this machine, not on {plan.workspace.executor}"
     with _temporary_folder(plan.workspace.build) as folder:
         build = folder / "build"
         # A cluster's workers have stores of their own, which would give what they made before.
