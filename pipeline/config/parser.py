@@ -28,7 +28,8 @@ from pipeline.backends import (
 from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import KEYS, Composition, Document
-from pipeline.config.edge import FACTORY, PassSpec
+from pipeline.config.edge import FACTORY, EdgeConfig, PassSpec
+from pipeline.config.emission import EmitConfig
 from pipeline.config.family import Family
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
@@ -38,6 +39,7 @@ from pipeline.config.fields import (
     wrong_package_name,
 )
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
+from pipeline.config.validation import Gates, Latency, ValidateConfig
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, plural, shown
 
 _M = TypeVar("_M", bound=Options)
@@ -49,6 +51,16 @@ _REMEDIES = {
     "model": "name one of models/",
     "methods": "name every method of the model",
     "partitioners": PORTABLE,
+}
+# Where keys stand that are looked for elsewhere; a section comes before those in it.
+_SECTIONS: dict[str, type[Options]] = {
+    "the package": PackageConfig,
+    "methods.<method>": MethodConfig,
+    "methods.<method>.edge": EdgeConfig,
+    "emit": EmitConfig,
+    "validate": ValidateConfig,
+    "validate.gates": Gates,
+    "validate.latency": Latency,
 }
 _MAPPINGS: dict[type[Options], str] = {
     Family: "write its name, or {name: <name>}",
@@ -187,7 +199,9 @@ class _Reader:
         for key, value in data.items():
             if key not in fields:
                 known = did_you_mean(_word(key), [*fields, *more])
-                mistakes.add(f"unknown key {shown(key)}", known, key=key)
+                place = _find_section(_word(key))
+                hint = f"it belongs to {place}; {known}" if place else known
+                mistakes.add(f"unknown key {shown(key)}", hint, key=key)
             elif value is None:
                 hint = _REMEDIES.get(key, "give it a value or leave it out")
                 mistakes.add("is empty", hint, loc=(key,))
@@ -377,6 +391,11 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
         one = re.fullmatch(r"[\w.:/-]{1,60}", _word(value))
         known = f"write [{value}]" if one else _REMEDIES.get(key, "")
     return f"is {shown(value)}, {must}", known
+
+
+def _find_section(key: str) -> str:
+    """Return the first section of a config that has a key; "" where none has it."""
+    return next((name for name, of in _SECTIONS.items() if key in of.model_fields), "")
 
 
 def _word(value: object) -> str:

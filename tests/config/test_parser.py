@@ -245,6 +245,10 @@ MISTAKES = [
      f"methods.'de code': is 'de code', must be {NAME_RULE}"),
     ("methods.encode.partitoners", [], "methods.encode: unknown key 'partitoners'; did you mean "
      "'partitioners'? known: partitioners, modules, edge, quantize, emit, recipe"),
+    ("partitioners", [],
+     "unknown key 'partitioners'; it belongs to methods.<method>; did you mean"),
+    ("validate.max_size", 1, "validate: unknown key 'max_size'; it belongs to validate.gates; "),
+    ("methods.encode.target", "x", "methods.encode: unknown key 'target'; it belongs to the pack"),
     ("methods.encode.partitioners", ..., f"methods.encode.partitioners: is missing; {PORTABLE}"),
     ("methods.encode.partitioners", None, f"methods.encode.partitioners: is empty; {PORTABLE}"),
     ("methods.encode.partitioners", "xnnpack",
