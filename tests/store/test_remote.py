@@ -476,7 +476,7 @@ def black_hole(connection):
 def drip(connection):
     connection.recv(1 << 16)
     connection.sendall(b"HTTP/1.1 206 Partial Content\r\nContent-Length: 1000000\r\n\r\n")
-    for _ in range(200):
+    for _ in range(2000):
         connection.sendall(b"x")
         time.sleep(0.05)
 
@@ -502,7 +502,7 @@ def test_server_that_does_not_serve_is_given_up(answer, blob_file):
         user.push_blob(BLOB, blob_file)
         assert "s3://bucket: given up after 3 errors in a row: " in user.problem
         assert "\n" not in user.problem
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 60  # the drip lasts 100 s
 
         assert fetched(user) is None
         assert user.fetch_result(ACTION) is None
@@ -518,7 +518,7 @@ def test_server_that_is_down_is_given_up(blob_file):
     user.push_result(ACTION, RECORD)
     user.push_blob(BLOB, blob_file)
     assert user.fetch_result(ACTION) is None
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert "Could not connect" in user.problem
     assert counted(user) == {"errors": 3}
 
@@ -536,14 +536,12 @@ for number in range(5):
 print(remote.counts.errors, remote.problem)
 """
     with server(black_hole) as endpoint:
-        started = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", script, endpoint], capture_output=True, text=True, timeout=30
+            [sys.executable, "-c", script, endpoint], capture_output=True, text=True, timeout=100
         )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("3 s3://bucket: given up after 3 errors in a row")
     assert "no answer within 0.4 s" in done.stdout
-    assert time.monotonic() - started < 15
 
 
 class StuckFileSystem(MemoryFileSystem):
@@ -551,10 +549,13 @@ class StuckFileSystem(MemoryFileSystem):
 
     protocol = "stuck"
     stuck_in = ""
+    may_go_on = threading.Event()
+    gone_on = False
 
     def _stick(self, method):
         if method == self.stuck_in:
-            threading.Event().wait(5)
+            self.may_go_on.wait(30)
+            StuckFileSystem.gone_on = True
 
     def info(self, path, **options):
         self._stick("info")
@@ -577,13 +578,15 @@ class StuckFileSystem(MemoryFileSystem):
 def test_every_step_has_a_limit(monkeypatch, blob_file, method):
     fsspec.register_implementation("stuck", StuckFileSystem, clobber=True)
     monkeypatch.setattr(StuckFileSystem, "stuck_in", method)
+    monkeypatch.setattr(StuckFileSystem, "may_go_on", threading.Event())
+    monkeypatch.setattr(StuckFileSystem, "gone_on", False)
     user = Remote(RemoteSettings(f"stuck://{secrets.token_hex(4)}", timeout=0.1))
-    started = time.monotonic()
     user.push_blob(BLOB, blob_file)
-    assert 0.1 <= time.monotonic() - started < 4
     assert counted(user) == {"errors": 1}
     monkeypatch.setattr(StuckFileSystem, "stuck_in", "")
     assert fetched(Remote(user.settings)) is None
+    assert not StuckFileSystem.gone_on
+    StuckFileSystem.may_go_on.set()
 
 
 class CancelledFileSystem(MemoryFileSystem):

@@ -85,10 +85,10 @@ FILES = {
 def test_a_hostile_file_is_one_line(root, name):
     path = root / "partition_configs" / os.fsdecode(name)
     FILES[name](path)
-    begin = time.monotonic()
+    begin = time.process_time()
     ((package, lines),) = look(root).items()
     assert len(lines) == 1 and package.isprintable()
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 LONG = [
@@ -206,9 +206,9 @@ def test_options_of_a_pass_are_data_that_a_key_can_hold(root, options):
 )
 def test_names_and_numbers_of_packages_have_limits(root, text):
     (root / "partition_configs" / "p.yaml").write_text(GOOD + text)
-    begin = time.monotonic()
+    begin = time.process_time()
     assert all(len(lines) >= 1 for lines in look(root).values())
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 BASELINES = {

@@ -252,12 +252,12 @@ def endless(connection):
 
 def claims_much(connection):
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000000\r\n\r\n{")
-    time.sleep(5)
+    time.sleep(100)
 
 
 def drips(connection):
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
-    for _ in range(100):
+    for _ in range(1000):
         connection.sendall(b"{")
         time.sleep(0.1)
 
@@ -274,7 +274,7 @@ def test_an_answer_that_does_not_end_is_a_miss(answer):
         remote = Remote(RemoteSettings(url, unsigned=True, timeout=1.0))
         before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
         assert remote.fetch_result("0" * 64) is None
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60  # the others last 100 s
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
 
 

@@ -485,7 +485,7 @@ def test_nothing_outlives_a_child(tmp_path, watched):
 
     began = time.monotonic()
     pid = run_isolated(leave, make_watch(tmp_path) if watched else None)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50  # it does not wait for the end of the minute
     assert gone({pid}, within=2)
 
 

@@ -110,10 +110,11 @@ def test_what_cannot_be_seen_is_told_apart(judges):
 
 
 @pytest.mark.slow
-def test_all_samples_pass_on_ten_seeds(judges):
+def test_all_samples_pass_on_three_seeds(judges):
+    """The next test draws forty others in each run."""
     found = {}
     for sample in judges.samples:
-        for seed in range(10):
+        for seed in range(3):
             verdict = judges.judge(sample, "", seed)
             if verdict["outcome"] != "equivalent":
                 found[sample, seed] = verdict["sentences"]
