@@ -195,10 +195,14 @@ VERIFY = Command(
     "verify",
     "hold a folder to the attestations in it, anywhere, without a workspace",
     "folder [public key ...]",
+    options={"commit <id>": "the commit of git that all must be built from, in full"},
     more="Keys are Ed25519 public keys in PEM, by default those that the settings trust "
     "(PTE_PIPELINE_TRUSTED_KEYS). All files that an attestation names must be there, reports "
-    "aside, and no others. The exit status is 1 where something is wrong.",
-    examples=(("doit verify release key.pub", "whether a release is what was built"),),
+    "aside, beside it, and no others. The exit status is 1 where something is wrong.",
+    examples=(
+        ("doit verify release key.pub", "whether a release is what was built"),
+        ("doit verify --commit $(git rev-parse v2) release key.pub", "and is no older one"),
+    ),
 )
 INIT = Command(
     "init",

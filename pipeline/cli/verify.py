@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,17 +15,20 @@ from pipeline.store.settings import VARIABLES, read_keys
 from pipeline.store.signing import load_keys
 from pipeline.store.visible import one_line
 
+COMMIT = "--commit"
+
 
 def run(words: Sequence[str], root: Path) -> int:
     """Print what holds of a folder, and what does not; return the exit status.
 
     Args:
-        words: the folder and public keys.
+        words: the folder and public keys, and `--commit` with a commit, if one is given.
         root: whose settings name the trusted keys, if none are given.
 
     Raises:
         PipelineError: the command line makes no sense, or a key can't be used.
     """
+    words, commit = _take_commit(words)
     if not words or words[0].startswith("-"):
         raise PipelineError(f"usage: {usage(VERIFY)}")
     folder, *given = map(Path, words)
@@ -35,7 +39,7 @@ def run(words: Sequence[str], root: Path) -> int:
     if not keys.trusted:
         hint = f"name the file of one after the folder, or in {VARIABLES['trusted_keys']}"
         raise PipelineError(f"verify: no public key to verify with; {hint}")
-    verdict = verify_folder(folder, keys)
+    verdict = verify_folder(folder, keys, commit)
     for line in verdict.lines:
         print(one_line(line))
     for line in verdict.problems:
@@ -43,3 +47,14 @@ def run(words: Sequence[str], root: Path) -> int:
     if verdict.problems:
         print(f"verify: {folder}: {plural(len(verdict.problems), 'thing')} wrong", file=sys.stderr)
     return int(bool(verdict.problems))
+
+
+def _take_commit(words: Sequence[str]) -> tuple[Sequence[str], str]:
+    """Return the words without the option `--commit`, and its value."""
+    if COMMIT not in words:
+        return words, ""
+    place = words.index(COMMIT)
+    commit = "".join(words[place + 1 : place + 2]).lower()
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+        raise PipelineError(f"verify: {COMMIT} {commit}: must be the whole id of a commit of git's")
+    return [*words[:place], *words[place + 2 :]], commit

@@ -35,7 +35,21 @@ class _RunDetails(TypedDict):
     byproducts: NotRequired[list[_File]]
 
 
+class _Commit(TypedDict):
+    gitCommit: str
+
+
+class _Source(TypedDict):
+    name: str
+    digest: _Commit
+
+
+class _BuildDefinition(TypedDict):
+    resolvedDependencies: NotRequired[list[Any]]
+
+
 class _Provenance(TypedDict):
+    buildDefinition: NotRequired[_BuildDefinition]
     runDetails: _RunDetails
 
 
@@ -52,32 +66,41 @@ class Verdict(NamedTuple):
 
 
 class _Attested(NamedTuple):
-    """The SHA-256 of files by name: those that must be there, and reports, which need not."""
+    """The SHA-256 of files by their paths in the verified folder: those that must be there, and
+    reports, which need not; `commit` is that of the sources, "" where it names none, and `changed`
+    tells that tracked files differed from it."""
 
     signer: str
     subjects: Mapping[str, str]
     reports: Mapping[str, str]
+    commit: str
+    changed: bool
 
 
-def verify_folder(folder: Path, keys: Keys) -> Verdict:
-    """Hold the files of a folder to the attestations in it, each of which a trusted key must have
-    signed: all that they name must be there with its content, and no other file.
+def verify_folder(folder: Path, keys: Keys, commit: str = "") -> Verdict:
+    """Hold the files of a folder to the attestations in it and in folders in it, each of which a
+    trusted key must have signed: all that they name must be there, beside them, with its content,
+    and no other file; and all must be built from a commit, if one is given.
 
     Raises PipelineError for a folder that can't be read.
     """
     files = _list_files(folder)
-    bundles = [name for name in files if name.endswith(BUNDLE_SUFFIX) and "/" not in name]
+    bundles = [name for name in files if name.endswith(BUNDLE_SUFFIX)]
     verdict, named, all_read = Verdict([], []), {*bundles}, True
+    present = {*files}
     for bundle in bundles:
         try:
-            found = _read_bundle(folder / bundle, keys)
+            found = _read_bundle(folder, bundle, keys)
         except ValueError as error:
             verdict.problems.append(f"{bundle}: {error}")
             all_read = False
             continue
         for attested in found:
-            _compare(folder, {*files}, bundle, attested, verdict)
             named |= {*attested.subjects, *attested.reports}
+            if wrong := _find_wrong_commit(attested, commit):
+                verdict.problems.append(f"{bundle}: {wrong}")
+                continue
+            _compare(folder, present, bundle, attested, verdict)
     if not bundles:
         verdict.problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
     elif all_read:  # or it is not known what the others name
@@ -104,9 +127,10 @@ def _list_files(folder: Path) -> list[str]:
     return sorted(name.replace(os.sep, "/") for name in found)
 
 
-def _read_bundle(path: Path, keys: Keys) -> list[_Attested]:
+def _read_bundle(folder: Path, bundle: str, keys: Keys) -> list[_Attested]:
     """Return the provenances of a bundle that a trusted key signed. Raises ValueError where there
     is none, or one of another form."""
+    path, where = folder / bundle, bundle[: bundle.rfind("/") + 1]
     try:
         if not is_plain(path):
             raise ValueError("is no file")
@@ -117,11 +141,11 @@ def _read_bundle(path: Path, keys: Keys) -> list[_Attested]:
     own = [each for each in found if isinstance(each[0], dict) and kinds.items() <= each[0].items()]
     if not own:
         raise ValueError(reasons[0] if reasons else "holds no provenance")
-    return [_parse(statement, signer) for statement, signer in own]
+    return [_parse(statement, signer, where) for statement, signer in own]
 
 
-def _parse(statement: Mapping[str, Any], signer: str) -> _Attested:
-    """Return the files that a provenance names. Raises ValueError."""
+def _parse(statement: Mapping[str, Any], signer: str, where: str) -> _Attested:
+    """Return the files that a provenance in the folder `where` names. Raises ValueError."""
     if not fits(statement, _Statement, open_fields=True) or not statement["subject"]:
         raise ValueError("its provenance names no files by SHA-256")
     byproducts = statement["predicate"]["runDetails"].get("byproducts", ())
@@ -131,7 +155,28 @@ def _parse(statement: Mapping[str, Any], signer: str) -> _Attested:
     )
     if wrong := [name for name in (*subjects, *reports) if not is_file_path(name)]:
         raise ValueError(f"names {shown(wrong[0])}, which is no file in a folder")
-    return _Attested(signer, subjects, reports)
+    definition = statement["predicate"].get("buildDefinition", {})
+    made_from = definition.get("resolvedDependencies", ())
+    sources = [each for each in made_from if fits(each, _Source, open_fields=True)]
+    source = sources[0] if sources else {"digest": {"gitCommit": ""}}
+    return _Attested(
+        signer,
+        {where + name: digest for name, digest in subjects.items()},
+        {where + name: digest for name, digest in reports.items()},
+        source["digest"]["gitCommit"],
+        "annotations" in source,
+    )
+
+
+def _find_wrong_commit(attested: _Attested, commit: str) -> str:
+    """Return what is wrong where files must be built from a commit, or ""."""
+    if not commit:
+        return ""
+    if not attested.commit:
+        return f"names no commit, must be of {commit[:12]}"
+    if attested.commit != commit:
+        return f"is of commit {shown(attested.commit[:12])}, not of {commit[:12]}"
+    return f"is of commit {commit[:12]} with changes" if attested.changed else ""
 
 
 def _compare(

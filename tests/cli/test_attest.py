@@ -93,7 +93,7 @@ def test_a_folder_is_verified_anywhere(attested, tmp_path, capsys):
     ]
 
 
-USAGE = "usage: doit verify folder"
+USAGE = "usage: doit verify [--commit <id>] folder"
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,11 @@ USAGE = "usage: doit verify folder"
     [
         ([], USAGE),
         (["--key", "x"], USAGE),
-        (["nowhere"], "verify: nowhere: is no folder; usage: doit verify folder"),
+        (["nowhere"], "verify: nowhere: is no folder; " + USAGE),
         (["."], "verify: no public key to verify with; name the file of one after the folder"),
         ([".", "key.pem"], "key.pem: is no Ed25519 public key in PEM"),
+        ([".", "--commit"], "verify: --commit : must be the whole id of a commit of git's"),
+        (["--commit", "abc123", "."], "verify: --commit abc123: must be the whole id of a commit"),
         ([".", "none.pub"], "none.pub: cannot be read (No such file or directory)"),
     ],
 )

@@ -6,6 +6,8 @@ import copy
 import json
 import os
 import shutil
+from functools import reduce
+from operator import getitem
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -251,6 +253,35 @@ def test_two_packages_stand_in_one_folder(folder):
     (folder / "b.pte.intoto.jsonl").write_bytes(sign_statement(other, KEYS))
     found = verify_folder(folder, KEYS)
     assert not found.problems and len(found.lines) == 2
+
+
+def test_packages_stand_in_folders_of_a_folder(folder):
+    (folder / "release").mkdir()
+    for path in [*folder.iterdir()]:
+        if path.is_file():
+            path.rename(folder / "release" / path.name)
+    found = verify_folder(folder, KEYS)
+    assert not found.problems
+    assert found.lines[0].startswith(f"release/{BUNDLE}: 4 files as attested, ")
+    flip(folder, "release/asr.ptd")
+    (folder / "asr.pte").touch()  # outside of the folder of its attestation
+    assert verify_folder(folder, KEYS).problems == [
+        "release/asr.ptd: has another content than is attested",
+        "asr.pte: is in no attestation",
+    ]
+
+
+def test_files_of_another_commit_are_told(folder):
+    def told(commit):
+        return verify_folder(folder, KEYS, commit).problems
+
+    assert told("a" * 40) == [f"{BUNDLE}: is of commit aaaaaaaaaaaa with changes"]
+    assert told("b" * 40) == [f"{BUNDLE}: is of commit 'aaaaaaaaaaaa', not of bbbbbbbbbbbb"]
+    sources = ("predicate", "buildDefinition", "resolvedDependencies", 0)
+    resign(folder, lambda s: reduce(getitem, sources, s).pop("annotations"))
+    assert not told("a" * 40)
+    resign(folder, lambda s: reduce(getitem, sources[:-1], s).pop(0))
+    assert told("a" * 40) == [f"{BUNDLE}: names no commit, must be of aaaaaaaaaaaa"]
 
 
 @pytest.fixture(scope="module")
