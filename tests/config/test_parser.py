@@ -246,7 +246,7 @@ MISTAKES = [
     ("methods.encode.partitoners", [], "methods.encode: unknown key 'partitoners'; did you mean "
      "'partitioners'? known: partitioners, modules, edge, quantize, emit, recipe"),
     ("partitioners", [],
-     "unknown key 'partitioners'; it belongs to methods.<method>; did you mean"),
+     "unknown key 'partitioners'; it belongs to methods.<method>; known: model"),
     ("validate.max_size", 1, "validate: unknown key 'max_size'; it belongs to validate.gates; "),
     ("methods.encode.target", "x", "methods.encode: unknown key 'target'; it belongs to the pack"),
     ("methods.encode.partitioners", ..., f"methods.encode.partitioners: is missing; {PORTABLE}"),
