@@ -15,7 +15,7 @@ from pipeline.report.stream import EventStream
 from pipeline.run.expectations import remember
 from pipeline.run.worker import Report
 from pipeline.store.digest import Digest
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import sweep
 from pipeline.store.maintenance import evict
 from pipeline.store.store import Store
@@ -178,5 +178,5 @@ def _write_overview(plan: Plan, reporter: Any) -> None:
         if not known and hasattr(reporter, "summarize"):
             reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")
     except Exception as error:  # a record that was edited, say: the run is what it was
-        text = one_line(f"{type(error).__name__}: {error}")
+        text = one_line(describe_error(error))
         reporter.write(f"the reports over all packages could not be written: {text}\n")

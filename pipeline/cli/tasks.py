@@ -33,7 +33,7 @@ from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
 from pipeline.plan.waves import ask_for_exports
 from pipeline.run.install import clean, find_orphans
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import open_workspace
 
@@ -197,8 +197,11 @@ def task_lower() -> Iterator[dict[str, Any]]:
 
 
 def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
-    for name in clean(plan.workspace, package, dryrun):
-        print(one_line(f"lower:{package} - removing {name}"))
+    try:
+        for name in clean(plan.workspace, package, dryrun):
+            print(one_line(f"lower:{package} - removing {name}"))
+    except OSError as error:  # for which doit would print a traceback, and end with 0
+        raise SystemExit(f"clean: {describe_error(error)}") from error
 
 
 def clean_orphans(dryrun: bool) -> int:

@@ -166,7 +166,10 @@ def temporary(folder: Path, root: Path | None = None) -> Iterator[BinaryIO]:
 def _locked(folder: Path) -> BinaryIO:
     while True:
         path = folder / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
-        file = open(path, "xb")  # noqa: SIM115
+        try:
+            file = open(path, "xb")  # noqa: SIM115
+        except OSError as error:  # about the folder, not about a name that nobody knows
+            raise OSError(error.errno, error.strerror, str(folder)) from error
         with suppress(OSError):  # a filesystem without locks, where nothing is swept
             fcntl.flock(file, fcntl.LOCK_EX)
         if path.exists():

@@ -1,8 +1,11 @@
 """Files that are written, copied and put in place."""
 
 import os
+from pathlib import Path
 
-from pipeline.store.files import copy_atomically
+import pytest
+
+from pipeline.store.files import copy_atomically, temporary
 
 
 def test_a_file_is_copied_where_the_kernel_copies_none(tmp_path, monkeypatch):
@@ -11,3 +14,9 @@ def test_a_file_is_copied_where_the_kernel_copies_none(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"content")
     copy_atomically(tmp_path / "a", tmp_path / "folder" / "b", tmp_path)
     assert (tmp_path / "folder" / "b").read_bytes() == b"content"
+
+
+def test_a_folder_that_takes_no_file_is_named():
+    with pytest.raises(OSError) as caught, temporary(Path("/proc/self")):
+        pass
+    assert caught.value.filename == "/proc/self"
