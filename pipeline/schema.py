@@ -1,6 +1,7 @@
 """`python -m pipeline.schema [FILE]` writes the JSON Schema of package configs, for editors.
 
-By default to partition_configs/schema.json of the workspace that the current folder is."""
+By default to partition_configs/schema.json of the workspace that the current folder is, and, where
+it has targets, theirs to targets/schema.json."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 from pipeline.config.schema import json_schema
+from pipeline.config.target_schema import target_schema
+from pipeline.store.workspace import TARGETS
 
 DEFAULT = Path("partition_configs", "schema.json")
 
@@ -18,14 +21,17 @@ def main(words: list[str]) -> int:
     if len(words) > 1 or any(word.startswith("-") for word in words):
         print(f"usage: python -m pipeline.schema [FILE]; without FILE: {DEFAULT}", file=sys.stderr)
         return 2
-    path = Path(*words) if words else DEFAULT
-    try:
-        path.write_text(json.dumps(json_schema(), indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        remedy = "run it in a workspace, or name a file in a folder that is there"
-        print(f"{path}: {error.strerror}; {remedy}", file=sys.stderr)
-        return 1
-    print(f"wrote {path}")
+    schemas = {Path(*words) if words else DEFAULT: json_schema}
+    if not words and Path(TARGETS).is_dir():
+        schemas[Path(TARGETS, "schema.json")] = target_schema
+    for path, make in schemas.items():
+        try:
+            path.write_text(json.dumps(make(), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            remedy = "run it in a workspace, or name a file in a folder that is there"
+            print(f"{path}: {error.strerror}; {remedy}", file=sys.stderr)
+            return 1
+        print(f"wrote {path}")
     return 0
 
 

@@ -125,7 +125,7 @@ File.:
 _MEMBERS = ("properties", "patternProperties")
 
 
-class _Generator(GenerateJsonSchema):
+class SchemaGenerator(GenerateJsonSchema):
     """Describes what people write, in YAML: a key is left out, never empty, and no title repeats a
     key."""
 
@@ -208,7 +208,7 @@ def json_schema() -> dict[str, Any]:
     # Not by the models' own names: where two are called the same, a plugin's and one of ours,
     # pydantic calls both by their modules too.
     found, schema = models_json_schema(
-        [(model, "validation") for model in models], schema_generator=_Generator
+        [(model, "validation") for model in models], schema_generator=SchemaGenerator
     )
     references = {model: reference for (model, _), reference in found.items()}
     definitions = schema["$defs"]

@@ -29,8 +29,8 @@ from pipeline.store.files import inside, read_text_file
 from pipeline.store.workspace import TARGETS, target_file
 
 HEAD = "# The runtime of ExecuTorch's wheel: `doit contract --of-runtime` writes this file anew.\n"
-_OPERATOR = re.compile(r"[A-Za-z_]\w*::([A-Za-z_]\w*(\.[A-Za-z_]\w*)?|\*)")
-_PARTS = ("segments", "constants", "payloads", "planned_memory")
+KERNEL_PATTERN = r"[A-Za-z_]\w*::([A-Za-z_]\w*(\.[A-Za-z_]\w*)?|\*)"
+PARTS = ("segments", "constants", "payloads", "planned_memory")
 _MOST_NEAR = 8
 
 
@@ -71,7 +71,7 @@ def _kernel(value: Any) -> Any:
             if each not in SCALAR_TYPES.split():
                 raise rule(f"must name dtypes; {did_you_mean(str(each), SCALAR_TYPES.split())}")
         distinct(tuple(dtypes))
-    if not isinstance(name, str) or not _OPERATOR.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(KERNEL_PATTERN, name):
         raise rule("must be an operator such as aten::add.out, or all of a namespace: team::*")
     known = known_operators().get(name.partition("::")[0])
     if known and not name.endswith("::*") and name not in known:
@@ -97,10 +97,10 @@ def _memory(value: Any) -> Any:
 def _alignment(value: Any) -> Any:
     """Return the alignments that are needed, in bytes, by what is aligned; a number is that of all
     data."""
-    given = value if isinstance(value, dict) else dict.fromkeys(_PARTS[1:], value)
+    given = value if isinstance(value, dict) else dict.fromkeys(PARTS[1:], value)
     for part, bytes_ in given.items():
-        if part not in _PARTS:
-            raise rule(f"must be a power of two, or several by {', '.join(_PARTS)}")
+        if part not in PARTS:
+            raise rule(f"must be a power of two, or several by {', '.join(PARTS)}")
         if type(bytes_) is not int or bytes_ < 1 or bytes_ & (bytes_ - 1):
             raise rule("must be a power of two")
     return dict(given)
@@ -108,7 +108,7 @@ def _alignment(value: Any) -> Any:
 
 _KERNEL_SCHEMA: Any = {
     "anyOf": [
-        {"type": "string", "pattern": rf"^{_OPERATOR.pattern}$"},
+        {"type": "string", "pattern": rf"^{KERNEL_PATTERN}$"},
         {"type": "object", "minProperties": 1, "maxProperties": 1},
     ]
 }

@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 
 from pipeline.config.schema import DIALECT, json_schema
+from pipeline.config.target_schema import target_schema
 from pipeline.schema import main
 from pipeline.store.errors import ConfigErrors
 from tests.support.bench import REPOSITORY
@@ -238,5 +239,8 @@ def test_schema_is_written_where_it_says(tmp_path, monkeypatch, capsys):
     (tmp_path / "partition_configs").mkdir()
     assert main([]) == 0 and capsys.readouterr().out == "wrote partition_configs/schema.json\n"
     assert json.loads((tmp_path / "partition_configs/schema.json").read_text()) == json_schema()
+    (tmp_path / "targets").mkdir()
+    assert main([]) == 0 and capsys.readouterr().out.endswith("wrote targets/schema.json\n")
+    assert json.loads((tmp_path / "targets/schema.json").read_text()) == target_schema()
     assert main(["other.json"]) == 0 and capsys.readouterr().out == "wrote other.json\n"
     assert main(["--help"]) == 2 and main(["a", "b"]) == 2

@@ -1,7 +1,12 @@
 """Files of targets/: what they may say, and each mistake with its line."""
 
-import pytest
+import json
 
+import jsonschema
+import pytest
+import yaml
+
+from pipeline.config.target_schema import target_schema
 from pipeline.config.targets import (
     check_targets,
     find_targets,
@@ -10,6 +15,7 @@ from pipeline.config.targets import (
     read_target,
 )
 from pipeline.store.errors import ConfigErrors
+from tests.support.bench import REPOSITORY
 
 
 def write(root, text, name="phone"):
@@ -53,6 +59,48 @@ def test_all_that_a_target_can_say(tmp_path):
         "memory": {"1": 256_000, "2": 8_000_000},
         "alignment": {"segments": 4096, "constants": 16},
     }
+
+
+SCHEMA = jsonschema.Draft202012Validator(target_schema())
+
+
+def test_the_schema_is_one_and_the_file_is_current():
+    SCHEMA.check_schema(SCHEMA.schema)
+    path = REPOSITORY / "docs" / "reference" / "targets.schema.json"
+    module = "pipeline.config.target_schema"
+    assert json.loads(path.read_text()) == SCHEMA.schema, f"run `python -m {module} > {path}`"
+    assert all("description" in each for each in SCHEMA.schema["properties"].values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kernels: [none]",
+        "operators: [add]",
+        "operators: [{aten::add.out: [float33]}]",
+        "dtypes: [float]",
+        "backends: [xnpack]",
+        "executorch: '1'",
+        "identifier: PTE",
+        "schema_version: -1",
+        "memory: {0: 1kB}",
+        "memory: large",
+        "alignment: 3",
+        "alignment: {segment: 16}",
+        "kernel: [portable]",
+    ],
+)
+def test_the_schema_takes_what_the_parser_takes(tmp_path, text):
+    SCHEMA.validate(strings(yaml.safe_load(WHOLE)))
+    SCHEMA.validate({"memory": "2MB", "alignment": 16})
+    with pytest.raises(ConfigErrors):
+        read_target(write(tmp_path, text))
+    assert not SCHEMA.is_valid(strings(yaml.safe_load(text)))
+
+
+def strings(data):
+    """Numbers as keys are texts in JSON, as editors have it."""
+    return json.loads(json.dumps(data))
 
 
 def test_a_size_is_of_all_arenas_and_a_number_of_all_data(tmp_path):
