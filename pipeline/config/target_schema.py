@@ -36,9 +36,7 @@ def target_schema() -> dict[str, Any]:
             {**_mapping({name: dtypes}), "maxProperties": 1},
         ]
     }
-    size = {
-        "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]
-    }
+    sizes = [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]
     power = {"enum": [1 << bits for bits in range(31)]}
     keys["memory"] = {"anyOf": [*sizes, _mapping({_ARENA: {"anyOf": sizes}})]}
     keys["alignment"] = {"anyOf": [power, _mapping({f"^({'|'.join(PARTS)})$": power})]}
