@@ -47,6 +47,12 @@ _K = TypeVar("_K")
 _Handler = Callable[[Any], Any]
 PORTABLE = "write `partitioners: []` for portable operators only"
 _MOST_PROBLEMS = 100  # of a document
+# What a config can't say of a method: a program is lowered for the sizes that it was exported for.
+_SIZES = ("of", "matrix", "dynamic", "dynamic_shapes", "shapes", "sizes", "bounds", "export")
+_SIZES_REMEDY = (
+    "sizes and their bounds are the exporter's: it makes a method for each, of what "
+    "`export: {lengths: [32, 64]}` names, and they share their weights"
+)
 _REMEDIES = {
     "model": "name one of models/",
     "methods": "name every method of the model",
@@ -201,6 +207,8 @@ class _Reader:
                 known = did_you_mean(_word(key), [*fields, *more])
                 place = _find_section(_word(key))
                 hint = f"it belongs to {place}; {known}" if place else known
+                if model is MethodConfig and key in _SIZES:
+                    hint = f"{_SIZES_REMEDY}; {known}"
                 mistakes.add(f"unknown key {shown(key)}", hint, key=key)
             elif value is None:
                 hint = _REMEDIES.get(key, "give it a value or leave it out")

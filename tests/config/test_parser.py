@@ -247,6 +247,9 @@ MISTAKES = [
      "'partitioners'? known: partitioners, modules, edge, quantize, emit, recipe"),
     ("partitioners", [],
      "unknown key 'partitioners'; it belongs to methods.<method>; known: model"),
+    ("methods.encode.of", "decode", "methods.encode: unknown key 'of'; sizes and their bounds are "
+     "the exporter's: it makes a method for each, of what `export: {lengths: [32, 64]}` names"),
+    ("methods.encode.dynamic", {}, "methods.encode: unknown key 'dynamic'; sizes and their bounds"),
     ("validate.max_size", 1, "validate: unknown key 'max_size'; it belongs to validate.gates; "),
     ("methods.encode.target", "x", "methods.encode: unknown key 'target'; it belongs to the pack"),
     ("methods.encode.partitioners", ..., f"methods.encode.partitioners: is missing; {PORTABLE}"),
