@@ -122,3 +122,8 @@ def test_failures_are_told_again_with_the_file_to_open(plan):
         "    and 1 line more above",
     ]
     assert not list(describe_failures(plan, events("small")))
+
+
+def test_a_run_that_ended_in_an_export_has_no_table():
+    event = Event("export", None, None, "m", "not-run", reason="interrupted")
+    assert list(make_table(None, [event], None, 60)) == []
