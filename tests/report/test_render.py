@@ -19,6 +19,7 @@ from pipeline.report.excerpts import excerpts, named_files, named_places
 from pipeline.report.formatting import Place, parse_place
 from pipeline.report.render import Entry, render, render_all
 from pipeline.report.schema import DIALECT, report_schema
+from pipeline.report.sections.family import section as family_section
 from tests.support import golden
 from tests.support.bench import REPOSITORY
 
@@ -439,6 +440,24 @@ def test_texts_can_be_read_in_light_and_dark_mode(mode):
 def test_records_hold_no_more_than_json():
     for record in RECORDS.values():
         json.dumps(record, allow_nan=False)
+
+
+def test_bytes_that_stay_in_payloads_of_a_family_are_told_by_backend():
+    """A payload that two methods have counts once."""
+
+    def payload(digest, backend, size):
+        return {"digest": digest, "backend": backend, "size": size}
+
+    core_ml, other = payload("a", "CoreMLBackend", 25_000), payload("b", "XnnpackBackend", 1_000)
+    methods = {"run": {"delegates": [core_ml, other]}, "again": {"delegates": [core_ml]}}
+    family = {"name": "asr", "base": None, "packages": {"asr": {"asr.pte": ("c", 26_000)}}}
+    parts = family_section({"family": family, "contents": {"methods": methods}}).parts
+    assert (
+        "Payloads of delegates stay in each package, with all weights inside them: "
+        "CoreMLBackend 25.0 kB, XnnpackBackend 1.0 kB." in parts
+    )
+    alone = family_section({"family": family, "contents": None}).parts
+    assert not any("Payloads" in part for part in alone if isinstance(part, str))
 
 
 def test_a_family_is_drawn_on_the_page_of_a_package_and_of_all():

@@ -92,7 +92,7 @@ def _describe_payloads(report: Json) -> str | None:
         sizes[backend] += size
     kept = ", ".join(f"{backend} {human_size(size)}" for backend, size in sorted(sizes.items()))
     return (
-        f"Payloads of delegates stay in each package, with what they hold: {kept}."
+        f"Payloads of delegates stay in each package, with all weights inside them: {kept}."
         if kept
         else None
     )
