@@ -29,7 +29,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from pipeline.compile import idle_passes, sizes
+from pipeline.compile import composite_kernels, idle_passes, sizes
 from pipeline.program.patching import digest_source, lowers_fast, replaced
 
 _log = logging.getLogger(__name__)
@@ -327,6 +327,11 @@ PATCHES = (
         "torch.export.exported_program:_collect_all_valid_cia_ops", _COMPOSITES, _make_composites
     ),
     Patch("torch.export.decomp_utils:_collect_all_valid_cia_ops", _COMPOSITES, _make_composites),
+    Patch(
+        "torch.export.exported_program:_override_composite_implicit_decomp",
+        "71eec6fa22398c555046045531b49faa205f9ea862804e0324f6cea2be77016a",
+        composite_kernels.make_override,
+    ),
     Patch(
         "torch._ops:Callable",
         "119b074e42369630508176e83685d649970b7c23208f776f8a3f9ae49e812da2",

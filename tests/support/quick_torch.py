@@ -5,25 +5,21 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial, wraps
+from collections.abc import Callable, Hashable
+from functools import wraps
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_impls import op_implementations_dict
-from torch.export import exported_program
 
 _replaced: list[tuple[Any, str, Any]] = []
-_QUICK = ("_collect_all_valid_cia_ops", "Callable")
+_QUICK = ("_collect_all_valid_cia_ops", "_override_composite_implicit_decomp", "Callable")
 _EXPORT_PATTERN = "_get_aten_graph_module_for_pattern"
 
 
 def make_torch_quick() -> None:
-    """Mend, in this process and its forks, three functions that each lowering calls a few times,
-    two of them as workers do, and one of quantizing; the others stay as they are, for oracles."""
+    """Mend, in this process and its forks, three functions that each lowering calls a few times, as
+    workers do, and one of quantizing; the others stay as they are, for oracles."""
     from torchao.quantization.pt2e import utils
 
     from pipeline.compile.patches import PATCHES
@@ -31,7 +27,6 @@ def make_torch_quick() -> None:
     for patch in PATCHES:
         if patch.name in _QUICK and patch.is_known:
             _replace(patch.owner, patch.name, patch.make(patch.original))
-    _once(exported_program, "_override_composite_implicit_decomp", remember_kernels)
     _once(utils, _EXPORT_PATTERN, remember_patterns)
 
 
@@ -55,73 +50,6 @@ def make_torch_its_own() -> None:
 def _replace(owner: Any, name: str, replacement: Any) -> None:
     _replaced.append((owner, name, vars(owner)[name]))
     setattr(owner, name, replacement)
-
-
-# A decomposition gives each of 700 composite operators 20 kernels in Python, and takes them away
-# again, three times for a lowered method.
-
-
-def remember_kernels(override: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a context manager that gives operators the kernels that they were given before."""
-    remembered: dict[Hashable, _Kernels] = {}
-
-    @wraps(override)
-    @contextmanager
-    def remember(decompositions: Mapping[Any, Any]) -> Iterator[None]:
-        keys = {op: (op, _identify_callable(each)) for op, each in decompositions.items()}
-        known = {
-            op: remembered[key]
-            for op, key in keys.items()
-            if key in remembered
-            and remembered[key].before == op.py_kernels
-            and op not in op_implementations_dict
-        }
-        new = {op: each for op, each in decompositions.items() if op not in known}
-        before = {op: dict(op.py_kernels) for op in new}
-        ruled = {op for op in new if op in op_implementations_dict}
-        with override(new):
-            for op in new.keys() - ruled:
-                remembered[keys[op]] = _Kernels(
-                    new[op], before[op], dict(op.py_kernels), op_implementations_dict[op]
-                )
-            try:
-                for op, kernels in known.items():
-                    kernels.give(op)
-                yield
-            finally:
-                for op, kernels in known.items():
-                    kernels.take(op)
-
-    return remember
-
-
-def _identify_callable(function: Any) -> Hashable:
-    if isinstance(function, partial) and getattr(function.func, "__closure__", ()) is None:
-        return id(function.func.__code__), function.args, tuple(function.keywords.items())
-    return function
-
-
-@dataclass(frozen=True)
-class _Kernels:
-    """The kernels of an operator in Python, and its rule for fake tensors."""
-
-    decomposition: Any
-    before: dict[Any, Any]
-    within: dict[Any, Any]
-    rule: Any
-
-    def give(self, operator: Any) -> None:
-        self._replace(operator, self.within)
-        op_implementations_dict[operator] = self.rule
-
-    def take(self, operator: Any) -> None:
-        self._replace(operator, self.before)
-        del op_implementations_dict[operator]
-
-    def _replace(self, operator: Any, kernels: dict[Any, Any]) -> None:
-        operator.py_kernels.clear()
-        operator.py_kernels.update(kernels)
-        operator._dispatch_cache.clear()
 
 
 # Quantizers look for patterns (convolutions with batch norm, dropout), which are functions that

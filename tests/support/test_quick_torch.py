@@ -1,18 +1,12 @@
-"""What quantizers look for is exported once, and again where anything about it is another; kernels
-of composite operators are those that torch gives them, and are taken away again."""
+"""What quantizers look for is exported once, and again where anything about it is another."""
 
-import inspect
 import operator
-from contextlib import contextmanager
-from functools import partial
 
 import pytest
 import torch
-from torch._subclasses.fake_impls import op_implementations_dict
-from torch.export import exported_program
 from torch.fx import symbolic_trace
 
-from tests.support.quick_torch import remember_kernels, remember_patterns
+from tests.support.quick_torch import remember_patterns
 
 ONE = (torch.zeros(1),)
 
@@ -109,67 +103,3 @@ def test_a_pattern_that_holds_values_is_exported_each_time(unknown, remembering)
     for _ in range(2):
         export(unknown, ONE)
     assert len(exported) == 2
-
-
-# Kernels
-
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-LINEAR, SOFTMAX = torch.ops.aten.linear.default, torch.ops.aten.softmax.int
-
-
-def tables():
-    found = {}
-    for op in (LINEAR, SOFTMAX):
-        assert not op._dispatch_cache
-        rules = op in op_implementations_dict
-        found[op] = op.py_kernels.keys() | {rules}, op.py_kernels.get(COMPOSITE)
-    return found
-
-
-def keep(*args, kernel=None):
-    return NotImplemented
-
-
-TABLES = [
-    {LINEAR: keep, SOFTMAX: keep},
-    {LINEAR: operator.add, SOFTMAX: keep},
-    {SOFTMAX: partial(keep, kernel=SOFTMAX)},
-    {SOFTMAX: partial(keep, kernel=LINEAR)},
-]
-
-
-def test_operators_have_the_kernels_of_their_decompositions_and_lose_them():
-    theirs = contextmanager(inspect.unwrap(exported_program._override_composite_implicit_decomp))
-    given = []
-
-    def recording(decompositions):
-        given.append({*decompositions})
-        return theirs(decompositions)
-
-    ours = remember_kernels(recording)
-    before = tables()
-    for table in TABLES * 2:
-        with theirs(table):
-            expected = tables()
-        torch.nn.functional.linear(torch.ones(1, 1), torch.ones(1, 1))
-        with pytest.raises(ZeroDivisionError), ours(table):
-            assert tables() == expected
-            raise ZeroDivisionError
-        assert tables() == before
-    assert given[:4] == [{LINEAR, SOFTMAX}, {LINEAR}, {SOFTMAX}, {SOFTMAX}]
-    assert given[4:] == [set()] * 4
-
-
-def test_kernels_of_someone_else_are_kept():
-    ours = remember_kernels(exported_program._override_composite_implicit_decomp)
-    with ours(TABLES[0]):
-        pass
-    before = dict(LINEAR.py_kernels)
-    LINEAR.py_kernels[torch._C.DispatchKey.Meta] = keep
-    try:
-        with ours(TABLES[0]):
-            assert LINEAR.py_kernels[torch._C.DispatchKey.Meta] is keep
-        assert LINEAR.py_kernels == {**before, torch._C.DispatchKey.Meta: keep}
-    finally:
-        LINEAR.py_kernels.clear()
-        LINEAR.py_kernels.update(before)

@@ -1,0 +1,95 @@
+"""Kernels in Python that torch gives composite operators for a decomposition and takes away after.
+
+It gives some 550 operators 20 kernels each, three times for a lowered method, the same each
+time (torch 2.13, `torch.export.exported_program._override_composite_implicit_decomp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from types import FunctionType
+from typing import Any
+
+from torch._subclasses.fake_impls import op_implementations_dict
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """The kernels of an operator in Python, and its rule for fake tensors.
+
+    Attributes:
+        before: its kernels without a decomposition.
+        within: those with it.
+        decomposition: held, since others are told from it by identity.
+    """
+
+    decomposition: Any
+    before: dict[Any, Any]
+    within: dict[Any, Any]
+    rule: Any
+
+    def give(self, operator: Any) -> None:
+        self._replace(operator, self.within)
+        op_implementations_dict[operator] = self.rule
+
+    def take(self, operator: Any) -> None:
+        self._replace(operator, self.before)
+        del op_implementations_dict[operator]
+
+    def _replace(self, operator: Any, kernels: dict[Any, Any]) -> None:
+        operator.py_kernels.clear()
+        operator.py_kernels.update(kernels)
+        operator._dispatch_cache.clear()
+
+
+_remembered: dict[Hashable, _Kernels] = {}
+
+
+def make_override(
+    original: Callable[..., Any], remembered: dict[Hashable, _Kernels] = _remembered
+) -> Callable[..., Any]:
+    """Return a context manager that gives operators the kernels that they were given before.
+
+    What is known of an operator counts as long as its kernels are those that it had then, it has no
+    rule for fake tensors of its own, and its decomposition is the same; the original does the rest.
+    """
+
+    @wraps(original)
+    @contextmanager
+    def override(decompositions: Mapping[Any, Any]) -> Iterator[None]:
+        keys = {op: (op, _identify(each)) for op, each in decompositions.items()}
+        known = {
+            op: remembered[key]
+            for op, key in keys.items()
+            if key in remembered
+            and remembered[key].before == op.py_kernels
+            and op not in op_implementations_dict
+        }
+        new = {op: each for op, each in decompositions.items() if op not in known}
+        before = {op: dict(op.py_kernels) for op in new if op not in op_implementations_dict}
+        with original(new):
+            for op, kernels in before.items():
+                rule = op_implementations_dict[op]
+                remembered[keys[op]] = _Kernels(new[op], kernels, dict(op.py_kernels), rule)
+            try:
+                for op, found in known.items():
+                    found.give(op)
+                yield
+            finally:
+                for op, found in known.items():
+                    found.take(op)
+
+    return override
+
+
+def _identify(decomposition: Any) -> Hashable:
+    """Return what tells a decomposition from others. torch makes those of operators that are kept
+    anew each time: a function of the same code, with the operator as its keyword."""
+    if isinstance(decomposition, partial) and isinstance(decomposition.func, FunctionType):
+        of = decomposition.func
+        if of.__closure__ is of.__defaults__ is of.__kwdefaults__ is None:
+            return id(of.__code__), decomposition.args, tuple(decomposition.keywords.items())
+    return decomposition
