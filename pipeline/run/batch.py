@@ -125,7 +125,11 @@ class Batch:
         packages = dict.fromkeys(e for each in links for e in (each, *plan.families.deciding(each)))
         compiles = self._lost(unit for package in packages for unit in plan.compiles(package) or ())
         compiled = [*compiles, *(action for action in lost if action.kind == "compile")]
-        self._repair(self._lost(q for each in compiled for q in each.inputs.quantizes.values()))
+        quantized = [q for each in compiled for q in each.inputs.quantizes.values()]
+        for action in lost:
+            if action.kind == "validate":  # which compares with quantized programs too
+                quantized += (plan.quantizes(str(action.package)) or {}).values()
+        self._repair(self._lost(quantized))
         self._repair(compiles)
 
     def _lost(self, actions: Iterable[Action]) -> list[Action]:

@@ -3,6 +3,7 @@
 Real processes, bounded in count and time. Kills are those of `tests/trust/test_kills.py`.
 """
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,10 +15,12 @@ from pipeline.store.digest import Digest
 from pipeline.store.store import MissingBlobError, Store
 from tests.support.bench import Bench
 from tests.support.resident import run_python
+from tests.trust.prover import find_workspace
 
 pytestmark = pytest.mark.slow
 
 SABOTAGE = """
+import json
 import shutil
 from pipeline.tasks import *
 from pipeline.run import pool
@@ -72,6 +75,23 @@ def test_what_vanishes_between_check_and_read_is_a_miss_not_an_error(
     (built.root / "dodo.py").write_text("from pipeline.tasks import *\n")
     assert built.doit() == 0, built.output
     assert built.outcomes()["link pair"] == "up-to-date"
+
+
+def test_a_validation_has_its_quantized_program_made_again(tmp_path):
+    """It is compared with that too, so without it the report would be another."""
+    bench = Bench(tmp_path / "quantized")
+    shutil.copytree(find_workspace("quantized"), bench.root)
+    (bench.root / "partition_configs" / "static.yaml").unlink()
+    assert bench.doit() == 0, bench.output
+    report = bench.bytes_of("dynamic", "report.md")
+    for path in [*bench.store.glob("actions/*/*.json")]:
+        if json.loads(path.read_bytes())["key"]["kind"] in ("quantize", "measure", "validate"):
+            path.unlink()
+    shutil.rmtree(bench.root / "build")
+    assert bench.doit() == 0, bench.output
+    assert bench.outcomes()["validate dynamic"] == "built"
+    assert "against the program that it was quantized to" in report.decode()
+    assert bench.bytes_of("dynamic", "report.md") == report
 
 
 def test_eviction_all_the_time_only_costs_time(built):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from pipeline.run.build.compile import emit_methods, lower_methods
 from pipeline.run.build.load import load_examples, load_method, load_quantized
 from pipeline.run.build.metadata import all_constants
 from pipeline.store.errors import PipelineError
-from pipeline.store.store import MissingBlobError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import Budget
 from pipeline.validate.locate.case import Evidence, LoweredMethod
@@ -106,15 +104,14 @@ class Subject:
         return found
 
     def quantized(self) -> dict[str, ExportedProgram]:
-        """Load the programs that methods were quantized to, as far as the store has them."""
-        found, store = {}, self.workspace.store
-        for name, facts in self.methods.items():
-            if self.asked is not None and name not in self.asked:
-                continue
-            with suppress(MissingBlobError):
-                if action := facts.get("quantized"):
-                    found[name] = load_quantized(action, name, store).program
-        return found
+        """Load the programs that the methods which are run were quantized to. Raises
+        MissingBlobError: without one the outcome would be another."""
+        asked, not_run, store = self.asked, self.not_run(), self.workspace.store
+        return {
+            name: load_quantized(facts["quantized"], name, store).program
+            for name, facts in self.methods.items()
+            if facts.get("quantized") and name not in not_run and (asked is None or name in asked)
+        }
 
     def evidence(self, files: PackageFiles, budget: Budget) -> Evidence:
         """Return what is known of the package, to find out where it fails.
