@@ -777,7 +777,7 @@ def test_the_example_of_the_documentation_is_true(write):
     examples, (inputs,), (gates,) = (
         re.findall(r"```yaml\n(.*?)```", each, re.DOTALL) for each in pages
     )
-    whole, base, config, matrix, libraries, edge, made, parts, export, weights = examples
+    whole, base, config, matrix, editor, libraries, edge, made, parts, export, weights = examples
     view = re.search(r"```\n(# asr-small-int8.*?)```", text, re.DOTALL)[1].splitlines()
     other = f"extends: _phone\n{METHODS}{matrix}"
     embed = "model: m\nmethods: {embed: {partitioners: []}}\n"
@@ -788,6 +788,7 @@ def test_the_example_of_the_documentation_is_true(write):
         _phone=base,
         asr=config,
         other=other,
+        editor=f"{editor}methods: {{decode: {{partitioners: []}}}}\n",
         libraries=f"{libraries}methods: {{decode: {{partitioners: []}}}}\n",
         edge=f"model: m\n{edge}",
         made=f"model: m\nmethods:\n  decode:\n    partitioners: []\n    edge:\n{made}",
@@ -808,7 +809,7 @@ def test_the_example_of_the_documentation_is_true(write):
     assert sorted(found.configs) == [
         *(f"{os}.asr.{p}" for os in ["android"] for p in ["fp32", "int8"]),
         *(f"asr-{size}-{p}" for size in ["large", "small"] for p in ["fp32", "int8"]),
-        *["edge", "export-bf16", "export-fp32", "gates", "inputs"],
+        *["edge", "editor", "export-bf16", "export-fp32", "gates", "inputs"],
         *["ios.asr.fp32", "libraries", "linux.asr.fp32", "linux.asr.int8", "made", "parts"],
         *["weights0", "weights1", "weights2", "whole", "zephyr.asr.int8"],
     ]
