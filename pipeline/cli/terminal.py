@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -19,14 +20,29 @@ def guard(stream: Any) -> Any:
     """Make a stream write visible text from now on, whoever holds it; return the stream.
 
     doit took its standard output when it was imported, before any module of ours, so the stream
-    itself is changed.
+    itself is changed. Where nobody reads it any more, as behind `| head`, a build goes on unseen.
     """
     if not hasattr(stream, "unguarded"):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-        stream.unguarded = write = stream.write
-        stream.write = lambda text: write(text if _raw else _plain(text)) and len(text)
+        stream.unguarded = write = _unless_unread(stream, stream.write)
+        stream.write = lambda text: (write(text if _raw else _plain(text)), len(text))[1]
+        stream.flush = _unless_unread(stream, stream.flush)
     return stream
+
+
+def _unless_unread(stream: Any, method: Callable[..., object]) -> Callable[..., object]:
+    """Return a stream's method that drops what it has to write when its reader is gone."""
+
+    def call(*given: Any) -> object:
+        try:
+            return method(*given)
+        except BrokenPipeError:
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), stream.fileno())
+            return None
+
+    return call
 
 
 def guard_standard_streams() -> None:

@@ -75,6 +75,19 @@ def test_a_stream_lets_nothing_pass_that_is_obeyed(text):
     assert stream.getvalue().endswith("\x1b[1m")
 
 
+def test_what_nobody_reads_any_more_is_dropped():
+    reading, writing = os.pipe()
+    with open(writing, "w") as stream:
+        guard(stream)
+        stream.write("read\n")
+        stream.flush()
+        assert os.read(reading, 100) == b"read\n"
+        os.close(reading)
+        for _ in range(2):
+            stream.write("not read\n" * 10_000)
+            stream.flush()
+
+
 @many
 @given(st.lists(hostile, min_size=1, max_size=3))
 def test_an_error_has_the_lines_that_we_gave_it(texts):
