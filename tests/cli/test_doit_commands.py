@@ -134,7 +134,7 @@ def test_projects_of_others_are_as_they_were(doit, tmp_path):
 @pytest.mark.slow
 def test_a_folder_is_verified_without_a_workspace(doit, tmp_path):
     code, said = doit(tmp_path, "verify")
-    assert code == 3 and "usage: doit verify folder [public key ...]" in said
+    assert code == 3 and "usage: doit verify [--commit <id>] folder [public key ...]" in said
     assert doit(tmp_path, "help", "verify")[1].startswith("verify: hold a folder to the attest")
     write_keys(tmp_path)
     (release := tmp_path / "release").mkdir()
