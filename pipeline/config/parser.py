@@ -28,8 +28,7 @@ from pipeline.backends import (
 from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import KEYS, Composition, Document
-from pipeline.config.edge import FACTORY, EdgeConfig, PassSpec
-from pipeline.config.emission import EmitConfig
+from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.family import Family
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
@@ -38,8 +37,8 @@ from pipeline.config.fields import (
     is_reference,
     wrong_package_name,
 )
+from pipeline.config.misplaced import find_remedy
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
-from pipeline.config.validation import Gates, Latency, ValidateConfig
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, plural, shown
 
 _M = TypeVar("_M", bound=Options)
@@ -47,26 +46,10 @@ _K = TypeVar("_K")
 _Handler = Callable[[Any], Any]
 PORTABLE = "write `partitioners: []` for portable operators only"
 _MOST_PROBLEMS = 100  # of a document
-# What a config can't say of a method: a program is lowered for the sizes that it was exported for.
-_SIZES = ("of", "matrix", "dynamic", "dynamic_shapes", "shapes", "sizes", "bounds", "export")
-_SIZES_REMEDY = (
-    "sizes and their bounds are the exporter's: it makes a method for each, of what "
-    "`export: {lengths: [32, 64]}` names, and they share their weights"
-)
 _REMEDIES = {
     "model": "name one of models/",
     "methods": "name every method of the model",
     "partitioners": PORTABLE,
-}
-# Where keys stand that are looked for elsewhere; a section comes before those in it.
-_SECTIONS: dict[str, type[Options]] = {
-    "the package": PackageConfig,
-    "methods.<method>": MethodConfig,
-    "methods.<method>.edge": EdgeConfig,
-    "emit": EmitConfig,
-    "validate": ValidateConfig,
-    "validate.gates": Gates,
-    "validate.latency": Latency,
 }
 _MAPPINGS: dict[type[Options], str] = {
     Family: "write its name, or {name: <name>}",
@@ -205,10 +188,8 @@ class _Reader:
         for key, value in data.items():
             if key not in fields:
                 known = did_you_mean(_word(key), [*fields, *more])
-                place = _find_section(_word(key))
-                hint = f"it belongs to {place}; {known}" if place else known
-                if model is MethodConfig and key in _SIZES:
-                    hint = f"{_SIZES_REMEDY}; {known}"
+                hint = find_remedy(model, _word(key))
+                hint = f"{hint}; {known}" if hint else known
                 mistakes.add(f"unknown key {shown(key)}", hint, key=key)
             elif value is None:
                 hint = _REMEDIES.get(key, "give it a value or leave it out")
@@ -399,11 +380,6 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
         one = re.fullmatch(r"[\w.:/-]{1,60}", _word(value))
         known = f"write [{value}]" if one else _REMEDIES.get(key, "")
     return f"is {shown(value)}, {must}", known
-
-
-def _find_section(key: str) -> str:
-    """Return the first section of a config that has a key; "" where none has it."""
-    return next((name for name, of in _SECTIONS.items() if key in of.model_fields), "")
 
 
 def _word(value: object) -> str:

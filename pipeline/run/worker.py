@@ -83,8 +83,8 @@ def read_status(path: Path) -> dict[str, Any]:
 
 
 class _Status(TypedDict):
-    """How far an action is: its process, stage, how many of how many steps are done, and on which
-    machine, if not on this one."""
+    """The progress of an action: its process, its stage, how many of how many steps are done, and
+    the machine that it runs on, if that is another one."""
 
     pid: int
     stage: str

@@ -109,18 +109,17 @@ def _measure(
         method["latency"] = times[method["method"]]
     files = sorted(subject.key["files"])
     limits = {each.method: each.failing_limits for each in validation.methods}
-    judges = {**programs, **_failed_by(validation, subject.quantized())}
+    judges = {**programs, **_failed_by(validation, subject)}
     shown = reproductions(str(action.package), files, judges, limits, located, action.libraries)
     return record, validation, shown
 
 
-def _failed_by(
-    validation: Validation, quantized: Mapping[str, ExportedProgram]
-) -> dict[str, ExportedProgram]:
-    """Return the quantized programs of the methods that depart from these alone."""
-    return {
-        each.method: quantized[each.method] for each in validation.methods if each.fails_quantized
-    }
+def _failed_by(validation: Validation, subject: Subject) -> dict[str, ExportedProgram]:
+    """Return the quantized programs of the methods that depart from these alone. Raises
+    MissingBlobError."""
+    failing = [each.method for each in validation.methods if each.fails_quantized]
+    quantized = subject.quantized() if failing else {}
+    return {method: quantized[method] for method in failing}
 
 
 def _run(
