@@ -4,7 +4,9 @@
 
 Off: an exporter runs in a fork of this process, which stores its programs and inputs. On: the same,
 with all that tells its inputs: the fork is watched, by the kernel or by Python's audit events, its
-inputs are found and hashed, and recorded. CPU time is judged, of this process and its children.
+inputs are found and hashed, and recorded. This process collects garbage as a worker does, where
+torch's own objects are left alone: otherwise a fork copies their pages whenever it collects, which
+the one side does once more than the other. CPU time is judged, of this process and its children.
 """
 
 from __future__ import annotations
@@ -76,6 +78,8 @@ def main(root: Path, store: Path, repeats: int, models: list[str]) -> dict[str, 
 def _model(
     checkout: Checkout, model: str, sides: dict[str, Callable[[str], None]], repeats: int
 ) -> dict[str, list[float]]:
+    from pipeline.run.worker import worker_process
+
     def timed(side: Callable[[str], None], repeat: int) -> float:
         shutil.rmtree(checkout.store, ignore_errors=True)
         before = _cpu()
@@ -85,7 +89,8 @@ def _model(
 
     for side in sides.values():  # torch and ExecuTorch warm up
         timed(side, 0)
-    taken = in_turns(repeats, *(partial(timed, side) for side in sides.values()))
+    with worker_process(seldom=True):
+        taken = in_turns(repeats, *(partial(timed, side) for side in sides.values()))
     return {name: rounded(each) for name, each in zip(sides, taken, strict=True)}
 
 

@@ -134,7 +134,7 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
     try:
         log = log_path(action, workspace)
         make_folder(log.parent, workspace.build)
-        with _worker_process(seldom=action.kind != "validate"), logging_to(log):
+        with worker_process(seldom=action.kind != "validate"), logging_to(log):
             done = _perform(action, workspace, stages, always)
     except OSError as problem:
         done = _Done("failed", describe_error(problem))
@@ -274,7 +274,7 @@ def _perform_here(
 
 
 @contextmanager
-def _worker_process(seldom: bool) -> Iterator[None]:
+def worker_process(seldom: bool) -> Iterator[None]:
     """Prepare a worker process for an action, during which it collects garbage as usual or seldom.
 
     As usual that costs 11 to 20 % of lowering, most of whose objects live to its end; seldom it

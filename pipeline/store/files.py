@@ -136,14 +136,23 @@ def make_folder(folder: Path, root: Path) -> None:
     What stands in their place is damage and goes: a file, or a link, which would lead what is
     written elsewhere. `root` itself may be a link. Raises OSError.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    if not root.is_dir():
+        root.mkdir(parents=True, exist_ok=True)
     inside = folder.relative_to(root)
     for each in [root / parent for parent in (*reversed(inside.parents), inside)][1:]:
-        if each.is_symlink() or not each.is_dir():
+        if not _is_own_folder(each):
             # Another process may make the folder meanwhile, which must stay.
             with suppress(FileNotFoundError, IsADirectoryError):
                 each.unlink()
             each.mkdir(exist_ok=True)
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Tell whether a path is a folder itself, not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -172,7 +181,7 @@ def _locked(folder: Path) -> BinaryIO:
             raise OSError(error.errno, error.strerror, str(folder)) from error
         with suppress(OSError):  # a filesystem without locks, where nothing is swept
             fcntl.flock(file, fcntl.LOCK_EX)
-        if path.exists():
+        if os.fstat(file.fileno()).st_nlink:
             return file
         file.close()  # swept between its opening and its locking
 

@@ -49,7 +49,7 @@ def test_garbage_goes_meanwhile_and_before_the_next_action(seldom, collected_as_
         return len(gc.get_objects())
 
     usual = gc.get_threshold()
-    with worker._worker_process(seldom):
+    with worker.worker_process(seldom):
         before = count_left(0)
         small = count_left(50_000) - before
         assert (small > 40_000) if seldom else (small < 10_000)

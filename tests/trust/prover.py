@@ -192,7 +192,8 @@ class Prover:
     def variables(self) -> dict[str, str]:
         """Return the environment variables that builds were seen to read, with other values."""
         names = set(self.seen.read_text().split("\n")) if self.seen.exists() else set()
-        told = {n: "7" for n in sorted(names) if n and n not in KEPT and not n.startswith("PYTEST")}
+        names -= {"", *KEPT}
+        told = {n: _other(n) for n in sorted(names) if not n.startswith("PYTEST")}
         (other := self.folder / "elsewhere").mkdir(exist_ok=True)
         return told | {name: value.format(folder=other) for name, value in TYPICAL.items()}
 
@@ -246,6 +247,10 @@ class Prover:
         if root != bench.root:
             root.rename(bench.root)
         return built
+
+
+def _other(variable: str) -> str:
+    return "1" if variable.startswith("PANDAS_FUTURE_") else "7"  # else pandas is not imported
 
 
 def _write(state: State, root: Path) -> None:

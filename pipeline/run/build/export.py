@@ -384,5 +384,8 @@ def _shadowed(root: Path, models: Path) -> list[str]:
     own = {path.parent.name for folder in (models, root) for path in folder.glob("*/__init__.py")}
     own |= {path.stem for folder in (models, root) for path in folder.glob("*.py")}
     own -= {"pipeline", *CORE, *sys.stdlib_module_names}
+    own &= sys.modules.keys()  # who has loaded a part of a package has loaded the package
+    if not own:
+        return []
     loaded = [(n, m) for n, m in sys.modules.items() if n.partition(".")[0] in own]
     return [n for n, m in loaded if not within(str(getattr(m, "__file__", None)), str(root))]

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import takewhile
 from typing import Any, BinaryIO, NoReturn
 
 from pipeline.run.stages import Stages
@@ -177,7 +178,7 @@ class _Child:
             os._exit(code)
 
     def _answer(self) -> dict[str, Any]:
-        stages, known = self._stages, set(sys.modules)
+        stages, last = self._stages, next(reversed(sys.modules))
         done, steps = len(stages.spans), len(stages.steps)
         result, error = None, None
         try:
@@ -189,7 +190,7 @@ class _Child:
             traceback.print_exc()
             error = [list(map(_name, type(problem).__mro__)), self._describe(problem)]
         if self._watch is not None:
-            self._watch.modules = _module_files(known)
+            self._watch.modules = _module_files(last)
         return {
             "result": None if error else result,
             "error": error,
@@ -209,8 +210,11 @@ class _Child:
         self._line.recv(1)
 
 
-def _module_files(known: set[str]) -> dict[str, str]:
-    files = {n: getattr(m, "__file__", None) for n, m in [*sys.modules.items()] if n not in known}
+def _module_files(last: str) -> dict[str, str]:
+    """Return the files of the modules that were imported after one. The others are not looked at,
+    since that would copy the pages of thousands of objects that a fork shares."""
+    names = [*takewhile(lambda name: name != last, reversed(sys.modules))]
+    files = {name: getattr(sys.modules[name], "__file__", None) for name in names}
     return {name: os.path.abspath(file) for name, file in files.items() if isinstance(file, str)}
 
 
