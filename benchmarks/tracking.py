@@ -26,6 +26,7 @@ from benchmarks.workspaces import Checkout, Sizes, models_of, plan_of, shipped_e
 
 LIMIT = 0.05
 VIEWS = ("kernel", "audit")
+_LEAST = 2  # seconds that small exports are repeated for
 
 
 def tracking(folder: Path, sizes: Sizes) -> Result:
@@ -87,8 +88,8 @@ def _model(
             side(model)
         return _cpu() - before
 
-    for side in sides.values():  # torch and ExecuTorch warm up
-        timed(side, 0)
+    warm = max(timed(side, 0) for side in sides.values())  # torch and ExecuTorch warm up
+    repeats = max(repeats, int(_LEAST / warm))
     with worker_process(seldom=True):
         taken = in_turns(repeats, *(partial(timed, side) for side in sides.values()))
     return {name: rounded(each) for name, each in zip(sides, taken, strict=True)}
