@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
@@ -550,12 +550,13 @@ class StuckFileSystem(MemoryFileSystem):
     protocol = "stuck"
     stuck_in = ""
     may_go_on = threading.Event()
-    gone_on = False
+    gone_on: ClassVar[list[str]] = []
 
     def _stick(self, method):
         if method == self.stuck_in:
+            gone_on = self.gone_on  # of this test, whichever runs by then
             self.may_go_on.wait(30)
-            StuckFileSystem.gone_on = True
+            gone_on.append(method)
 
     def info(self, path, **options):
         self._stick("info")
@@ -579,7 +580,7 @@ def test_every_step_has_a_limit(monkeypatch, blob_file, method):
     fsspec.register_implementation("stuck", StuckFileSystem, clobber=True)
     monkeypatch.setattr(StuckFileSystem, "stuck_in", method)
     monkeypatch.setattr(StuckFileSystem, "may_go_on", threading.Event())
-    monkeypatch.setattr(StuckFileSystem, "gone_on", False)
+    monkeypatch.setattr(StuckFileSystem, "gone_on", [])
     user = Remote(RemoteSettings(f"stuck://{secrets.token_hex(4)}", timeout=0.1))
     user.push_blob(BLOB, blob_file)
     assert counted(user) == {"errors": 1}
