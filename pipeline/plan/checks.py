@@ -3,7 +3,7 @@ where parts of it were written."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join
 from pipeline.store.names import METADATA
-from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
@@ -191,14 +190,22 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
 
 
 def check_model(
-    config: PackageConfig, document: Document, methods: Mapping[str, MethodSource], store: Store
+    config: PackageConfig,
+    document: Document,
+    methods: Mapping[str, MethodSource],
+    outline: Callable[[MethodSource], Outline | None],
 ) -> list[Problem]:
     """Return where config and model disagree: methods, their modules, quantizers without inputs,
-    and patterns that fit nothing."""
+    and patterns that fit nothing.
+
+    Args:
+        outline: tells what a method's program has, None where that is not known. Its errors are
+            raised.
+    """
     if found := list(check_methods(config, document, methods)):
         return found
     for name, method in config.methods.items():
-        found += _wrong_modules(name, method, document, methods[name], store)
+        found += _wrong_modules(name, method, document, methods[name], outline)
         if (
             method.quantize is not None
             and method.quantize.calibrates
@@ -208,7 +215,7 @@ def check_model(
             what = "static quantization observes calibration inputs, and the model gives none"
             remedy = "add calibration_inputs(method) to the exporter, or say `dynamic: true`"
             found.append(document.problem(f"methods.{name}.quantize", what, remedy))
-    return [*found, *check_patterns(config, document, methods, store)]
+    return [*found, *check_patterns(config, document, methods, outline)]
 
 
 def check_methods(
@@ -235,7 +242,11 @@ def check_methods(
 
 
 def _wrong_modules(
-    name: str, config: MethodConfig, document: Document, source: MethodSource, store: Store
+    name: str,
+    config: MethodConfig,
+    document: Document,
+    source: MethodSource,
+    outline: Callable[[MethodSource], Outline | None],
 ) -> Iterator[Problem]:
     """Find modules that a config names and a method lacks or has in several places, if it is known
     what it has."""
@@ -246,17 +257,15 @@ def _wrong_modules(
         filters[f"{where}.{spec.name}.modules"] = spec.modules or ()
     if not quantized and not any(filters.values()):
         return
-    entry = store.get_by_key(keys.program_key(source.program))
-    if entry is None or "outline" not in entry.result:  # checked when it is compiled
+    if (known := outline(source)) is None:  # checked when it is compiled
         return
-    outline = Outline(**entry.result["outline"])
     for module in quantized:
-        if module not in outline.calls:
-            hint = did_you_mean(module, sorted(outline.calls), 10)
+        if module not in known.calls:
+            hint = did_you_mean(module, sorted(known.calls), 10)
             where = f"methods.{name}.quantize.modules"
             yield document.problem(where, f"no module '{module}' in the program", hint)
     for where, modules in filters.items():
-        for what, hint in check_names(modules, outline):
+        for what, hint in check_names(modules, known):
             yield document.problem(where, what, hint)
 
 

@@ -21,6 +21,7 @@ from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import EXECUTABLE
 from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_records
 from pipeline.program import sources
+from pipeline.program.module_paths import Outline
 from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem, SourceError, did_you_mean, join
@@ -241,20 +242,39 @@ class Models:
         def describe(path: Path) -> Any:
             content = digests.hash(path)
             known = self.workspace.store.get_by_key(keys.programs_key(content))
-            usage = self.usage.setdefault("programs", Usage())
             if known is not None:
+                usage = self.usage.setdefault("programs", Usage())
                 usage.add(Usage(hits=1, saved=known.seconds))
                 return [content, known.result["programs"]]
-            started = time.perf_counter()
-            facts = sources.describe_archive(path, content)
-            seconds = time.perf_counter() - started
-            usage.add(Usage(misses=1, spent=seconds))
-            self._described[content] = facts, seconds
-            return [content, facts.to_json()]
+            return [content, self._read(path, content).to_json()]
 
         with _reading(path):
             described = digests.cached(path, "programs", describe, given=code("describe"))
         return sources.parse_archive(*described)
+
+    def outline(self, source: MethodSource) -> Outline | None:
+        """Return which modules and tensors a method's program has, as the store tells or else its
+        archive: it must not depend on what was built before what a config may say. None where there
+        is neither, as of an exporter whose results are at a remote. Raises SourceError."""
+        for facts, _ in self._described.values():
+            if (parts := facts.find_parts(source.program)) is not None:
+                return Outline(**parts["outline"])
+        entry = self.workspace.store.get_by_key(keys.program_key(source.program))
+        if entry is not None and "outline" in entry.result:
+            return Outline(**entry.result["outline"])
+        if not source.archive.is_file():
+            return None
+        parts = self._read(source.archive, source.content).find_parts(source.program)
+        return Outline(**parts["outline"]) if parts is not None else None
+
+    def _read(self, path: Path, content: Digest | None) -> ArchiveFacts:
+        """Read an archive and keep what it is until `remember`. Raises SourceError."""
+        started = time.perf_counter()
+        facts = sources.describe_archive(path, content)
+        seconds = time.perf_counter() - started
+        self.usage.setdefault("programs", Usage()).add(Usage(misses=1, spent=seconds))
+        self._described[facts.content] = facts, seconds
+        return facts
 
     def remember(self) -> None:
         """Keep in the store what was read of archives."""

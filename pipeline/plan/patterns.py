@@ -8,15 +8,13 @@ constants of other names, so where there are some, linking knows the names and t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.patterns import fits_buffer, fits_name, fits_weight
-from pipeline.plan import keys
 from pipeline.program.module_paths import Outline
 from pipeline.program.sources import MethodSource
 from pipeline.store.errors import Problem, did_you_mean, join, listed
-from pipeline.store.store import Store
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.compose import Document
@@ -27,17 +25,21 @@ _FITS = {"external_weights": fits_weight, "external_files": fits_name}
 
 
 def check_patterns(
-    config: PackageConfig, document: Document, methods: Mapping[str, MethodSource], store: Store
+    config: PackageConfig,
+    document: Document,
+    methods: Mapping[str, MethodSource],
+    outline: Callable[[MethodSource], Outline | None],
 ) -> Iterator[Problem]:
     """Find patterns that fit nothing in any method, if it is known what the methods have."""
+    emit = config.emit.resolved()
+    if not any(emit[option] for option in (*_FITS, "initialized_buffers")):
+        return
     outlines = []
     for name in config.methods:
-        entry = store.get_by_key(keys.program_key(methods[name].program))
-        if entry is None or "outline" not in entry.result:
+        if (found := outline(methods[name])) is None:
             return
-        outlines.append(Outline(**entry.result["outline"]))
+        outlines.append(found)
     tensors = {name: kind for each in outlines for name, kind in each.tensors.items()}
-    emit = config.emit.resolved()
     if not config.quantized and not any(config.pass_references(config.methods)):
         modules = {name for each in outlines for name in each.modules}
         for path, what, known in find_unfitting(emit, tensors, modules):

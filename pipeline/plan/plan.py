@@ -125,11 +125,11 @@ class Plan:
         found += self.models.wrong_parameters(config.model, config.export, document)
         try:
             methods = self.models.methods(str(self.export(package)))
+            if methods is not None:
+                config = self._complete(package)
+                found += check_model(config, document, methods, self.models.outline)
         except SourceError as error:
-            return (*found, document.problem("model", str(error)))
-        if methods is not None:
-            config = self._complete(package)
-            found += check_model(config, document, methods, self.workspace.store)
+            found += (document.problem("model", str(error)),)
         return tuple(found)
 
     def check(self, package: str) -> None:

@@ -140,6 +140,10 @@ class ArchiveFacts:
         """Return the entries, without their parts."""
         return [{**vars(each), "parts": {}} for each in self.programs]
 
+    def find_parts(self, program: Digest) -> Mapping[str, Any] | None:
+        """Return the parts of a program, None for one of another archive."""
+        return next((each.parts for each in self.programs if each.program == program), None)
+
 
 def parse_archive(content: Digest, programs: Any) -> ArchiveFacts:
     """Return the facts whose entries `to_json` returned."""

@@ -181,7 +181,7 @@ def _locked(folder: Path) -> BinaryIO:
             raise OSError(error.errno, error.strerror, str(folder)) from error
         with suppress(OSError):  # a filesystem without locks, where nothing is swept
             fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:
+        if path.exists():
             return file
         file.close()  # swept between its opening and its locking
 

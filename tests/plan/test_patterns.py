@@ -1,10 +1,9 @@
 """Patterns of `emit` that fit nothing: a line at plan time, or when a package is linked."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from pipeline.plan.patterns import check_patterns, find_unwritten
+from pipeline.program.module_paths import Outline
 from tests.plan.test_checks import DOCUMENT
 from tests.support.configs import parse_config
 
@@ -21,10 +20,8 @@ KNOWN = "known: decoder, decoder.0, encoder, encoder.act"
 def found(emit, known=True, **method):
     methods = {"run": {"partitioners": ["xnnpack"], **method}}
     config = parse_config("p", {"model": "m", "methods": methods, "emit": emit}, "f.yaml")
-    entry = SimpleNamespace(result={"outline": OUTLINE}) if known else None
-    store = SimpleNamespace(get_by_key=lambda key: entry)
-    methods = {"run": SimpleNamespace(program="0" * 64)}
-    problems = check_patterns(config, DOCUMENT, methods, store)
+    outline = Outline(**OUTLINE) if known else None
+    problems = check_patterns(config, DOCUMENT, {"run": None}, lambda source: outline)
     return [str(each).removeprefix("f.yaml: emit.") for each in problems]
 
 

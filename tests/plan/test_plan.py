@@ -15,9 +15,11 @@ import pytest
 
 from pipeline import backends
 from pipeline.config import parser
+from pipeline.plan.keys import program_key
 from pipeline.plan.models import Models
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status, export_status, link_status, unit_status, validate_status
+from pipeline.store.digest import hash_json
 from pipeline.store.errors import ConfigErrors
 from pipeline.store.settings import OperatorSettings, read_settings
 from pipeline.store.store import Store
@@ -140,6 +142,28 @@ def test_modules_that_a_method_lacks_are_reported(built):
         "partition_configs/pair.yaml:7: methods.decode.modules: no module 'zzz' in the program; "
         f"{known}",
     ]
+
+
+@pytest.mark.parametrize("lost", ["", "what programs have", "that and all stamps"])
+def test_what_a_config_may_say_does_not_depend_on_what_was_built(tmp_path, lost):
+    bench = bench_of("archives", tmp_path)
+    path = bench.root / "partition_configs" / "many.yaml"
+    config = path.read_text()
+    if lost:
+        assert not make_plan(bench).problems("many")
+        plan = make_plan(bench)
+        methods = plan.methods("many")
+        plan.remember()
+        for method in methods.values():
+            plan.workspace.store.action_path(hash_json(program_key(method.program))).unlink()
+    if lost == "that and all stamps":
+        shutil.rmtree(bench.root / "build", ignore_errors=True)
+    path.write_text(f"{config}emit: {{initialized_buffers: [zzz]}}\n")
+    (problem,) = make_plan(bench).problems("many")
+    assert "emit.initialized_buffers[0]: 'zzz' is no part of a buffer's name" in str(problem)
+    path.write_text(config.replace("  features:\n", "  features:\n    modules: [zzz]\n"))
+    (problem,) = make_plan(bench).problems("many")
+    assert "methods.features.modules: no module 'zzz' in the program" in str(problem)
 
 
 def test_planning_imports_no_torch(built):

@@ -19,6 +19,7 @@ import threading
 import time
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -432,6 +433,23 @@ def test_modules_that_are_imported(tmp_path, monkeypatch):
     _, watch = run(tmp_path, lambda: [__import__("a_module_of_mine")][:0])
     assert watch.modules["a_module_of_mine"] == str(tmp_path / "a_module_of_mine.py")
     assert "a_module_of_mine" not in sys.modules
+
+
+def test_modules_that_are_imported_again(tmp_path, monkeypatch):
+    """An exporter's own in place of one that was loaded; also the one that was loaded last."""
+    names = ["loaded_before", "loaded_last"]
+    for name in names:
+        (tmp_path / f"{name}.py").touch()
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def import_again():
+        for name in names:
+            del sys.modules[name]
+            __import__(name)
+
+    _, watch = run(tmp_path, import_again)
+    assert watch.modules == {name: str(tmp_path / f"{name}.py") for name in names}
 
 
 # The process

@@ -32,6 +32,7 @@ from pipeline.store.errors import PipelineError, describe_error
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SEED = 0
+_BEGIN = f"{__name__}.begin"  # what stands behind it in `sys.modules` was imported in the fork
 
 
 class ChildError(PipelineError):
@@ -178,9 +179,10 @@ class _Child:
             os._exit(code)
 
     def _answer(self) -> dict[str, Any]:
-        stages, last = self._stages, next(reversed(sys.modules))
+        stages = self._stages
         done, steps = len(stages.spans), len(stages.steps)
         result, error = None, None
+        sys.modules[_BEGIN] = sys.modules[__name__]
         try:
             if self._watch is not None:
                 self._begin_watching(self._watch)
@@ -190,7 +192,7 @@ class _Child:
             traceback.print_exc()
             error = [list(map(_name, type(problem).__mro__)), self._describe(problem)]
         if self._watch is not None:
-            self._watch.modules = _module_files(last)
+            self._watch.modules = _module_files()
         return {
             "result": None if error else result,
             "error": error,
@@ -210,10 +212,11 @@ class _Child:
         self._line.recv(1)
 
 
-def _module_files(last: str) -> dict[str, str]:
-    """Return the files of the modules that were imported after one. The others are not looked at,
-    since that would copy the pages of thousands of objects that a fork shares."""
-    names = [*takewhile(lambda name: name != last, reversed(sys.modules))]
+def _module_files() -> dict[str, str]:
+    """Return the files of the modules that this process imported, those again that it forgot
+    before. The others are not looked at: that would copy the pages of thousands of objects that a
+    fork shares."""
+    names = [*takewhile(lambda name: name != _BEGIN, reversed(sys.modules))]
     files = {name: getattr(sys.modules[name], "__file__", None) for name in names}
     return {name: os.path.abspath(file) for name, file in files.items() if isinstance(file, str)}
 
