@@ -9,6 +9,7 @@ which this package is installed.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ DOIT_CONFIG = {
 
 # Tasks live to the end of doit; looking through thousands of them takes a fifth of a no-op run.
 gc.set_threshold(200_000)
+atexit.register(gc.freeze)  # nor need Python look through them once more before it ends
 _selection = ALL
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.action_log import logging_to
-from pipeline.run.imports import import_executorch
+from pipeline.run.imports import import_executorch, keeping_all
 from pipeline.run.stages import IMPORT, Stages, held_memory
 from pipeline.store.errors import describe_error
 from pipeline.store.files import clear_place, make_folder, read_record, remove
@@ -34,7 +34,7 @@ from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
-_SELDOM = (200_000, 4, 100)  # as `gc.set_threshold` takes them; Python's are 700, 10, 10
+_SELDOM = (100_000, 4, 100)  # as `gc.set_threshold` takes them; Python's are 700, 10, 10
 # Caches without a bound, which keep each program that was lowered, with its weights.
 _CACHES = (
     ("torch._subclasses.fake_tensor", "FakeTensorMode"),
@@ -161,7 +161,7 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
 
 def import_ahead(workspace: Workspace) -> None:
     """Import what actions need before there is one. What goes wrong does so again in its log."""
-    with suppress(Exception), logging_to(workspace.logs / "imports.log"):
+    with suppress(Exception), logging_to(workspace.logs / "imports.log"), keeping_all():
         _prepare()
         if workspace.fast_lowering:
             import_executorch()
@@ -175,13 +175,12 @@ def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool)
         wanted = workspace.refit and not always
         if wanted and (found := _refit(action, workspace, stages)) is not None:
             return found
-        with stages.stage(IMPORT):
+        with stages.stage(IMPORT), keeping_all():
             _prepare()
             if workspace.fast_lowering:
                 import_executorch()
             from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
             from pipeline.run.perform import runs_user_code
-        gc.freeze()
         if not runs_user_code(action):
             return _perform_here(action, workspace, stages, always)
         # Whatever else loads libraries of operators, a compile of the same ones is watched.

@@ -41,6 +41,7 @@ from pipeline.program.signature import check_inputs
 from pipeline.run.build.export_reads import ExportReads
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
+from pipeline.run.imports import keeping_all
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.run.trace.isolated import has_kernel_view, run_isolated
 from pipeline.store import digest
@@ -67,7 +68,7 @@ def export(
     root, store = workspace.root, workspace.store
     path = root / action.inputs.path
     content = digest.hash_file(path)
-    with stages.stage(IMPORT):
+    with stages.stage(IMPORT), keeping_all():
         _warm_up()
     inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
     with stages.stage("run the exporter"), _importing(root, path):
