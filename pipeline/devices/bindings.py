@@ -59,7 +59,8 @@ DTYPES = {
     for number, name in enumerate(SCALAR_TYPES.split())
     if not name.startswith(("q", "bits"))
 }
-_LOG_LINE = re.compile(r"\[\w+\.(?:cpp|h|cc):\d+\] (.*)")
+_LOG_LINE = re.compile(r"\[(\w+)\.(?:cpp|h|cc):\d+\] (.*)")
+_ABOUT_THE_MACHINE = "cpuinfo_utils"  # which reads the processor's names when threads start
 # How the runtime prints the tensors of a call, on several lines.
 _TENSOR_LINE = re.compile(r"dtype: \d+ \| dim order:|[\d\s,\]]*$")
 _LOG_LOCK = threading.RLock()
@@ -203,8 +204,9 @@ def _lay_out(value: Any, order: tuple[int, ...] | None) -> Any:
 def runtime_log(lines: list[str]) -> Iterator[None]:
     """Collect the runtime's messages while the block runs, without their source positions.
 
-    They say which operator is missing or which size is wrong, where an error has only a code. The
-    bindings send them to `sys.stderr`; other output there is written again after the block.
+    They say which operator is missing or which size is wrong, where an error has only a code. What
+    it says of the machine, which explains no error, is left out. The bindings send them to
+    `sys.stderr`; other output there is written again after the block.
     """
     written = io.StringIO()
     try:
@@ -215,8 +217,8 @@ def runtime_log(lines: list[str]) -> Iterator[None]:
             message = _LOG_LINE.match(line)
             if message is None:
                 print(line, file=sys.stderr)
-            else:
-                lines.append(message.group(1))
+            elif message.group(1) != _ABOUT_THE_MACHINE:
+                lines.append(message.group(2))
 
 
 @cache

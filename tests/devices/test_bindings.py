@@ -338,10 +338,11 @@ def test_the_layout_of_inputs_is_read_without_exir():
     assert read_plans(data[:64]) == {}
 
 
-def test_what_others_write_to_stderr_is_passed_on(capfd):
+def test_what_others_write_to_stderr_is_passed_on_and_what_says_nothing_is_not(capfd):
     log = []
     with runtime_log(log):
         print("a warning of another's", file=sys.stderr)
+        print("[cpuinfo_utils.cpp:71] Reading file /sys/a/processor", file=sys.stderr)
         print("[method.cpp:85] Backend X is not registered.", file=sys.stderr)
     assert log == ["Backend X is not registered."]
     assert capfd.readouterr().err == "a warning of another's\n"

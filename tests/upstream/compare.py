@@ -19,8 +19,10 @@ from typing import Any
 
 import executorch.exir
 from executorch.exir import EdgeCompileConfig
+from torch import SymInt
 from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2, package_pt2
+from torch.utils._pytree import tree_leaves
 
 from pipeline.program.archive import save_programs
 from pipeline.program.sources import describe_archive
@@ -142,7 +144,7 @@ def _write_package(cases: Mapping[str, Case], root: Path) -> None:
         programs = {name: case.program for name, case in cases.items()}
         _write_archive(programs, root / "models" / "cases.pt2")
         write_config(root, {name: _method_config(case) for name, case in cases.items()})
-        if any(program.range_constraints for program in programs.values()):
+        if any(map(_is_symbolic, programs.values())):
             run_in_fork(lambda: _write_joint_of_archive(cases, root), root / "archive.log")
 
 
@@ -182,9 +184,18 @@ def _write_joint(cases: Mapping[str, Case], path: Path) -> None:
 
 def _write_joint_of_archive(cases: Mapping[str, Case], root: Path) -> None:
     """Lower what torch reads back from the archive, where it can: of `(n**2)//n` it knows another
-    bound than the program in memory, so that ExecuTorch plans other memory. It is a fork."""
+    bound than the program in memory, so that ExecuTorch plans other memory; and a size for which
+    only one value is left, as convolutions leave of ShuffleNet's once it is quantized, is an
+    integer then, so that the input's shape is static. It is a fork."""
     read = load_pt2(str(root / "models" / "cases.pt2")).exported_programs
     _write_joint({n: replace(case, program=read[n]) for n, case in cases.items()}, root / READ_BACK)
+
+
+def _is_symbolic(program: ExportedProgram) -> bool:
+    """Tell whether a tensor of a program has a size that is no integer."""
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    sizes = [getattr(leaf, "shape", ()) for leaf in tree_leaves(values)]
+    return any(isinstance(size, SymInt) for shape in sizes for size in shape)
 
 
 def _method_config(case: Case) -> dict[str, Any]:
