@@ -46,6 +46,7 @@ def mended_reader() -> Iterator[None]:
         replaced(serialize, "treespec_loads", lambda _: load_tree),
         wrapped(_READER, "deserialize_argument_spec", _read_argument),
         wrapped(_READER, "deserialize_outputs", _read_outputs),
+        wrapped(_READER, "_parse_sym_expr", _read_size),
     ):
         yield
 
@@ -69,6 +70,22 @@ def _read_outputs(read: Callable[..., None], own: Any, written: Node, node: FxNo
     read(own, written, node)
     if isinstance(node.target, HigherOrderOperator):
         node.meta.setdefault("val", ())
+
+
+def _read_size(read: Callable[..., Any], own: Any, expression: Any, hint: Any = None) -> Any:
+    """Read a size, and learn the hint of its symbol: that of `n` from `16*n`, a derived dimension.
+
+    torch's reader knows the hint of the expression alone, and refuses a program that holds another
+    one of the same symbol, such as `2*n - 8`, as it can't tell that this is not negative.
+    """
+    size = read(own, expression, hint)
+    hints = own.shape_env.backed_var_to_val
+    if hint is None or size.is_Symbol or len(size.free_symbols) != 1:
+        return size
+    (symbol,) = size.free_symbols
+    if symbol not in hints and (slope := size.diff(symbol)).is_Integer:
+        hints[symbol] = (sympy.Integer(hint) - size.xreplace({symbol: sympy.Integer(0)})) / slope
+    return size
 
 
 def unwrap_subclasses(program: ExportedProgram) -> ExportedProgram:
@@ -103,19 +120,17 @@ def forget_derived_sizes(program: ExportedProgram) -> None:
     """Leave symbols alone among the sizes that a loaded program has ranges and hints of.
 
     torch's reader adds expressions, such as the `2*s0` of a derived dimension, of which an exported
-    program holds none, and on which decomposing fails (`_parse_sym_expr`). A symbol that stands in
-    such an expression only has its hint by it.
+    program holds none, and on which decomposing fails (`_parse_sym_expr`).
     """
     mode = detect_fake_mode([node.meta.get("val") for node in program.graph.nodes])
     environment = mode.shape_env if mode is not None else None
     if environment is None:
         return
-    for known in (environment.var_to_range, environment.var_to_range_sloc):
+    tables = (
+        environment.var_to_range,
+        environment.var_to_range_sloc,
+        environment.backed_var_to_val,
+    )
+    for known in tables:
         for size in [size for size in known if not size.is_Symbol]:
             del known[size]
-    hints: dict[Any, Any] = environment.backed_var_to_val
-    for size in [size for size in hints if not size.is_Symbol]:
-        hint = hints.pop(size)
-        unknown = [symbol for symbol in size.free_symbols if symbol not in hints]
-        if len(unknown) == 1 and (slope := size.diff(unknown[0])).is_Integer:
-            hints[unknown[0]] = (hint - size.xreplace({unknown[0]: sympy.Integer(0)})) / slope

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import OrderedDict, defaultdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -174,3 +175,23 @@ def test_keys_that_are_no_texts_are_kept_in_input_sets():
     given = InputSet(({("a", 1): X, 5: X, None: X},))
     (back,) = load_inputs(save_inputs([given]))
     assert list(back.args[0]) == [("a", 1), 5, None]
+
+
+class ShiftedWindows(nn.Module):
+    """What is left of windows of 8, filled up, after the first: `2*n + Mod(...) - 8` of `16*n`."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        small = x[:, ::8]
+        return nn.functional.pad(small, (0, (8 - small.shape[1] % 8) % 8))[:, 8:] + 1
+
+
+def test_other_sizes_of_a_derived_dimension_are_read(tmp_path: Path) -> None:
+    sizes = {"x": {1: 16 * Dim("n", min=3, max=16)}}
+    program = export(ShiftedWindows(), (torch.randn(1, 224),), dynamic_shapes=sizes)
+    path = tmp_path / "windows.pt2"
+    with path.open("wb") as file:
+        save_programs({"forward": program}, file)
+    read = load_program(path, "forward").module()
+    for n in (6, 9):
+        x = torch.randn(1, 16 * n)
+        assert torch.equal(read(x), ShiftedWindows()(x))
