@@ -10,7 +10,9 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging import LogRecord
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -184,8 +186,22 @@ def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
                 own.in_spec = make_serializable(own.in_spec)
                 own.out_spec = make_serializable(own.out_spec)
     extra = {name: json.dumps(own) for name, own in tags.items() if own}
-    with mended_writer():
+    with mended_writer(), _written_in_pieces():
         _package.package_pt2(file, exported_programs=copies, extra_files=extra)
+
+
+@contextmanager
+def _written_in_pieces() -> Iterator[None]:
+    """Without torch's warning of a file that can't be read back, which it never does."""
+
+    def is_other(record: LogRecord) -> bool:
+        return not record.msg.startswith("Expect archive file to be")
+
+    _package.logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        _package.logger.removeFilter(is_other)
 
 
 def _explain(entry: str, program: Mapping[str, Any], error: BaseException) -> str:

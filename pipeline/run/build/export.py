@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import io
+import linecache
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -107,11 +108,23 @@ def _record(store: Store, key: keys.Key, reads: Reads, last: Digest) -> None:
 
 @cache
 def _warm_up() -> None:
-    """Export and save a small program, for which torch imports much more than for its own import:
-    once for all forks, and what it reads meanwhile is no exporter's input."""
-    program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), (torch.ones(1, 1),))
+    """Export and save a small program and its inputs, for which torch imports much more than for
+    its own import: once for all forks, and what it reads meanwhile is no exporter's input."""
+    example = (torch.ones(1, 1),)
+    program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), example)
     save_programs({"forward": program}, io.BytesIO())
+    save_inputs([InputSet(example, {}, "")])
     torch.compiler.list_backends()  # control flow asks all distributions for some, once a process
+    _keep_lines()
+
+
+def _keep_lines() -> None:
+    """Let stack traces quote the files of libraries as this process has read them, which runs
+    their code as it was then: Python asks for each of them whether it changed, at every trace."""
+    for name, entry in linecache.cache.items():
+        if len(entry) == 4 and any(within(name, folder) for folder in environment_folders()):
+            size, _, lines, path = entry
+            linecache.cache[name] = (size, None, lines, path)
 
 
 def _run_exporter(

@@ -45,6 +45,8 @@ class ExportReads:
         self._workspace = workspace
         self._places = self.finder.places
         self._inputs = inputs
+        relative = (p for p in inputs.surroundings.search if p and not os.path.isabs(p))
+        self._search = {os.path.normpath(os.path.join(self._places.root, p)) for p in relative}
         self._touched: set[str] = set()  # names at the top of the folders of installed packages
         self.watch = Watch(self._is_wanted, self._observe)
         declared = inputs.declared
@@ -54,7 +56,7 @@ class ExportReads:
             self._look_around(self._places.root, sys.maxsize - 1)
 
     def _is_wanted(self, path: str) -> bool:
-        if os.path.relpath(path, self._places.root) in self._inputs.surroundings.search:
+        if path in self._search:
             # Tried as an archive of modules, as hooks of editable installs are.
             return os.path.isfile(path)
         if is_no_file(path):
