@@ -72,6 +72,8 @@ class _Rounder(Interpreter):
         if n.op != "call_function":
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
+        if base_name(n).startswith("choose_qparams"):
+            args, kwargs = _without_least_step(n.target, args, kwargs)
         number, length = find_sum(base_name(n), args)
         many = math.sqrt(length)
         if length > 1:
@@ -127,6 +129,20 @@ def _decompose_sums(program: ExportedProgram) -> ExportedProgram:
     return program.run_decompositions(
         {op: own for op, own in known.items() if op.__name__.partition(".")[0] in _COMPOSED}
     )
+
+
+def _without_least_step(
+    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments of an operator that finds a scale, without the least one that they allow:
+    XNNPACK knows none, and keeps what a program of small values rounds away."""
+    names = [each.name for each in target._schema.arguments]
+    if "eps" not in names:
+        return args, kwargs
+    place, least = names.index("eps"), torch.finfo(torch.float32).tiny
+    if place < len(args):
+        return (*args[:place], least, *args[place + 1 :]), kwargs
+    return args, {**kwargs, "eps": least}
 
 
 def _coarsening(given: Any, result: Any) -> float:

@@ -261,3 +261,35 @@ def test_rounding_opens_no_level_of_vmap_for_what_runs_next():
     (rounded,) = source.run(InputSet((x,)))
     torch.testing.assert_close(rounded, x.sin().sum(1))
     assert torch.rand(2).shape == (2,)
+
+
+class Ranged(nn.Module):
+    """A layer of values that are quantized as they come, by steps of at least `least`."""
+
+    def __init__(self, least):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.least = nn.Linear(64, 8, bias=False), least
+
+    def forward(self, x):
+        ops, bounds = torch.ops.quantized_decomposed, (-128, 127)
+        scale, zero = ops.choose_qparams.tensor(x, *bounds, self.least, torch.int8)
+        steps = ops.quantize_per_tensor.tensor(x, scale, zero, *bounds, torch.int8)
+        return self.layer(ops.dequantize_per_tensor.tensor(steps, scale, zero, *bounds, torch.int8))
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-3, 1.0])
+def test_a_kernel_that_knows_no_least_step_is_within_the_limits(size):
+    """XNNPACK's, where a program of values below the step gives zeros, or a few steps."""
+    x = size * torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
+    coarse, fine = (Ranged(least).eval().requires_grad_(False) for least in (2**-12, 1e-30))
+    expected, limits = derived(export(coarse, (x,)), InputSet((x,)))
+    usual = derived(export(fine, (x,)), InputSet((x,)))[1]
+    difference = float((fine(x) - expected).abs().max())
+
+    assert not wrong(fine(x), expected, limits)
+    if size == 1.0:
+        assert difference == 0 and limits == usual
+    else:
+        assert difference / 2 < limits.atol <= max(3 * difference, 1e-4 * size)
+        assert wrong(expected + 4 * limits.atol, expected, limits)
