@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _CLOCK, _RANDOM, _MACHINE, _TIMES = "the clock", "random numbers", "this machine", "times of files"
@@ -103,10 +103,11 @@ def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):  # a file of another language, or version
         return
-    names = dict(_imported_names(tree))
-    called = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    nodes = [*ast.walk(tree)]
+    names = dict(_imported_names(nodes))
+    called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
     known = {**_SOURCES, **(_NATIVE if native else {})}
-    for node in ast.walk(tree):
+    for node in nodes:
         name = _dotted(node, names)
         what = known.get(name)
         if what is None and name in _SEEDED and (call := called.get(id(node))) is not None:
@@ -119,8 +120,8 @@ def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
             yield f"{where}:{getattr(node, 'lineno', 0)} reads {what} ({name})"
 
 
-def _imported_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+def _imported_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.partition(".")[0]
