@@ -113,12 +113,13 @@ def _tracked(checkout: Checkout, kernel: bool, model: str) -> None:
 
 def _untracked(checkout: Checkout, model: str) -> None:
     from pipeline.run.build import export
+    from pipeline.run.build.exporter_imports import importing_for
     from pipeline.run.trace.isolated import run_isolated
 
     plan = plan_of(checkout)
     action = plan.models.export(model)
     path, store = checkout.root / action.inputs.path, plan.workspace.store
-    with export._importing(checkout.root, path):
+    with importing_for(checkout.root, path):
         runs = partial(export._run_exporter, path, store, (), {}, lambda: None)
         result, parts, _ = run_isolated(runs)
     for key, value in [*parts, (action.key, result)]:

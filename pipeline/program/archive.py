@@ -195,7 +195,7 @@ def _written_in_pieces() -> Iterator[None]:
     """Without torch's warning of a file that can't be read back, which it never does."""
 
     def is_other(record: LogRecord) -> bool:
-        return not record.msg.startswith("Expect archive file to be")
+        return not str(record.msg).startswith("Expect archive file to be")
 
     _package.logger.addFilter(is_other)
     try:

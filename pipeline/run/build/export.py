@@ -6,8 +6,6 @@ key of the action holds what it found.
 
 from __future__ import annotations
 
-import builtins
-import importlib.metadata
 import importlib.util
 import inspect
 import io
@@ -17,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -35,11 +32,12 @@ from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
 from pipeline.program.constant_values import encode_constant
-from pipeline.program.fresh_imports import FromText, importing_from_text
+from pipeline.program.fresh_imports import FromText
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.signature import check_inputs
 from pipeline.run.build.export_reads import ExportReads
+from pipeline.run.build.exporter_imports import find_shadowed, import_afresh, importing_for
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
 from pipeline.run.imports import keeping_all
@@ -50,7 +48,6 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
 from pipeline.store.names import METHOD_NAME, METHOD_RULE, are_distinct
 from pipeline.store.store import Store
-from pipeline.store.toolchain import CORE
 from pipeline.store.workspace import Workspace
 
 
@@ -72,8 +69,8 @@ def export(
     with stages.stage(IMPORT), keeping_all():
         _warm_up()
     inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
-    with stages.stage("run the exporter"), _importing(root, path):
-        shadowed = _shadowed(root, path.parent)
+    with stages.stage("run the exporter"), importing_for(root, path):
+        shadowed = find_shadowed(root, path.parent)
         prepare = partial(load_libraries, action.libraries, root)
         parameters = action.inputs.parameters
         run = partial(_run_exporter, path, store, shadowed, parameters, prepare)
@@ -137,7 +134,7 @@ def _run_exporter(
     """Run an exporter in this process, which is its own, and store its programs and inputs; return
     its result, the records of its programs with their keys, and what it asked importlib for.
     `prepare` is called before it is."""
-    asked = _import_afresh(shadowed)
+    asked = import_afresh(shadowed)
     prepare()
     with _explaining_operators(path):
         module = _load(path)
@@ -317,89 +314,3 @@ def _commit(
     ]
     parts = [[keys.program_key(each.program), each.parts] for each in facts.values()]
     return {"archive": file.digest, "methods": methods}, parts
-
-
-# Imports
-
-
-@contextmanager
-def _importing(root: Path, path: Path) -> Iterator[None]:
-    """Make the workspace's modules importable, for a fork of this process, in which what is looked
-    for next is seen."""
-    before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
-    installed = environment_folders()
-    writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        with importing_from_text(lambda path: not any(within(path, e) for e in installed)):
-            # Folders of modules are listed now, so that their names are no inputs by that.
-            PathFinder.find_spec("_")
-            list(importlib.metadata.distributions(name="_"))
-            yield
-    finally:
-        sys.path[:], sys.dont_write_bytecode = before, writing
-
-
-class _Asked:
-    """Notes what this process imports, whether it was loaded before or not: modules by their first
-    names, and distributions. As a finder it finds nothing."""
-
-    def __init__(self) -> None:
-        self._modules: set[str] = set()
-        self._distributions: set[str] = set()
-        self._all_distributions = False
-
-    def begin(self) -> None:
-        """Note from now on."""
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
-        statement, function = builtins.__import__, importlib.import_module
-
-        def note_statement(name: str, *args: Any, **options: Any) -> ModuleType:
-            if not (args[3] if len(args) > 3 else options.get("level", 0)):
-                self._modules.add(name.partition(".")[0])
-            return statement(name, *args, **options)
-
-        def note_function(name: str, package: str | None = None) -> ModuleType:
-            self._modules.add(name.partition(".")[0])
-            return function(name, package)
-
-        builtins.__import__, importlib.import_module = note_statement, note_function
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        self._modules.add(name.partition(".")[0])
-
-    def find_distributions(self, context: Any) -> Iterable[Any]:
-        if context.name is None:
-            self._all_distributions = True
-        else:
-            self._distributions.add(context.name)
-        return ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the arguments of `ExportReads.find`."""
-        return {
-            "modules": sorted(self._modules - {""}),
-            "distributions": sorted(self._distributions),
-            "all_distributions": self._all_distributions,
-        }
-
-
-def _import_afresh(shadowed: Collection[str]) -> _Asked:
-    """Prepare this process for imports as a fresh one would be that has loaded torch."""
-    for name in shadowed:
-        sys.modules.pop(name, None)
-    asked = _Asked()
-    asked.begin()
-    return asked
-
-
-def _shadowed(root: Path, models: Path) -> list[str]:
-    """Return the loaded modules in whose place the workspace has others, whatever other actions of
-    this process imported; not those of which a process can hold only one."""
-    own = {path.parent.name for folder in (models, root) for path in folder.glob("*/__init__.py")}
-    own |= {path.stem for folder in (models, root) for path in folder.glob("*.py")}
-    own -= {"pipeline", *CORE, *sys.stdlib_module_names}
-    own &= sys.modules.keys()  # who has loaded a part of a package has loaded the package
-    if not own:
-        return []
-    loaded = [(n, m) for n, m in sys.modules.items() if n.partition(".")[0] in own]
-    return [n for n, m in loaded if not within(str(getattr(m, "__file__", None)), str(root))]

@@ -1,0 +1,100 @@
+"""Imports of an exporter: in a fork as in a fresh process, and noted by name."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.metadata
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pipeline.plan.places import environment_folders, within
+from pipeline.program.fresh_imports import importing_from_text
+from pipeline.store.toolchain import CORE
+
+
+@contextmanager
+def importing_for(root: Path, path: Path) -> Iterator[None]:
+    """Make the workspace's modules importable, for a fork of this process, in which what is looked
+    for next is seen."""
+    before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
+    installed = environment_folders()
+    writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        with importing_from_text(lambda path: not any(within(path, e) for e in installed)):
+            # Folders of modules are listed now, so that their names are no inputs by that.
+            PathFinder.find_spec("_")
+            list(importlib.metadata.distributions(name="_"))
+            yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = before, writing
+
+
+class Asked:
+    """Notes what this process imports, whether it was loaded before or not: modules by their first
+    names, and distributions. As a finder it finds nothing."""
+
+    def __init__(self) -> None:
+        self._modules: set[str] = set()
+        self._distributions: set[str] = set()
+        self._all_distributions = False
+
+    def begin(self) -> None:
+        """Note from now on."""
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        statement, function = builtins.__import__, importlib.import_module
+
+        def note_statement(name: str, *args: Any, **options: Any) -> ModuleType:
+            if not (args[3] if len(args) > 3 else options.get("level", 0)):
+                self._modules.add(name.partition(".")[0])
+            return statement(name, *args, **options)
+
+        def note_function(name: str, package: str | None = None) -> ModuleType:
+            self._modules.add(name.partition(".")[0])
+            return function(name, package)
+
+        builtins.__import__, importlib.import_module = note_statement, note_function
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        self._modules.add(name.partition(".")[0])
+
+    def find_distributions(self, context: Any) -> Iterable[Any]:
+        if context.name is None:
+            self._all_distributions = True
+        else:
+            self._distributions.add(context.name)
+        return ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the arguments of `ExportReads.find`."""
+        return {
+            "modules": sorted(self._modules - {""}),
+            "distributions": sorted(self._distributions),
+            "all_distributions": self._all_distributions,
+        }
+
+
+def import_afresh(shadowed: Collection[str]) -> Asked:
+    """Prepare this process for imports as a fresh one would be that has loaded torch."""
+    for name in shadowed:
+        sys.modules.pop(name, None)
+    asked = Asked()
+    asked.begin()
+    return asked
+
+
+def find_shadowed(root: Path, models: Path) -> list[str]:
+    """Return the loaded modules in whose place the workspace has others, whatever other actions of
+    this process imported; not those of which a process can hold only one."""
+    own = {path.parent.name for folder in (models, root) for path in folder.glob("*/__init__.py")}
+    own |= {path.stem for folder in (models, root) for path in folder.glob("*.py")}
+    own -= {"pipeline", *CORE, *sys.stdlib_module_names}
+    own &= sys.modules.keys()  # who has loaded a part of a package has loaded the package
+    if not own:
+        return []
+    loaded = [(n, m) for n, m in sys.modules.items() if n.partition(".")[0] in own]
+    return [n for n, m in loaded if not within(str(getattr(m, "__file__", None)), str(root))]
