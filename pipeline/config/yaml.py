@@ -97,6 +97,9 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         line = mark.line + 1 if mark else 0
         if mark and text[mark.index : mark.index + 1] == "\t":
             raise _error(file, line, "holds a tab", "YAML is indented by spaces") from error
+        # From 0.2.6 on, libyaml has a limit of its own (1,000), and looks so far ahead in a line.
+        if error.problem == "exceeded maximum nesting depth":
+            raise _too_deep(file, line) from error
         raise _error(file, line, f"is not valid YAML: {context}{error.problem}") from error
 
 
@@ -214,7 +217,7 @@ class _Constructor:
         members = value if isinstance(value, list) else value.values()
         height = 1 + max((self._heights.get(id(each.value), 0) for each in members), default=0)
         if height > _MAX_DEPTH:
-            raise _error(self._file, _line(node), f"is nested more than {_MAX_DEPTH} deep")
+            raise _too_deep(self._file, _line(node))
         self._heights[id(value)] = height
         size = 1 + sum(self._sizes.get(id(each.value), 1) for each in members)
         if size > _MOST_VALUES:
@@ -265,7 +268,7 @@ def _check_depth(text: str, file: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
-            raise _error(file, _line(event), f"is nested more than {_MAX_DEPTH} deep")
+            raise _too_deep(file, _line(event))
 
 
 def _construct(tag: str, text: str) -> Any:
@@ -287,6 +290,10 @@ def _ambiguous(text: str) -> tuple[str, str]:
 def _line(node: Any) -> int:
     line: int = node.start_mark.line + 1
     return line
+
+
+def _too_deep(file: str, line: int) -> ConfigErrors:
+    return _error(file, line, f"is nested more than {_MAX_DEPTH} deep")
 
 
 def _error(file: str, line: int, what: str, known: str = "") -> ConfigErrors:
